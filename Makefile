@@ -1,0 +1,90 @@
+# Makefile - the front door; the build itself is CMake. `make help` lists what it opens.
+#
+# `make lib` needs a C compiler and cmake 3.18. The rest keeps its Python tools in .venv, and so
+# does `make lib` its cmake where the machine has none.
+
+PYTHON ?= python3
+PREFIX ?= /usr/local
+WERROR ?= ON
+BUILD  ?= build
+JOBS   ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+
+BIN   := $(CURDIR)/.venv/bin
+TOOLS := .venv/tools
+CMAKE := $(shell cmake -P cmake/version.cmake 2>/dev/null && ctest --version >/dev/null 2>&1 \
+             && command -v cmake || echo $(BIN)/cmake)
+CTEST := $(dir $(CMAKE))ctest
+WHEEL := $(filter $(BIN)/cmake,$(CMAKE))
+
+C_FILES = $(shell find include src tests tools bench examples -name '*.[ch]' 2>/dev/null)
+BENCHES = $(basename $(notdir $(wildcard bench/*.c)))
+
+# $(call build,folder,target,cmake flags) configures, in silence unless it fails, and builds.
+build = $(CMAKE) -S . -B $1 -DOCTET_WERROR=$(WERROR) $3 >/dev/null \
+        && MAKEFLAGS= MAKELEVEL= $(CMAKE) --build $1 --target $2 -j $(JOBS)
+
+# $(call ctest,folder,ctest flags)
+ctest = (cd $1 && $(CTEST) -j $(JOBS) --output-on-failure -O ctest.log $2)
+fast  = -LE '^long$$'
+comma := ,
+
+# $(call suite,ctest flags): the C tests, then the Python tests, then both summaries.
+suite = status=0; \
+    $(call ctest,$(BUILD),$1) || status=1; \
+    OCTET_BUILD=$(abspath $(BUILD)) OCTET_CMAKE=$(CMAKE) \
+        $(BIN)/python -m pytest -q -p no:cacheprovider tests || status=1; \
+    grep 'tests passed' $(BUILD)/ctest.log || status=1; \
+    exit $$status
+
+.NOTPARALLEL:
+.PHONY: help lib test test-all sanitize tsan format format-check bench install clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 20
+
+lib: $(WHEEL) ## the static library, the shared library and the program, in build/
+	@$(call build,$(BUILD),lib)
+
+test: $(WHEEL) $(TOOLS) ## every test but the long ones
+	@$(call build,$(BUILD),all)
+	@$(call suite,$(fast))
+
+test-all: $(WHEEL) $(TOOLS) ## every test; the long ones take minutes
+	@$(call build,$(BUILD),all)
+	@$(call suite)
+
+sanitize: $(WHEEL) ## the C tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(call build,build-sanitize,all,-DOCTET_WERROR=OFF -DOCTET_SANITIZE=address$(comma)undefined)
+	@$(call ctest,build-sanitize,$(fast))
+
+tsan: $(WHEEL) ## the C tests under ThreadSanitizer
+	@$(call build,build-tsan,all,-DOCTET_WERROR=OFF -DOCTET_SANITIZE=thread)
+	@$(call ctest,build-tsan,$(fast))
+
+format: $(TOOLS) ## rewrite C with clang-format and Python with ruff
+	@$(BIN)/clang-format -i $(C_FILES)
+	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --fix .
+
+format-check: $(TOOLS) ## fail where `make format` would change something
+	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+bench: $(WHEEL) ## build the benchmarks and run each
+	@$(call build,$(BUILD),bench)
+	@for name in $(BENCHES); do $(BUILD)/bench/$$name || exit 1; done
+
+install: lib ## into PREFIX (default /usr/local); DESTDIR is honoured
+	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
+
+clean: ## remove what the build made; .venv stays
+	rm -rf $(BUILD) build-sanitize build-tsan
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+$(BIN)/cmake: | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check 'cmake>=3.25,<5'
+
+$(TOOLS): tests/requirements.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
