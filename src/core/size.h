@@ -1,0 +1,37 @@
+/* size.h - arithmetic on counts that says when it overflows. Operands are not negative. */
+#ifndef OCT_CORE_SIZE_H
+#define OCT_CORE_SIZE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+static inline bool oct_size_mul(int64_t *out, int64_t a, int64_t b) {
+#if defined(__GNUC__)
+    return !__builtin_mul_overflow(a, b, out);
+#else
+    if (a != 0 && b > INT64_MAX / a) {
+        return false;
+    }
+    *out = a * b;
+    return true;
+#endif
+}
+
+static inline bool oct_size_add(int64_t *out, int64_t a, int64_t b) {
+    if (b > INT64_MAX - a) {
+        return false;
+    }
+    *out = a + b;
+    return true;
+}
+
+static inline int64_t oct_size_ceil_div(int64_t n, int64_t by) {
+    return by == 1 ? n : n / by + (n % by != 0); /* a division is worth a comparison */
+}
+
+/* n rounded up to a multiple of align; false when that does not fit. */
+static inline bool oct_size_round_up(int64_t *out, int64_t n, int64_t align) {
+    return oct_size_mul(out, oct_size_ceil_div(n, align), align);
+}
+
+#endif
