@@ -1,0 +1,21 @@
+/* proto.h - the proto's field table and the pieces other layers build on. */
+#ifndef OCT_QUANT_PROTO_H
+#define OCT_QUANT_PROTO_H
+
+#include "core/fields.h"
+
+extern const octet_field oct_proto_rows[];
+/* Without requires_grad: of its arguments a call says itself who wants a gradient. */
+extern const octet_field oct_argument_rows[];
+extern const octet_field oct_device_rows[];
+extern const char *const oct_device_words[3];
+
+/* M and K of the proto flattened; false when the product overflows. n is left 0. */
+bool oct_proto_extents(octet_extents *out, const octet_proto *proto);
+
+/* "(8, 128)": a shape for people. */
+void oct_write_shape(oct_writer *writer, int rank, const int64_t *shape);
+/* "cpu" or "cuda:0/90" (index/arch; the arch when it is known). */
+void oct_write_device(oct_writer *writer, const octet_device *device);
+
+#endif
