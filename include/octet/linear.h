@@ -1,0 +1,115 @@
+/* linear.h - what a Linear call is asked to do. */
+#ifndef OCTET_LINEAR_H
+#define OCTET_LINEAR_H
+
+#include "octet/quant.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Linear: what a call is asked to do ------------------------------------------------ */
+
+typedef enum octet_parallel {
+    OCTET_PARALLEL_NONE = 0,
+    OCTET_PARALLEL_COLUMN, /* weight rows are split over the tensor-parallel group */
+    OCTET_PARALLEL_ROW     /* weight columns are */
+} octet_parallel;
+
+typedef enum octet_gather {
+    OCTET_GATHER_QUANTIZED = 0, /* sequence parallel: gather bytes and scales */
+    OCTET_GATHER_HIGH_PRECISION /* gather the tensor, then quantize */
+} octet_gather;
+
+typedef enum octet_weight_cache {
+    OCTET_CACHE_NONE = 0,
+    OCTET_CACHE_WRITE, /* first microbatch: quantize the weight into the caller's cache */
+    OCTET_CACHE_READ   /* later ones: take it from there */
+} octet_weight_cache;
+
+typedef enum octet_main_grad {
+    OCTET_MAIN_GRAD_NONE = 0,
+    OCTET_MAIN_GRAD_ADD,      /* wgrad is added to the caller's main_grad */
+    OCTET_MAIN_GRAD_OVERWRITE /* wgrad replaces it */
+} octet_main_grad;
+
+/* y = x w^T + b. The whole contract of a forward call: nothing is read from a live tensor.
+ * All tensors share input.device; requires_grad of the protos is not looked at. */
+typedef struct octet_linear_args {
+    uint32_t size;
+    uint8_t input_requires_grad;
+    uint8_t weight_requires_grad;
+    uint8_t bias_requires_grad;
+    uint8_t return_bias;         /* hand the bias back instead of adding it */
+    uint8_t quantize_output;     /* y in the recipe's output quantizer (fp8_output) */
+    uint8_t quantize_grad_input; /* dx in its grad_input quantizer (fp8_grad) */
+    uint8_t save_original_input; /* keep x itself and quantize it again in backward */
+    uint8_t weight_cache;        /* octet_weight_cache; nothing where no weight is quantized */
+    uint8_t main_grad;           /* octet_main_grad */
+    uint8_t main_grad_dtype;     /* octet_dtype; NONE: F32 */
+    uint8_t delay_wgrad;         /* backward leaves wgrad to a plan of its own */
+    uint8_t calibrate;           /* high precision, recording delayed scaling's amaxes */
+    uint8_t parallel;            /* octet_parallel */
+    uint8_t sequence_parallel;
+    uint8_t gather;       /* octet_gather */
+    uint8_t fsdp;         /* the weight is gathered for the call: keep no copy of it */
+    uint8_t output_dtype; /* octet_dtype; NONE: the input's */
+    uint8_t reserved[3];
+    uint32_t tp_size; /* 0 counts as 1 */
+    uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1 */
+    uint32_t reserved2;
+    octet_proto input;  /* (..., K) */
+    octet_proto weight; /* (N, K) */
+    octet_proto bias;   /* (N); dtype NONE: no bias */
+    octet_recipe recipe;
+} octet_linear_args;
+
+#define OCTET_LINEAR_ARGS_INIT OCTET_SIZED(octet_linear_args)
+#define OCTET_LINEAR_TEXT 2048
+
+/* The backward twin: the forward call and the gradient that arrives. */
+typedef struct octet_linear_backward_args {
+    uint32_t size;
+    uint32_t reserved;
+    octet_linear_args forward;
+    octet_proto grad_output; /* (..., N), plain or quantized */
+} octet_linear_backward_args;
+
+#define OCTET_LINEAR_BACKWARD_ARGS_INIT OCTET_SIZED(octet_linear_backward_args)
+
+/* The one-line problem: "linear m=8192 k=4096 n=14336 in=bf16 recipe=mxfp8 bias".
+ * docs/text-forms.md has the grammar. out is overwritten whole and needs no initializer. */
+OCTET_API OCTET_CHECKED octet_status octet_linear_parse(octet_linear_args *out,
+                                                        const char *text, octet_error *err);
+OCTET_API OCTET_CHECKED octet_status octet_linear_check(const octet_linear_args *args,
+                                                        octet_error *err);
+OCTET_API size_t octet_linear_print(char *text, size_t size, const octet_linear_args *args);
+OCTET_API bool octet_linear_equal(const octet_linear_args *a, const octet_linear_args *b);
+OCTET_API uint64_t octet_linear_hash(const octet_linear_args *args);
+/* Fills the backward twin: a plain grad_output shaped and typed as forward's output. */
+OCTET_API OCTET_CHECKED octet_status octet_linear_backward_make(octet_linear_backward_args *out,
+                                                                const octet_linear_args *args,
+                                                                octet_error *err);
+OCTET_API OCTET_CHECKED octet_status octet_linear_backward_parse(
+    octet_linear_backward_args *out, const char *text, octet_error *err);
+OCTET_API size_t octet_linear_backward_print(char *text, size_t size,
+                                             const octet_linear_backward_args *args);
+OCTET_API bool octet_linear_backward_equal(const octet_linear_backward_args *a,
+                                           const octet_linear_backward_args *b);
+OCTET_API uint64_t octet_linear_backward_hash(const octet_linear_backward_args *args);
+/* The quantizer that a weight cache for this call must have; scheme NONE where the call has
+ * nothing to cache (no recipe, or a weight that is quantized already). */
+OCTET_API OCTET_CHECKED octet_status octet_linear_cache_quantizer(octet_quantizer *out,
+                                                                  const octet_linear_args *args,
+                                                                  octet_error *err);
+/* The gather that serves this call's rows: quantized where every rank's shard is whole blocks.
+ */
+OCTET_API OCTET_CHECKED octet_status octet_linear_choose_gather(octet_gather *out,
+                                                                const octet_linear_args *args,
+                                                                octet_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

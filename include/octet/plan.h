@@ -1,0 +1,229 @@
+/* plan.h - what the call will do. */
+#ifndef OCTET_PLAN_H
+#define OCTET_PLAN_H
+
+#include "octet/linear.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- plan: what the call will do ------------------------------------------------------- */
+
+typedef enum octet_plan_kind {
+    OCTET_PLAN_LINEAR = 0,
+    OCTET_PLAN_LINEAR_BACKWARD,
+    OCTET_PLAN_LINEAR_WGRAD, /* the part of backward that delay_wgrad leaves for later */
+    OCTET_PLAN_QUANTIZE,
+    OCTET_PLAN_DEQUANTIZE,
+    OCTET_PLAN_KINDS
+} octet_plan_kind;
+
+/* What a tensor of the plan is, and in which form. Printed as "input.quantized". */
+typedef enum octet_plan_name {
+    OCTET_NAME_INPUT = 0,
+    OCTET_NAME_WEIGHT,
+    OCTET_NAME_BIAS,
+    OCTET_NAME_OUTPUT,
+    OCTET_NAME_GRAD_OUTPUT,
+    OCTET_NAME_GRAD_INPUT,
+    OCTET_NAME_GRAD_WEIGHT,
+    OCTET_NAME_GRAD_BIAS,
+    OCTET_NAME_MAIN_GRAD,
+    OCTET_NAME_INPUT_SCALE, /* the scale that forward's delayed quantizer used, when backward */
+    OCTET_NAME_WEIGHT_SCALE, /* quantizes again */
+    OCTET_NAME_SCALE,        /* delayed scaling's scales, one per slot of the direction */
+    OCTET_NAME_AMAX,    /* the amaxes of this call, likewise; 0 where nothing was measured */
+    OCTET_NAME_RANDOM,  /* int64 base and step: the seed of stochastic rounding is their sum */
+    OCTET_NAME_SCRATCH, /* a GEMM's own, in no step's reads or writes */
+    OCTET_NAMES
+} octet_plan_name;
+
+typedef enum octet_plan_form {
+    OCTET_FORM_GIVEN = 0, /* as the caller knows it */
+    OCTET_FORM_QUANTIZED,
+    OCTET_FORM_REQUANTIZED, /* the direction that a quantized argument lacked */
+    OCTET_FORM_CACHED,
+    OCTET_FORM_CAST,
+    OCTET_FORM_DEQUANTIZED,
+    OCTET_FORM_STACKED,  /* every rank's shard, one after the other: dims (ranks, ...) */
+    OCTET_FORM_GATHERED, /* every rank's shard as one tensor */
+    OCTET_FORM_PARTIAL,  /* this rank's summand */
+    OCTET_FORM_REDUCED,
+    OCTET_FORM_HIGH_PRECISION, /* a result before it is quantized */
+    OCTET_FORM_MEASURED,       /* an amax: a scalar, or a quantizer's amax parts alone */
+    OCTET_FORM_SWIZZLED,
+    OCTET_FORM_EMULATED, /* operand of an emulated GEMM */
+    OCTET_FORMS
+} octet_plan_form;
+
+typedef enum octet_place {
+    OCTET_PLACE_ARG = 0,  /* in argument `port` */
+    OCTET_PLACE_OUT,      /* in output `port` */
+    OCTET_PLACE_SAVED,    /* in the block this plan keeps for the next */
+    OCTET_PLACE_KEPT,     /* in the block that forward (port 0) or backward (port 1) kept */
+    OCTET_PLACE_WORK,     /* in the workspace */
+    OCTET_PLACE_EXCHANGE, /* in exchange `port`: memory that a collective reads or writes */
+    OCTET_PLACES
+} octet_place;
+
+/* What a step does, and so which buffers it reads and writes. */
+typedef enum octet_op {
+    OCTET_OP_ZERO = 0, /* buffer `to` = 0 */
+    OCTET_OP_CAST,     /* dst = a in dst's dtype, or in the same one: a copy */
+    OCTET_OP_AMAX,     /* amax of a: dst's amax parts where it has any, else buffer `amax` */
+    OCTET_OP_QUANTIZE, /* dst = quantized a, every direction dst has; its amax parts are read */
+    OCTET_OP_DEQUANTIZE, /* dst = a decoded from the bytes of a_use */
+    OCTET_OP_TRANSPOSE,  /* dst's own parts = a's bytes and scales of a_use, turned round */
+    OCTET_OP_SWIZZLE,    /* dst's own scale = a's scale of a_use in tensor-core order */
+    OCTET_OP_ASSEMBLE,   /* dst's parts that a has, too = the shards stacked in a */
+    OCTET_OP_GEMM,       /* dst = a b (+ bias, + dst) */
+    OCTET_OP_ADD_BIAS,   /* dst = a + bias */
+    OCTET_OP_BIAS_GRAD,  /* dst = column sums of a */
+    OCTET_OP_COLLECTIVE, /* between phases, by the caller: buffer `from` to buffer `to` */
+    OCTET_OPS
+} octet_op;
+
+typedef enum octet_collective {
+    OCTET_COLLECTIVE_NONE = 0,
+    OCTET_ALL_GATHER,
+    OCTET_REDUCE_SCATTER,
+    OCTET_ALL_REDUCE_SUM,
+    OCTET_ALL_REDUCE_MAX
+} octet_collective;
+
+typedef enum octet_use { OCTET_USE_VALUES = 0, OCTET_USE_ROW, OCTET_USE_COL } octet_use;
+
+#define OCTET_ABSENT 255 /* no tensor, buffer or port */
+#define OCTET_PLAN_ARGS 24
+#define OCTET_PLAN_OUTS 16
+#define OCTET_PLAN_EXCHANGES 16
+#define OCTET_PLAN_SLOTS 16
+#define OCTET_PLAN_TENSORS 32
+#define OCTET_PLAN_BUFFERS 64
+#define OCTET_PLAN_STEPS 32
+#define OCTET_ALIGN 256 /* of every buffer inside a block, in bytes */
+
+/* Memory the caller hands over: an argument, an output or an exchange. */
+typedef struct octet_port {
+    uint8_t name;  /* octet_plan_name */
+    uint8_t form;  /* octet_plan_form */
+    uint8_t part;  /* octet_part */
+    uint8_t dtype; /* octet_dtype of the stored elements */
+    uint8_t ndim;
+    uint8_t is_mutable; /* an argument that is also written */
+    uint8_t alias;      /* of an output: the argument it is, not written; else OCTET_ABSENT */
+    uint8_t reserved;
+    octet_dim dims[3];
+    int64_t shape[3]; /* the dims as numbers */
+    int64_t bytes;
+} octet_port;
+
+/* Tensors may share a buffer; the buffer's `tensor` is the one that owns it. */
+typedef struct octet_plan_tensor {
+    uint8_t name;  /* octet_plan_name */
+    uint8_t form;  /* octet_plan_form */
+    uint8_t dtype; /* octet_dtype it stands for */
+    uint8_t reserved;
+    octet_dim rows, cols;
+    octet_quantizer quantizer;    /* scheme NONE: plain */
+    uint8_t buffers[OCTET_PARTS]; /* by octet_part: index into the plan's buffers */
+} octet_plan_tensor;
+
+typedef struct octet_plan_buffer {
+    uint8_t tensor;
+    uint8_t part;  /* octet_part */
+    uint8_t dtype; /* octet_dtype of the stored elements */
+    uint8_t place; /* octet_place */
+    uint8_t port;
+    uint8_t ndim;
+    uint8_t reserved[2];
+    octet_dim dims[3];
+    int64_t shape[3];
+    int64_t offset; /* bytes from the start of its port or block */
+    int64_t bytes;
+} octet_plan_buffer;
+
+typedef struct octet_step {
+    uint8_t op;         /* octet_op */
+    uint8_t phase;      /* collectives of phase p run after the other steps of phase p */
+    uint8_t dst;        /* tensors */
+    uint8_t a;          /* fprop: input, dgrad and wgrad: grad_output */
+    uint8_t b;          /* fprop and dgrad: weight, wgrad: input */
+    uint8_t a_use;      /* octet_use: which bytes of a are read. Rowwise bytes where the */
+    uint8_t b_use;      /* product runs along the rows are read across. */
+    uint8_t gemm;       /* octet_gemm */
+    uint8_t accumulate; /* GEMM adds to dst */
+    uint8_t split;      /* GEMM accumulates in split mode */
+    uint8_t native;     /* GEMM multiplies the bytes as they are; else by exact emulation, */
+    uint8_t a_copy;     /* on operands decoded into these tensors, which it writes first */
+    uint8_t b_copy;
+    uint8_t collective; /* octet_collective */
+    uint8_t from;       /* buffers */
+    uint8_t to;
+    uint8_t bias;
+    uint8_t scale;  /* QUANTIZE reads this scale instead of an amax, */
+    uint8_t amax;   /* and writes the amax here; without a scale it reads it from here */
+    uint8_t random; /* QUANTIZE with stochastic rounding */
+    uint8_t reserved[4];
+    uint64_t reads; /* bit i: buffer i */
+    uint64_t writes;
+} octet_step;
+
+/* A plain value of fixed size without pointers or padding: copy it, compare it, print it. */
+typedef struct octet_plan {
+    uint32_t size;
+    uint8_t kind;   /* octet_plan_kind */
+    uint8_t phases; /* compute phases: 1 + the groups of collectives between them */
+    uint8_t arg_count;
+    uint8_t out_count;
+    uint8_t exchange_count;
+    uint8_t saved_count;
+    uint8_t kept_count;
+    uint8_t tensor_count;
+    uint8_t buffer_count;
+    uint8_t step_count;
+    uint8_t recipe; /* octet_recipe_kind, for the reader */
+    uint8_t reserved;
+    uint32_t tp_size;
+    octet_device device;
+    octet_extents extents; /* m: the rows of this rank's input */
+    int64_t saved_bytes;   /* the block to keep until the next plan of the chain has run */
+    int64_t aliased_bytes; /* arguments and outputs that must stay alive besides */
+    int64_t workspace_bytes;
+    octet_port args[OCTET_PLAN_ARGS];
+    octet_port outs[OCTET_PLAN_OUTS];
+    octet_port exchanges[OCTET_PLAN_EXCHANGES];
+    uint8_t saved[OCTET_PLAN_SLOTS]; /* buffers the next plan reads: stored or aliases */
+    uint8_t kept[OCTET_PLAN_SLOTS];  /* where each slot of the previous plan is found here */
+    octet_plan_tensor tensors[OCTET_PLAN_TENSORS];
+    octet_plan_buffer buffers[OCTET_PLAN_BUFFERS];
+    octet_step steps[OCTET_PLAN_STEPS];
+} octet_plan;
+
+#define OCTET_PLAN_INIT OCTET_SIZED(octet_plan)
+
+/* The structure of a plan (everything but shape, offset, bytes and extents) never depends on a
+ * size. *out must come from OCTET_PLAN_INIT or be an earlier plan. */
+OCTET_API OCTET_CHECKED octet_status octet_plan_linear(octet_plan *out,
+                                                       const octet_linear_args *args,
+                                                       octet_error *err);
+OCTET_API OCTET_CHECKED octet_status octet_plan_linear_backward(
+    octet_plan *out, const octet_linear_backward_args *args, octet_error *err);
+/* OCTET_INVALID unless args.forward.delay_wgrad. */
+OCTET_API OCTET_CHECKED octet_status octet_plan_linear_wgrad(
+    octet_plan *out, const octet_linear_backward_args *args, octet_error *err);
+/* What it reads, does, writes and keeps, for people; several lines. */
+OCTET_API size_t octet_plan_print(char *text, size_t size, const octet_plan *plan);
+OCTET_API bool octet_plan_equal(const octet_plan *a, const octet_plan *b);
+/* "input.quantized", "input.quantized columnwise data": names for people. */
+OCTET_API size_t octet_plan_tensor_print(char *text, size_t size, const octet_plan *plan,
+                                         int tensor);
+OCTET_API size_t octet_plan_buffer_print(char *text, size_t size, const octet_plan *plan,
+                                         int buffer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

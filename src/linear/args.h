@@ -1,0 +1,39 @@
+/* args.h - a Linear call's argument structs and what follows from them at once. */
+#ifndef OCT_LINEAR_ARGS_H
+#define OCT_LINEAR_ARGS_H
+
+#include "core/fields.h"
+
+extern const octet_field oct_linear_rows[];
+extern const octet_field oct_linear_backward_rows[];
+
+/* Questions that every planner asks, answered once. args has passed octet_linear_check. */
+typedef struct oct_facts {
+    octet_extents extents;
+    uint32_t tp;         /* at least 1 */
+    uint8_t parallel;    /* octet_parallel; NONE when tp is 1 */
+    bool sequence;       /* sequence parallel, likewise */
+    bool quantized;      /* forward follows the recipe */
+    bool quantized_back; /* backward follows it too */
+    bool dgrad, wgrad, bgrad;
+    bool adds_bias;
+    uint8_t dtype; /* of activations and high-precision GEMM operands */
+    uint8_t output_dtype;
+    octet_quantizer role[OCTET_ROLES]; /* scheme NONE where the role is not quantized */
+} oct_facts;
+
+oct_facts oct_linear_facts(const octet_linear_args *args);
+
+static inline bool oct_has(const octet_proto *proto) {
+    return proto->dtype != OCTET_NONE;
+}
+
+/* The checks of a call, and on success its facts. */
+octet_status oct_linear_check(const octet_linear_args *args, oct_facts *facts,
+                              octet_error *err);
+octet_status oct_linear_backward_check(const octet_linear_backward_args *args, oct_facts *facts,
+                                       octet_error *err);
+/* octet_linear_choose_gather for args whose facts are known. */
+octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *facts);
+
+#endif

@@ -1,0 +1,411 @@
+/* args_text.c - a Linear call as one line, "linear m=8 k=64 n=32 in=bf16 recipe=mxfp8 bias". */
+#include <string.h>
+
+#include "core/dtype.h"
+#include "core/fail.h"
+#include "linear/args.h"
+#include "quant/proto.h"
+#include "quant/quantizer.h"
+#include "quant/recipe.h"
+
+/* What the words have said so far. */
+typedef struct reading {
+    octet_linear_args args;
+    octet_quantizer grad_output_quantizer;
+    uint8_t grad_output_dtype;
+    uint8_t bias_dtype;
+    int64_t n, k;
+    bool has_bias, has_grad;
+    uint32_t seen; /* bit i: words[i] was given */
+    uint64_t seen_rows;
+} reading;
+
+static octet_status read_count(int64_t *out, oct_span value, octet_error *err) {
+    if (!oct_span_count(out, value, INT64_MAX)) {
+        return oct_fail_at(err, value.column, "'%.*s' is not a whole number", OCT_SHOW(value));
+    }
+    return OCTET_OK;
+}
+
+static octet_status read_dtype(uint8_t *out, oct_span value, octet_error *err) {
+    int dtype = oct_span_find(value, oct_dtype_words);
+    if (dtype < 0 || !oct_dtype_is_high_precision((uint8_t)dtype)) {
+        return oct_fail_at(err, value.column,
+                           "'%.*s' is not a dtype here; allowed: f32, bf16, f16",
+                           OCT_SHOW(value));
+    }
+    *out = (uint8_t)dtype;
+    return OCTET_OK;
+}
+
+/* 8192, or 4x128 for leading axes, or none for a vector. */
+static octet_status read_m(reading *r, oct_span value, octet_error *err) {
+    octet_proto *x = &r->args.input;
+    x->rank = 0;
+    if (oct_span_is(value, "none")) {
+        return OCTET_OK;
+    }
+    octet_status status = OCTET_OK;
+    oct_span rest = value;
+    do {
+        oct_span axis = oct_span_take(&rest, "x");
+        if (x->rank + 1 >= OCTET_MAX_RANK) {
+            return oct_fail_at(err, axis.column, "more than %d axes", OCTET_MAX_RANK);
+        }
+        status = read_count(&x->shape[x->rank++], axis, err);
+    } while (!status && oct_span_next(&rest));
+    return status;
+}
+
+static octet_status read_k(reading *r, oct_span value, octet_error *err) {
+    return read_count(&r->k, value, err);
+}
+
+static octet_status read_n(reading *r, oct_span value, octet_error *err) {
+    return read_count(&r->n, value, err);
+}
+
+static octet_status read_in(reading *r, oct_span value, octet_error *err) {
+    return read_dtype(&r->args.input.dtype, value, err);
+}
+
+static octet_status read_w(reading *r, oct_span value, octet_error *err) {
+    return read_dtype(&r->args.weight.dtype, value, err);
+}
+
+static octet_status read_qin(reading *r, oct_span value, octet_error *err) {
+    return oct_quantizer_parse_span(&r->args.input.quantizer, value, err);
+}
+
+static octet_status read_qw(reading *r, oct_span value, octet_error *err) {
+    return oct_quantizer_parse_span(&r->args.weight.quantizer, value, err);
+}
+
+/* Alone, or with a dtype of its own. */
+static octet_status read_bias(reading *r, oct_span value, octet_error *err) {
+    r->has_bias = true;
+    return value.text ? read_dtype(&r->bias_dtype, value, err) : OCTET_OK;
+}
+
+static octet_status read_recipe(reading *r, oct_span value, octet_error *err) {
+    return oct_recipe_parse_span(&r->args.recipe, value, err);
+}
+
+/* Letters of x, w and b, or none. */
+static octet_status read_grad(reading *r, oct_span value, octet_error *err) {
+    static const char letters[] = "xwb";
+    uint8_t *flags[] = {&r->args.input_requires_grad, &r->args.weight_requires_grad,
+                        &r->args.bias_requires_grad};
+    bool none = oct_span_is(value, "none");
+    r->has_grad = true;
+    for (int i = 0; !none && i < value.length; i++) {
+        const char *at = strchr(letters, value.text[i]);
+        if (!at || *flags[at - letters]) {
+            return oct_fail_at(err, value.column + i,
+                               "'%.*s' is not a set of gradients; allowed: "
+                               "none, or letters of x, w and b",
+                               OCT_SHOW(value));
+        }
+        *flags[at - letters] = 1;
+    }
+    return OCTET_OK;
+}
+
+/* cpu, cuda, cuda:1, cuda:0/90. */
+static octet_status read_device(reading *r, oct_span value, octet_error *err) {
+    octet_device *device = &r->args.input.device;
+    oct_span rest = value;
+    int64_t index = 0, arch = 0;
+    int kind = oct_span_find(oct_span_take(&rest, ":/"), oct_device_words);
+    bool good = kind >= 0;
+    if (good && kind == OCTET_CUDA && oct_span_starts(rest, ":")) {
+        (void)oct_span_next(&rest);
+        good = oct_span_count(&index, oct_span_take(&rest, "/"), UINT8_MAX);
+    }
+    if (good && kind == OCTET_CUDA && oct_span_next(&rest) == '/') {
+        good = oct_span_count(&arch, oct_span_take(&rest, ""), UINT16_MAX);
+    }
+    if (!good || rest.length) {
+        return oct_fail_at(err, value.column,
+                           "'%.*s' is not a device; allowed: cpu, cuda, "
+                           "cuda:INDEX, cuda:INDEX/ARCH (cuda:0/90)",
+                           OCT_SHOW(value));
+    }
+    *device = (octet_device){(uint8_t)kind, (uint8_t)index, (uint16_t)arch};
+    return OCTET_OK;
+}
+
+static octet_status read_dy(reading *r, oct_span value, octet_error *err) {
+    return read_dtype(&r->grad_output_dtype, value, err);
+}
+
+static octet_status read_qdy(reading *r, oct_span value, octet_error *err) {
+    return oct_quantizer_parse_span(&r->grad_output_quantizer, value, err);
+}
+
+/* Words with a place of their own; the others are fields of the args by their table. */
+typedef struct special {
+    const char *word;
+    octet_status (*read)(reading *, oct_span, octet_error *);
+    bool may_be_bare;
+    bool backward_only;
+} special;
+
+static const special specials[] = {
+    {"m", read_m, false, false},           {"k", read_k, false, false},
+    {"n", read_n, false, false},           {"in", read_in, false, false},
+    {"w", read_w, false, false},           {"qin", read_qin, false, false},
+    {"qw", read_qw, false, false},         {"bias", read_bias, true, false},
+    {"recipe", read_recipe, false, false}, {"grad", read_grad, false, false},
+    {"device", read_device, false, false}, {"dy", read_dy, false, true},
+    {"qdy", read_qdy, false, true},
+};
+enum { SPECIALS = sizeof specials / sizeof specials[0], MUST = 4 /* m k n in */ };
+
+static octet_status unknown_word(oct_span word, bool backward, octet_error *err) {
+    char list[400];
+    oct_writer writer = oct_writer_start(list, sizeof list);
+    for (int i = 0; i < SPECIALS; i++) {
+        if (backward || !specials[i].backward_only) {
+            oct_write(&writer, i ? ", " : "");
+            oct_write(&writer, specials[i].word);
+        }
+    }
+    for (const octet_field *row = oct_linear_rows; row->name; row++) {
+        oct_write(&writer, row->word ? ", " : "");
+        oct_write(&writer, row->word ? row->word : "");
+    }
+    return oct_fail_at(err, word.column, "'%.*s' is not a word of a problem; allowed: %s",
+                       OCT_SHOW(word), list);
+}
+
+static octet_status read_field(reading *r, const octet_field *row, oct_span word,
+                               oct_span value, octet_error *err) {
+    if (value.text) {
+        return oct_field_parse(row, &r->args, value, err);
+    }
+    if (row->type != OCTET_FIELD_FLAG) {
+        return oct_fail_at(err, word.column, "'%s' needs a value: %s=...", row->word,
+                           row->word);
+    }
+    oct_field_set(row, &r->args, 1);
+    return OCTET_OK;
+}
+
+static octet_status read_word(reading *r, oct_span item, bool backward, octet_error *err) {
+    oct_span rest = item;
+    oct_span word = oct_span_take(&rest, "=");
+    oct_span value = {NULL, 0, rest.column};
+    if (oct_span_next(&rest) == '=') {
+        value = rest;
+    }
+    int at = 0;
+    while (at < SPECIALS && !oct_span_is(word, specials[at].word)) {
+        at++;
+    }
+    const octet_field *row = at < SPECIALS ? NULL : oct_fields_find(oct_linear_rows, word);
+    if ((at == SPECIALS && !row) ||
+        (at < SPECIALS && specials[at].backward_only && !backward)) {
+        return unknown_word(word, backward, err);
+    }
+    uint64_t row_bit = row ? (uint64_t)1 << (row - oct_linear_rows) : 0;
+    uint32_t bit = row ? 0 : 1u << at;
+    if ((r->seen & bit) || (r->seen_rows & row_bit)) {
+        return oct_fail_at(err, word.column, "'%.*s' is given twice", OCT_SHOW(word));
+    }
+    r->seen |= bit;
+    r->seen_rows |= row_bit;
+    if (row) {
+        return read_field(r, row, word, value, err);
+    }
+    if (!value.text && !specials[at].may_be_bare) {
+        return oct_fail_at(err, word.column, "'%s' needs a value: %s=...", specials[at].word,
+                           specials[at].word);
+    }
+    return specials[at].read(r, value, err);
+}
+
+/* Shapes, dtypes and flags that follow from what was said. */
+static void complete(reading *r) {
+    octet_linear_args *args = &r->args;
+    octet_proto *x = &args->input, *w = &args->weight, *b = &args->bias;
+    x->shape[x->rank++] = r->k;
+    w->dtype = w->dtype ? w->dtype : x->dtype;
+    w->rank = 2;
+    w->shape[0] = r->n;
+    w->shape[1] = r->k;
+    w->device = x->device;
+    x->size = w->size = sizeof *x;
+    if (r->has_bias) {
+        *b = octet_proto_make(r->bias_dtype ? r->bias_dtype : w->dtype, 1, &r->n);
+        b->device = x->device;
+    }
+    if (!r->has_grad) {
+        args->input_requires_grad = args->weight_requires_grad = 1;
+        args->bias_requires_grad = r->has_bias;
+    }
+}
+
+static octet_status read_text(reading *r, const char *text, bool backward, octet_error *err) {
+    size_t length = strlen(text);
+    if (length > INT32_MAX) {
+        return oct_fail(err, OCTET_INVALID, "a text of %zu bytes is too long", length);
+    }
+    oct_span rest = {text, (int)length, 1};
+    const char *head = backward ? "linear-backward" : "linear";
+    memset(r, 0, sizeof *r);
+    r->args.size = sizeof r->args;
+    oct_span_blanks(&rest);
+    oct_span first = oct_span_take(&rest, OCT_BLANKS);
+    if (!oct_span_is(first, head)) {
+        return oct_fail_at(err, first.column, "a problem begins with '%s', not '%.*s'", head,
+                           OCT_SHOW(first));
+    }
+    octet_status status = OCTET_OK;
+    while (!status && rest.length) {
+        oct_span_blanks(&rest);
+        oct_span item = oct_span_take(&rest, OCT_BLANKS);
+        status = item.length ? read_word(r, item, backward, err) : OCTET_OK;
+    }
+    for (int i = 0; !status && i < MUST; i++) {
+        if (!(r->seen >> i & 1)) {
+            status = oct_fail_at(err, rest.column,
+                                 "'%s=' is missing; a problem gives m, k, n "
+                                 "and in",
+                                 specials[i].word);
+        }
+    }
+    if (!status) {
+        complete(r);
+        status = octet_linear_check(&r->args, err);
+    }
+    return status;
+}
+
+octet_status octet_linear_parse(octet_linear_args *out, const char *text, octet_error *err) {
+    octet_status status = oct_need(out, "out", err);
+    status = status ? status : oct_need(text, "text", err);
+    reading r;
+    status = status ? status : read_text(&r, text, false, err);
+    if (!status) {
+        *out = r.args;
+    }
+    return status;
+}
+
+octet_status octet_linear_backward_parse(octet_linear_backward_args *out, const char *text,
+                                         octet_error *err) {
+    octet_status status = oct_need(out, "out", err);
+    status = status ? status : oct_need(text, "text", err);
+    reading r;
+    oct_facts facts;
+    octet_linear_backward_args made;
+    status = status ? status : read_text(&r, text, true, err);
+    status = status ? status : octet_linear_backward_make(&made, &r.args, err);
+    if (!status) {
+        made.grad_output.quantizer = r.grad_output_quantizer;
+        if (r.grad_output_dtype) {
+            made.grad_output.dtype = r.grad_output_dtype;
+        }
+        status = oct_linear_backward_check(&made, &facts, err);
+    }
+    if (!status) {
+        *out = made;
+    }
+    return status;
+}
+
+static void write_pair(oct_writer *writer, const char *word, const char *value) {
+    oct_write(writer, " ");
+    oct_write(writer, word);
+    oct_write(writer, "=");
+    oct_write(writer, value);
+}
+
+static void write_quantizer(oct_writer *writer, const char *word, const octet_quantizer *q) {
+    if (oct_quantizer_is(q)) {
+        write_pair(writer, word, "");
+        oct_quantizer_write(writer, q);
+    }
+}
+
+static void write_tensors(oct_writer *writer, const octet_linear_args *args) {
+    const octet_proto *x = &args->input, *w = &args->weight, *b = &args->bias;
+    int rank = x->rank > OCTET_MAX_RANK ? OCTET_MAX_RANK : x->rank;
+    write_pair(writer, "m", rank > 1 ? "" : "none");
+    for (int i = 0; i + 1 < rank; i++) {
+        oct_write(writer, i ? "x" : "");
+        oct_write_i64(writer, x->shape[i]);
+    }
+    write_pair(writer, "k", "");
+    oct_write_i64(writer, w->shape[1]);
+    write_pair(writer, "n", "");
+    oct_write_i64(writer, w->shape[0]);
+    write_pair(writer, "in", octet_dtype_name(x->dtype));
+    if (w->dtype != x->dtype) {
+        write_pair(writer, "w", octet_dtype_name(w->dtype));
+    }
+    write_quantizer(writer, "qin", &x->quantizer);
+    write_quantizer(writer, "qw", &w->quantizer);
+    if (oct_has(b)) {
+        oct_write(writer, b->dtype == w->dtype ? " bias" : " bias=");
+        oct_write(writer, b->dtype == w->dtype ? "" : octet_dtype_name(b->dtype));
+    }
+}
+
+static void write_grad(oct_writer *writer, const octet_linear_args *args) {
+    bool x = args->input_requires_grad, w = args->weight_requires_grad;
+    bool b = args->bias_requires_grad;
+    if (x && w && b == oct_has(&args->bias)) {
+        return;
+    }
+    write_pair(writer, "grad", x ? "x" : "");
+    oct_write(writer, w ? "w" : "");
+    oct_write(writer, b ? "b" : "");
+    oct_write(writer, x || w || b ? "" : "none");
+}
+
+static void write_args(oct_writer *writer, const octet_linear_args *args) {
+    write_tensors(writer, args);
+    if (args->recipe.kind != OCTET_RECIPE_NONE) {
+        write_pair(writer, "recipe", "");
+        oct_recipe_write(writer, &args->recipe);
+    }
+    write_grad(writer, args);
+    for (const octet_field *row = oct_linear_rows; row->name; row++) {
+        if (!row->word || !oct_field_get(row, args)) {
+            continue;
+        }
+        oct_write(writer, " ");
+        oct_write(writer, row->word);
+        if (row->type != OCTET_FIELD_FLAG) {
+            oct_write(writer, "=");
+            oct_field_write(row, args, writer);
+        }
+    }
+    if (args->input.device.kind != OCTET_CPU) {
+        write_pair(writer, "device", "");
+        oct_write_device(writer, &args->input.device);
+    }
+}
+
+size_t octet_linear_print(char *text, size_t size, const octet_linear_args *args) {
+    oct_writer writer = oct_writer_start(text, size);
+    oct_write(&writer, "linear");
+    write_args(&writer, args);
+    return writer.length;
+}
+
+size_t octet_linear_backward_print(char *text, size_t size,
+                                   const octet_linear_backward_args *args) {
+    oct_writer writer = oct_writer_start(text, size);
+    const octet_linear_args *forward = &args->forward;
+    uint8_t usual = forward->output_dtype ? forward->output_dtype : forward->input.dtype;
+    oct_write(&writer, "linear-backward");
+    write_args(&writer, forward);
+    if (args->grad_output.dtype != usual) {
+        write_pair(&writer, "dy", octet_dtype_name(args->grad_output.dtype));
+    }
+    write_quantizer(&writer, "qdy", &args->grad_output.quantizer);
+    return writer.length;
+}

@@ -1,0 +1,251 @@
+/* backward.c - dx, dw and db from dy: what is quantized, gathered, multiplied and reduced. */
+#include "core/fail.h"
+#include "linear/plan.h"
+#include "quant/layout.h"
+#include "quant/quantizer.h"
+
+/* grad_output as each product reads it. */
+typedef struct grads {
+    oct_operand row; /* for dgrad */
+    oct_operand col; /* for wgrad */
+} grads;
+
+static bool gathers_grad(const oct_builder *b) {
+    return b->facts.sequence && b->facts.parallel == OCTET_PARALLEL_ROW;
+}
+
+/* Nothing is quantized: one tensor of numbers serves both products. */
+static grads plain_grads(oct_builder *b, uint8_t dy, bool delays) {
+    octet_place place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
+    bool gathers = gathers_grad(b);
+    uint8_t values = oct_values(b, dy, b->facts.dtype, gathers ? OCTET_PLACE_EXCHANGE : place);
+    if (gathers) {
+        values = oct_gather_values(b, values, place);
+    }
+    oct_operand operand = {values, OCTET_USE_VALUES};
+    return (grads){operand, operand};
+}
+
+/* A plain tensor with all its rows, quantized in one go for both products. */
+static grads quantized_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool delays) {
+    octet_quantizer q = oct_for_gemm(b, b->facts.role[OCTET_GRAD_OUTPUT]);
+    bool across = col && oct_reads_across(b, &q);
+    oct_quantizing how =
+        oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || across, col && !across);
+    how.slot = 0;
+    how.row_place = delays && across ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
+    how.col_place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
+    uint8_t made = oct_quantize(b, dy, &how);
+    return (grads){{made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}};
+}
+
+/* Sequence parallel, row: shards are quantized with a common scale, then joined. Bytes with one
+ * scale travel once, rowwise. */
+static grads gathered_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool delays) {
+    octet_quantizer q = b->facts.role[OCTET_GRAD_OUTPUT];
+    octet_quantizer given = oct_tensor_at(b, dy)->quantizer;
+    bool ready = oct_quantizer_is(&given) && !oct_shares_scale(&given) &&
+                 (!row || given.rowwise) &&
+                 (!col || (given.columnwise && given.hadamard == oct_wgrad_hadamard(b)));
+    uint8_t local = dy;
+    q = ready ? given : q;
+    bool once = q.scheme == OCTET_FP8_TENSOR || q.scheme == OCTET_FP8_DELAYED;
+    if (!ready) {
+        oct_quantizing how =
+            oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || once, col && !once);
+        uint8_t values = oct_values(b, dy, oct_tensor_at(b, dy)->dtype, OCTET_PLACE_WORK);
+        how.row_place = how.col_place = OCTET_PLACE_EXCHANGE;
+        how.slot = 0;
+        how.reduce = true;
+        how.keeps_shared = delays;
+        local = oct_quantize(b, values, &how);
+    }
+    octet_place kept = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
+    grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}};
+    if (row || once) {
+        made.row.tensor =
+            oct_gather_bytes(b, local, true, false, once ? kept : OCTET_PLACE_WORK);
+    }
+    if (col && once) {
+        made.col = made.row;
+    } else if (col) {
+        made.col.tensor = oct_gather_bytes(b, local, false, true, kept);
+    }
+    return made;
+}
+
+/* Bytes with one scale that were gathered rowwise, or a given tensor's, as wgrad reads them.
+ * When wgrad is delayed, so is this. */
+static oct_operand turned_col(oct_builder *b, oct_operand col) {
+    octet_quantizer q = oct_for_gemm(b, b->facts.role[OCTET_GRAD_OUTPUT]);
+    oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
+    how.slot = 0;
+    return oct_direction(b, col.tensor, OCTET_USE_COL, &how, oct_wgrad_hadamard(b));
+}
+
+static grads grad_operands(oct_builder *b, const octet_linear_args *args, uint8_t dy) {
+    const oct_facts *f = &b->facts;
+    const octet_quantizer *role = &f->role[OCTET_GRAD_OUTPUT];
+    bool given = !oct_tensor_is_plain(b, dy);
+    bool delays = f->wgrad && args->delay_wgrad;
+    bool col_now = f->wgrad && !args->delay_wgrad;
+    if (!f->quantized_back || (!oct_quantizer_is(role) && !given)) {
+        return plain_grads(b, dy, delays);
+    }
+    if (gathers_grad(b) && args->gather == OCTET_GATHER_QUANTIZED && oct_quantizer_is(role)) {
+        grads made = gathered_grads(b, dy, f->dgrad, f->wgrad, delays);
+        made.col = col_now ? turned_col(b, made.col) : made.col;
+        return made;
+    }
+    if (gathers_grad(b)) {
+        uint8_t values = oct_values(b, dy, f->dtype, OCTET_PLACE_EXCHANGE);
+        bool keep_values = delays && !oct_quantizer_is(role);
+        dy = oct_gather_values(b, values, keep_values ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
+        given = false;
+        if (!oct_quantizer_is(role)) {
+            return (grads){{dy, OCTET_USE_VALUES}, {dy, OCTET_USE_VALUES}};
+        }
+    }
+    if (!given) {
+        return quantized_grads(b, dy, f->dgrad, f->wgrad, delays);
+    }
+    octet_quantizer q = oct_for_gemm(b, *role);
+    oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
+    how.slot = 0;
+    oct_operand as_given = {dy, OCTET_USE_COL};
+    grads made = {as_given, as_given};
+    if (f->dgrad) {
+        made.row = oct_direction(b, dy, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
+    }
+    made.col = col_now ? turned_col(b, as_given) : as_given;
+    return made;
+}
+
+static oct_operand dgrad_weight(oct_builder *b, const octet_linear_args *args) {
+    uint8_t w = oct_kept(b, OCTET_NAME_WEIGHT);
+    uint8_t scale = oct_kept(b, OCTET_NAME_WEIGHT_SCALE);
+    bool plain = oct_tensor_is_plain(b, w);
+    octet_quantizer q = b->facts.role[OCTET_WEIGHT];
+    oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
+    if (scale != OCTET_ABSENT) {
+        how.kept_scale = oct_buffer_of(b, scale);
+    }
+    if (b->facts.quantized_back && (!plain || oct_quantizer_is(&q))) {
+        how.quantizer = oct_for_gemm(b, how.quantizer);
+        return oct_direction(b, w, OCTET_USE_COL, &how, OCTET_HADAMARD_NONE);
+    }
+    bool decoded = args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED;
+    if (decoded && plain && oct_quantizer_is(&q)) {
+        how.quantizer.rowwise = 1;
+        how.quantizer.columnwise = 0;
+        w = oct_quantize(b, w, &how);
+    }
+    return (oct_operand){oct_values(b, w, b->facts.dtype, OCTET_PLACE_WORK), OCTET_USE_VALUES};
+}
+
+static void plan_dgrad(oct_builder *b, const octet_linear_args *args, oct_operand dy) {
+    const oct_facts *f = &b->facts;
+    bool column = f->parallel == OCTET_PARALLEL_COLUMN;
+    oct_operand w = dgrad_weight(b, args);
+    oct_result result = {OCTET_NAME_GRAD_INPUT,
+                         f->dtype,
+                         oct_tensor_at(b, dy.tensor)->rows,
+                         oct_dim_of(OCTET_AXIS_K, 1, 1),
+                         OCTET_COLLECTIVE_NONE,
+                         OCTET_ABSENT,
+                         NULL,
+                         1};
+    oct_product product = {OCTET_DGRAD,
+                           dy,
+                           w,
+                           OCTET_ABSENT,
+                           OCTET_ABSENT,
+                           false,
+                           f->quantized_back && args->recipe.split_dgrad};
+    if (column) {
+        result.collective = f->sequence ? OCTET_REDUCE_SCATTER : OCTET_ALL_REDUCE_SUM;
+    }
+    result.quantizer = args->quantize_grad_input ? &f->role[OCTET_GRAD_INPUT] : NULL;
+    oct_produce(b, &product, &result);
+}
+
+/* Column sums of dy as it arrived: under row-parallel sequence shards, of this rank's rows. */
+static void plan_bias_grad(oct_builder *b, const octet_linear_args *args, uint8_t dy) {
+    uint8_t values = oct_values(b, dy, oct_tensor_at(b, dy)->dtype, OCTET_PLACE_WORK);
+    uint8_t sum = oct_tensor(b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_GIVEN, args->bias.dtype, NULL);
+    oct_tensor_shape(b, sum, oct_dim_of(OCTET_AXIS_ONE, 1, 1), oct_dim_of(OCTET_AXIS_N, 1, 1));
+    oct_place(b, sum, OCT_ALL_PARTS, OCTET_PLACE_OUT);
+    octet_step *step = oct_step(b, OCTET_OP_BIAS_GRAD);
+    step->a = values;
+    step->dst = sum;
+    oct_step_done(b, step);
+}
+
+/* Passes on what forward kept of the input, and keeps dy as wgrad will want it. */
+static void keep_for_wgrad(oct_builder *b, oct_operand dy) {
+    for (int i = 0; i < b->plan->kept_count; i++) {
+        uint8_t tensor = b->plan->buffers[b->plan->kept[i]].tensor;
+        uint8_t name = b->plan->tensors[tensor].name;
+        if (name == OCTET_NAME_INPUT || name == OCTET_NAME_INPUT_SCALE) {
+            b->plan->saved[b->plan->saved_count++] = b->plan->kept[i];
+        }
+    }
+    oct_save(b, dy.tensor,
+             oct_wanted_parts(b, dy.tensor, (octet_use)dy.use, oct_wgrad_hadamard(b)));
+}
+
+octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_args *args,
+                               octet_error *err) {
+    const octet_linear_args *call = &args->forward;
+    octet_plan forward;
+    octet_status status = oct_plan_forward(&forward, call, err);
+    if (status) {
+        return status;
+    }
+    oct_builder b = oct_build_start(plan, OCTET_PLAN_LINEAR_BACKWARD, call, err);
+    uint8_t dy = oct_argument(&b, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
+    oct_restore(&b, &forward);
+    if (b.facts.dgrad || b.facts.wgrad) {
+        grads operands = grad_operands(&b, call, dy);
+        if (b.facts.dgrad) {
+            plan_dgrad(&b, call, operands.row);
+        }
+        if (b.facts.wgrad && call->delay_wgrad) {
+            keep_for_wgrad(&b, operands.col);
+        } else if (b.facts.wgrad) {
+            oct_plan_wgrad(&b, call, operands.col);
+        }
+    }
+    if (b.facts.bgrad) {
+        plan_bias_grad(&b, call, dy);
+    }
+    oct_fill_amaxes(&b);
+    return oct_build_finish(&b);
+}
+
+octet_status octet_plan_linear_backward(octet_plan *out, const octet_linear_backward_args *args,
+                                        octet_error *err) {
+    octet_plan plan;
+    oct_facts facts;
+    octet_status status = oct_need(out, "out", err);
+    status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
+    status = status ? status : oct_linear_backward_check(args, &facts, err);
+    status = status ? status : oct_plan_backward(&plan, args, err);
+    if (!status) {
+        *out = plan;
+    }
+    return status;
+}
+
+octet_status octet_plan_linear(octet_plan *out, const octet_linear_args *args,
+                               octet_error *err) {
+    octet_plan plan;
+    octet_status status = oct_need(out, "out", err);
+    status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
+    status = status ? status : octet_linear_check(args, err);
+    status = status ? status : oct_plan_forward(&plan, args, err);
+    if (!status) {
+        *out = plan;
+    }
+    return status;
+}

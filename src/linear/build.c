@@ -1,0 +1,297 @@
+/* build.c - tensors, buffers and ports of a plan, and their numbers. */
+#include "linear/build.h"
+
+#include <string.h>
+
+#include "core/fail.h"
+#include "core/size.h"
+#include "quant/layout.h"
+#include "quant/quantizer.h"
+
+_Static_assert(OCTET_PLAN_BUFFERS <= 64, "a step's reads and writes are 64-bit sets");
+_Static_assert(sizeof(octet_step) == 40 && sizeof(octet_plan_buffer) == 72 &&
+                   sizeof(octet_plan_tensor) == 60 && sizeof(octet_port) == 64,
+               "plans are compared byte by byte, so their rows have no padding");
+_Static_assert(sizeof(octet_plan) ==
+                   24 + sizeof(octet_extents) + 24 +
+                       sizeof(octet_port) *
+                           (OCTET_PLAN_ARGS + OCTET_PLAN_OUTS + OCTET_PLAN_EXCHANGES) +
+                       2 * OCTET_PLAN_SLOTS + sizeof(octet_plan_tensor) * OCTET_PLAN_TENSORS +
+                       sizeof(octet_plan_buffer) * OCTET_PLAN_BUFFERS +
+                       sizeof(octet_step) * OCTET_PLAN_STEPS,
+               "a plan has no padding");
+
+oct_builder oct_build_start(octet_plan *plan, octet_plan_kind kind,
+                            const octet_linear_args *args, octet_error *err) {
+    oct_builder b = {.plan = plan,
+                     .facts = oct_linear_facts(args),
+                     .device = args->input.device,
+                     .err = err,
+                     .random = OCTET_ABSENT,
+                     .threads = args->threads > 1 ? args->threads : 1,
+                     .scratch = OCTET_ABSENT};
+    memset(b.scale, OCTET_ABSENT, sizeof b.scale);
+    memset(b.amax, OCTET_ABSENT, sizeof b.amax);
+    b.slots = kind == OCTET_PLAN_LINEAR ? 3 : 2;
+    memset(plan, 0, sizeof *plan);
+    plan->size = sizeof *plan;
+    plan->kind = (uint8_t)kind;
+    plan->recipe = args->recipe.kind;
+    plan->tp_size = b.facts.tp;
+    plan->device = b.device;
+    plan->extents = b.facts.extents;
+    return b;
+}
+
+void oct_build_fail(oct_builder *b, const char *why) {
+    if (!b->status) {
+        b->status = oct_fail(b->err, OCTET_UNSUPPORTED, "%s", why);
+    }
+}
+
+octet_dim oct_axis_times(octet_axis axis, uint32_t times) {
+    octet_dim dim = oct_dim_of(axis, 1, 1);
+    dim.mul = (uint16_t)times;
+    return dim;
+}
+
+octet_dim oct_axis_over(octet_axis axis, uint32_t over) {
+    return oct_dim_of(axis, (int)over, 1);
+}
+
+uint8_t oct_tensor(oct_builder *b, octet_plan_name name, octet_plan_form form, uint8_t dtype,
+                   const octet_quantizer *quantizer) {
+    octet_plan *plan = b->plan;
+    if (plan->tensor_count == OCTET_PLAN_TENSORS) {
+        oct_build_fail(b, "the plan needs more tensors than OCTET_PLAN_TENSORS");
+        return 0;
+    }
+    octet_plan_tensor *tensor = &plan->tensors[plan->tensor_count];
+    tensor->name = (uint8_t)name;
+    tensor->form = (uint8_t)form;
+    tensor->dtype = dtype;
+    tensor->rows = tensor->cols = oct_dim_of(OCTET_AXIS_ONE, 1, 1);
+    memset(tensor->buffers, OCTET_ABSENT, sizeof tensor->buffers);
+    tensor->quantizer = quantizer ? *quantizer : oct_quantizer_default(OCTET_SCHEME_NONE);
+    return plan->tensor_count++;
+}
+
+octet_plan_tensor *oct_tensor_at(oct_builder *b, uint8_t tensor) {
+    return &b->plan->tensors[tensor];
+}
+
+void oct_tensor_shape(oct_builder *b, uint8_t tensor, octet_dim rows, octet_dim cols) {
+    oct_tensor_at(b, tensor)->rows = rows;
+    oct_tensor_at(b, tensor)->cols = cols;
+}
+
+bool oct_tensor_has(const oct_builder *b, uint8_t tensor, octet_part part) {
+    return b->plan->tensors[tensor].buffers[part] != OCTET_ABSENT;
+}
+
+bool oct_tensor_is_plain(const oct_builder *b, uint8_t tensor) {
+    return !oct_quantizer_is(&b->plan->tensors[tensor].quantizer);
+}
+
+/* A dimension of a layout over the tensor's own rows and columns. */
+static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) {
+    bool along_rows = dim->axis == OCTET_AXIS_M || dim->axis == OCTET_AXIS_LEADING;
+    if (dim->axis == OCTET_AXIS_ONE) {
+        return *dim;
+    }
+    const octet_dim *axis = along_rows ? &tensor->rows : &tensor->cols;
+    octet_dim whole = *dim;
+    whole.axis = dim->axis == OCTET_AXIS_LEADING && axis->axis == OCTET_AXIS_M
+                     ? OCTET_AXIS_LEADING
+                     : axis->axis;
+    whole.mul = (uint16_t)(dim->mul * axis->mul);
+    whole.div = (uint16_t)(dim->div * axis->div);
+    return whole;
+}
+
+/* The port that a new buffer of this tensor lives in, when its place has ports. */
+static uint8_t add_port(oct_builder *b, const octet_plan_tensor *tensor,
+                        const octet_plan_buffer *buffer) {
+    octet_plan *plan = b->plan;
+    octet_port *ports = plan->args;
+    uint8_t *count = &plan->arg_count;
+    int most = OCTET_PLAN_ARGS;
+    if (buffer->place == OCTET_PLACE_OUT) {
+        ports = plan->outs, count = &plan->out_count, most = OCTET_PLAN_OUTS;
+    } else if (buffer->place == OCTET_PLACE_EXCHANGE) {
+        ports = plan->exchanges, count = &plan->exchange_count, most = OCTET_PLAN_EXCHANGES;
+    } else if (buffer->place != OCTET_PLACE_ARG) {
+        return 0;
+    }
+    if (*count == most) {
+        oct_build_fail(b,
+                       "the plan needs more arguments, outputs or exchanges than it can list");
+        return 0;
+    }
+    octet_port *port = &ports[*count];
+    port->name = tensor->name;
+    port->form = tensor->form;
+    port->part = buffer->part;
+    port->dtype = buffer->dtype;
+    port->ndim = buffer->ndim;
+    port->alias = OCTET_ABSENT;
+    memcpy(port->dims, buffer->dims, sizeof port->dims);
+    return (*count)++;
+}
+
+void oct_place_row(oct_builder *b, uint8_t index, const octet_buffer *row, octet_place place) {
+    octet_plan *plan = b->plan;
+    if (plan->buffer_count == OCTET_PLAN_BUFFERS) {
+        oct_build_fail(b, "the plan needs more buffers than OCTET_PLAN_BUFFERS");
+        return;
+    }
+    octet_plan_tensor *tensor = &plan->tensors[index];
+    octet_plan_buffer *buffer = &plan->buffers[plan->buffer_count];
+    buffer->tensor = index;
+    buffer->part = row->part;
+    buffer->dtype = row->dtype;
+    buffer->place = (uint8_t)place;
+    buffer->ndim = row->ndim;
+    bool stacked = tensor->form == OCTET_FORM_STACKED;
+    for (int i = 0; i < row->ndim; i++) {
+        buffer->dims[i + stacked] = compose(&row->dims[i], tensor);
+    }
+    if (stacked) {
+        buffer->dims[0] = oct_axis_times(OCTET_AXIS_ONE, plan->tp_size);
+        buffer->ndim++;
+    }
+    buffer->port = add_port(b, tensor, buffer);
+    tensor->buffers[row->part] = plan->buffer_count++;
+}
+
+/* A plain tensor's one buffer: a matrix, or a vector where it has one row by nature. */
+static octet_buffer plain_row(const octet_plan_tensor *tensor) {
+    octet_buffer row = {.part = OCTET_PART_VALUES, .dtype = tensor->dtype, .ndim = 2};
+    row.dims[0] = oct_dim_of(OCTET_AXIS_LEADING, 1, 1);
+    row.dims[1] = oct_dim_of(OCTET_AXIS_K, 1, 1);
+    if (tensor->rows.axis == OCTET_AXIS_ONE && tensor->rows.mul == 1) {
+        row.ndim = 1;
+        row.dims[0] = row.dims[1];
+        row.dims[1] = (octet_dim){0, 0, 0, 0, 0};
+    }
+    return row;
+}
+
+void oct_place(oct_builder *b, uint8_t tensor, uint32_t parts, octet_place place) {
+    octet_layout layout = {.count = 1};
+    octet_plan_tensor *t = oct_tensor_at(b, tensor);
+    if (oct_tensor_is_plain(b, tensor)) {
+        layout.buffers[0] = plain_row(t);
+    } else {
+        oct_layout_fill(&layout, &t->quantizer);
+    }
+    for (int i = 0; i < layout.count; i++) {
+        const octet_buffer *row = &layout.buffers[i];
+        if ((parts >> row->part & 1) && t->buffers[row->part] == OCTET_ABSENT) {
+            oct_place_row(b, tensor, row, place);
+        }
+    }
+}
+
+void oct_share(oct_builder *b, uint8_t tensor, uint8_t from, uint32_t parts) {
+    octet_plan_tensor *to = oct_tensor_at(b, tensor);
+    const octet_plan_tensor *source = oct_tensor_at(b, from);
+    for (int part = 0; part < OCTET_PARTS; part++) {
+        if ((parts >> part & 1) && to->buffers[part] == OCTET_ABSENT) {
+            to->buffers[part] = source->buffers[part];
+        }
+    }
+}
+
+void oct_save(oct_builder *b, uint8_t tensor, uint32_t parts) {
+    octet_plan *plan = b->plan;
+    octet_layout layout = {.count = 1};
+    const octet_plan_tensor *t = oct_tensor_at(b, tensor);
+    if (!oct_tensor_is_plain(b, tensor)) {
+        oct_layout_fill(&layout, &t->quantizer);
+    }
+    for (int i = 0; i < layout.count; i++) {
+        uint8_t part = layout.buffers[i].part;
+        if (!(parts >> part & 1) || t->buffers[part] == OCTET_ABSENT) {
+            continue;
+        }
+        if (plan->saved_count == OCTET_PLAN_SLOTS) {
+            oct_build_fail(b, "the plan saves more buffers than OCTET_PLAN_SLOTS");
+            return;
+        }
+        plan->saved[plan->saved_count++] = t->buffers[part];
+    }
+}
+
+void oct_output_alias(oct_builder *b, uint8_t tensor) {
+    octet_plan_buffer *buffer = &b->plan->buffers[oct_tensor_at(b, tensor)->buffers[0]];
+    octet_plan_buffer as_output = *buffer;
+    as_output.place = OCTET_PLACE_OUT;
+    uint8_t port = add_port(b, oct_tensor_at(b, tensor), &as_output);
+    b->plan->outs[port].alias = buffer->port;
+}
+
+static bool number_dims(int64_t shape[3], int64_t *bytes, const octet_dim dims[3], int ndim,
+                        const octet_extents *extents) {
+    bool fits = true;
+    for (int i = 0; i < ndim; i++) {
+        fits = fits && oct_dim_number(&shape[i], &dims[i], extents) &&
+               oct_size_mul(bytes, *bytes, shape[i]);
+    }
+    return fits;
+}
+
+static bool number_port(octet_port *port, const octet_extents *extents) {
+    port->bytes = octet_dtype_bits(port->dtype) / 8;
+    return number_dims(port->shape, &port->bytes, port->dims, port->ndim, extents);
+}
+
+/* Puts a buffer of SAVED or WORK at the end of its block. */
+static bool append_to_block(octet_plan_buffer *buffer, int64_t *total) {
+    int64_t aligned;
+    buffer->offset = *total;
+    return oct_size_round_up(&aligned, buffer->bytes, OCTET_ALIGN) &&
+           oct_size_add(total, *total, aligned);
+}
+
+static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
+    buffer->bytes = octet_dtype_bits(buffer->dtype) / 8;
+    if (!number_dims(buffer->shape, &buffer->bytes, buffer->dims, buffer->ndim,
+                     &plan->extents)) {
+        return false;
+    }
+    return buffer->place == OCTET_PLACE_SAVED  ? append_to_block(buffer, &plan->saved_bytes)
+           : buffer->place == OCTET_PLACE_WORK ? append_to_block(buffer, &plan->workspace_bytes)
+                                               : true;
+}
+
+octet_status oct_build_finish(oct_builder *b) {
+    octet_plan *plan = b->plan;
+    bool fits = true;
+    for (int i = 0; i < plan->arg_count; i++) {
+        fits = fits && number_port(&plan->args[i], &plan->extents);
+    }
+    for (int i = 0; i < plan->out_count; i++) {
+        fits = fits && number_port(&plan->outs[i], &plan->extents);
+    }
+    for (int i = 0; i < plan->exchange_count; i++) {
+        fits = fits && number_port(&plan->exchanges[i], &plan->extents);
+    }
+    for (int i = 0; i < plan->buffer_count; i++) {
+        fits = fits && number_buffer(plan, &plan->buffers[i]);
+    }
+    for (int i = 0; i < plan->saved_count; i++) {
+        const octet_plan_buffer *buffer = &plan->buffers[plan->saved[i]];
+        if (buffer->place != OCTET_PLACE_SAVED) {
+            fits =
+                fits && oct_size_add(&plan->aliased_bytes, plan->aliased_bytes, buffer->bytes);
+        }
+    }
+    plan->phases = (uint8_t)(b->phase + 1);
+    if (!b->status && !fits) {
+        b->status = oct_fail(
+            b->err, OCTET_INVALID, "the buffers of m=%lld k=%lld n=%lld exceed 64-bit sizes",
+            (long long)plan->extents.m, (long long)plan->extents.k, (long long)plan->extents.n);
+    }
+    return b->status;
+}

@@ -1,0 +1,78 @@
+/* build.h - the pieces a planner puts a plan together from. */
+#ifndef OCT_LINEAR_BUILD_H
+#define OCT_LINEAR_BUILD_H
+
+#include "linear/args.h"
+
+/* A plan under construction. The first mistake is kept in status; later calls do no harm. */
+typedef struct oct_builder {
+    octet_plan *plan;
+    oct_facts facts;
+    octet_device device;
+    octet_error *err;
+    octet_status status;
+    uint8_t phase;
+    bool after_collective;
+    uint8_t random;            /* made when first asked for, as are */
+    uint8_t scale[3], amax[3]; /* the buffers of delayed scaling's slots */
+    int slots;                 /* 3 forward, 2 backward */
+    uint32_t threads;          /* workers that need workspace; at least 1 */
+    uint8_t scratch;           /* of GEMMs on CPU, made with the first */
+} oct_builder;
+
+/* A tensor and which of its bytes a step is to read. */
+typedef struct oct_operand {
+    uint8_t tensor;
+    uint8_t use; /* octet_use */
+} oct_operand;
+
+/* Parts as bits. */
+#define OCT_PART(part) (1u << OCTET_PART_##part)
+#define OCT_ROW_PARTS                                                                          \
+    (OCT_PART(ROW_DATA) | OCT_PART(ROW_SCALE) | OCT_PART(ROW_AMAX) | OCT_PART(SCALE))
+#define OCT_COL_PARTS                                                                          \
+    (OCT_PART(COL_DATA) | OCT_PART(COL_SCALE) | OCT_PART(COL_AMAX) | OCT_PART(SCALE))
+#define OCT_AMAX_PARTS (OCT_PART(ROW_AMAX) | OCT_PART(COL_AMAX))
+#define OCT_ALL_PARTS UINT32_MAX
+
+oct_builder oct_build_start(octet_plan *plan, octet_plan_kind kind,
+                            const octet_linear_args *args, octet_error *err);
+/* Numbers, offsets and totals. */
+octet_status oct_build_finish(oct_builder *b);
+void oct_build_fail(oct_builder *b, const char *why);
+
+octet_dim oct_axis_times(octet_axis axis, uint32_t times);
+octet_dim oct_axis_over(octet_axis axis, uint32_t over);
+
+/* ---- tensors and where they live ---- */
+
+/* A tensor without buffers. quantizer may be NULL: plain. */
+uint8_t oct_tensor(oct_builder *b, octet_plan_name name, octet_plan_form form, uint8_t dtype,
+                   const octet_quantizer *quantizer);
+void oct_tensor_shape(oct_builder *b, uint8_t tensor, octet_dim rows, octet_dim cols);
+octet_plan_tensor *oct_tensor_at(oct_builder *b, uint8_t tensor);
+/* Gives the tensor the buffer of one row of its layout. */
+void oct_place_row(oct_builder *b, uint8_t tensor, const octet_buffer *row, octet_place place);
+/* Gives the tensor those of `parts` that its layout has and it has not; a plain one VALUES. */
+void oct_place(oct_builder *b, uint8_t tensor, uint32_t parts, octet_place place);
+/* The tensor reads another's buffers as its own. */
+void oct_share(oct_builder *b, uint8_t tensor, uint8_t from, uint32_t parts);
+bool oct_tensor_has(const oct_builder *b, uint8_t tensor, octet_part part);
+bool oct_tensor_is_plain(const oct_builder *b, uint8_t tensor);
+/* Keeps these parts for the next plan. */
+void oct_save(oct_builder *b, uint8_t tensor, uint32_t parts);
+/* An output that is an argument. */
+void oct_output_alias(oct_builder *b, uint8_t tensor);
+
+/* ---- steps ---- */
+
+octet_step *oct_step(oct_builder *b, octet_op op);
+/* Fills reads and writes from the operands; every step ends with this. */
+void oct_step_done(oct_builder *b, octet_step *step);
+
+/* Delayed scaling's slot buffers and the stochastic-rounding seed, made when first used. */
+uint8_t oct_scale_slot(oct_builder *b, int slot);
+uint8_t oct_amax_slot(oct_builder *b, int slot);
+uint8_t oct_random(oct_builder *b);
+
+#endif

@@ -1,0 +1,22 @@
+/* fields.c - the field tables of every public struct, in one place to ask for them. */
+#include "linear/args.h"
+#include "quant/proto.h"
+#include "quant/quantizer.h"
+#include "quant/recipe.h"
+
+const octet_field *octet_fields(octet_struct which) {
+    switch (which) {
+    case OCTET_STRUCT_QUANTIZER:
+        return oct_quantizer_rows;
+    case OCTET_STRUCT_PROTO:
+        return oct_proto_rows;
+    case OCTET_STRUCT_RECIPE:
+        return oct_recipe_rows;
+    case OCTET_STRUCT_LINEAR_ARGS:
+        return oct_linear_rows;
+    case OCTET_STRUCT_LINEAR_BACKWARD_ARGS:
+        return oct_linear_backward_rows;
+    default:
+        return NULL;
+    }
+}

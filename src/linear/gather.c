@@ -1,0 +1,43 @@
+/* gather.c - which form of a shard may be gathered: bytes, or the tensor they came from. */
+#include "core/fail.h"
+#include "linear/args.h"
+#include "quant/proto.h"
+#include "quant/quantizer.h"
+
+/* Rows that one scale covers in the bytes that are joined along the rows; 1 where none does. */
+static int64_t rows_per_block(const octet_quantizer *q, bool columnwise) {
+    if (q->block_rows > 1) {
+        return q->block_rows;
+    }
+    return columnwise && q->block_cols ? q->block_cols : 1;
+}
+
+octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *facts) {
+    bool column = facts->parallel == OCTET_PARALLEL_COLUMN;
+    const octet_quantizer *q = column && oct_quantizer_is(&args->input.quantizer)
+                                   ? &args->input.quantizer
+                                   : &facts->role[column ? OCTET_INPUT : OCTET_GRAD_OUTPUT];
+    int64_t rows = column ? facts->extents.m : facts->extents.m / facts->tp;
+    bool joins = facts->sequence && oct_quantizer_is(q) && (column || facts->quantized_back);
+    bool columnwise = facts->wgrad && facts->quantized_back;
+    return joins && rows % rows_per_block(q, columnwise) ? OCTET_GATHER_HIGH_PRECISION
+                                                         : OCTET_GATHER_QUANTIZED;
+}
+
+octet_status octet_linear_choose_gather(octet_gather *out, const octet_linear_args *args,
+                                        octet_error *err) {
+    octet_status status = oct_need(out, "out", err);
+    status = status ? status : oct_need(args, "args", err);
+    if (status) {
+        return status;
+    }
+    /* A call that its gather alone makes invalid is asking just that. */
+    octet_linear_args asked = *args;
+    oct_facts facts;
+    asked.gather = OCTET_GATHER_HIGH_PRECISION;
+    status = oct_linear_check(&asked, &facts, err);
+    if (!status) {
+        *out = oct_linear_gather(args, &facts);
+    }
+    return status;
+}

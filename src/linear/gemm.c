@@ -1,0 +1,124 @@
+/* gemm.c - one product: whether the device takes the bytes as they are, and what it needs. */
+#include "cpu/cpu.h"
+#include "linear/ops.h"
+#include "quant/layout.h"
+#include "quant/quantizer.h"
+
+/* Per-tensor bytes multiply each other whoever chose their scales. */
+static uint8_t family(const octet_quantizer *q) {
+    return q->scheme == OCTET_FP8_DELAYED ? OCTET_FP8_TENSOR : q->scheme;
+}
+
+static bool native_pair(const oct_builder *b, const octet_quantizer *x,
+                        const octet_quantizer *y) {
+    if (b->device.kind == OCTET_CPU || (!oct_quantizer_is(x) && !oct_quantizer_is(y))) {
+        return true;
+    }
+    bool both_squares = x->scheme == OCTET_FP8_BLOCK && x->block_rows > 1 && y->block_rows > 1;
+    bool both_e5m2 = x->format == OCTET_E5M2 && y->format == OCTET_E5M2;
+    return family(x) == family(y) && octet_scheme_native(x->scheme, &b->device) &&
+           !both_squares && !both_e5m2 && !x->row_scaled && !y->row_scaled;
+}
+
+/* Elements and block scales of these fit bf16 exactly; the rest of the scale is a factor. */
+static bool exact_in_bf16(const octet_plan_tensor *t) {
+    const octet_quantizer *q = &t->quantizer;
+    if (!oct_quantizer_is(q)) {
+        return t->dtype == OCTET_BF16;
+    }
+    return q->scheme != OCTET_FP8_BLOCK || q->pow2;
+}
+
+/* Where an emulated GEMM decodes an operand; none for values that are right already. */
+static uint8_t decoded(oct_builder *b, uint8_t tensor, uint8_t dtype) {
+    octet_plan_tensor from = *oct_tensor_at(b, tensor);
+    if (oct_tensor_is_plain(b, tensor) && from.dtype == dtype) {
+        return OCTET_ABSENT;
+    }
+    uint8_t copy = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_EMULATED, dtype, NULL);
+    oct_tensor_shape(b, copy, from.rows, from.cols);
+    oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    return copy;
+}
+
+/* Tensor cores read block scales in their own order. */
+static oct_operand swizzled(oct_builder *b, oct_operand operand) {
+    octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
+    octet_quantizer q = oct_for_gemm(b, from.quantizer);
+    bool blocks = q.scheme == OCTET_MXFP8 || q.scheme == OCTET_NVFP4;
+    if (b->device.kind == OCTET_CPU || !blocks || from.quantizer.swizzled) {
+        return operand;
+    }
+    bool row = operand.use == OCTET_USE_ROW;
+    q.swizzled = 1;
+    q.rowwise = row;
+    q.columnwise = !row;
+    uint8_t made =
+        oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_SWIZZLED, from.dtype, &q);
+    oct_tensor_shape(b, made, from.rows, from.cols);
+    oct_share(b, made, operand.tensor,
+              (row ? OCT_ROW_PARTS : OCT_COL_PARTS) &
+                  ~(OCT_PART(ROW_SCALE) | OCT_PART(COL_SCALE)));
+    oct_place(b, made, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    octet_step *step = oct_step(b, OCTET_OP_SWIZZLE);
+    step->a = operand.tensor;
+    step->a_use = operand.use;
+    step->dst = made;
+    oct_step_done(b, step);
+    return (oct_operand){made, operand.use};
+}
+
+/* A lane of workspace for each worker; all GEMMs of a plan use the same, one after the other.
+ */
+static void provide_scratch(oct_builder *b) {
+    enum { COLS = 1 << 15, ROWS = OCT_CPU_LANE_BYTES / COLS };
+    if (b->device.kind != OCTET_CPU || b->scratch != OCTET_ABSENT) {
+        return;
+    }
+    if (b->threads > UINT16_MAX / ROWS) {
+        oct_build_fail(b,
+                       "threads asks for workspace for more workers than a plan can provide");
+        return;
+    }
+    uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
+    oct_tensor_shape(b, tensor, oct_axis_times(OCTET_AXIS_ONE, ROWS * b->threads),
+                     oct_axis_times(OCTET_AXIS_ONE, COLS));
+    oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    b->scratch = oct_buffer_of(b, tensor);
+}
+
+static bool needs_split(const octet_quantizer *q) {
+    return q->scheme == OCTET_FP8_BLOCK || q->scheme == OCTET_NVFP4;
+}
+
+void oct_gemm(oct_builder *b, const oct_product *product) {
+    oct_operand x = product->a, y = product->b;
+    octet_quantizer qx = oct_tensor_at(b, x.tensor)->quantizer;
+    octet_quantizer qy = oct_tensor_at(b, y.tensor)->quantizer;
+    bool native = native_pair(b, &qx, &qy);
+    uint8_t x_copy = OCTET_ABSENT, y_copy = OCTET_ABSENT;
+    if (native) {
+        x = swizzled(b, x);
+        y = swizzled(b, y);
+    } else {
+        bool exact = exact_in_bf16(oct_tensor_at(b, x.tensor)) &&
+                     exact_in_bf16(oct_tensor_at(b, y.tensor));
+        x_copy = decoded(b, x.tensor, exact ? OCTET_BF16 : OCTET_F32);
+        y_copy = decoded(b, y.tensor, exact ? OCTET_BF16 : OCTET_F32);
+    }
+    provide_scratch(b);
+    octet_step *step = oct_step(b, OCTET_OP_GEMM);
+    step->gemm = (uint8_t)product->gemm;
+    step->a = x.tensor;
+    step->a_use = x.use;
+    step->b = y.tensor;
+    step->b_use = y.use;
+    step->dst = product->dst;
+    step->bias = product->bias;
+    step->accumulate = product->accumulate;
+    step->native = native;
+    step->split = product->split || needs_split(&qx) || needs_split(&qy);
+    step->a_copy = x_copy;
+    step->b_copy = y_copy;
+    oct_step_done(b, step);
+}

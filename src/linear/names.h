@@ -1,0 +1,12 @@
+/* names.h - what tensors and buffers of a plan are called. */
+#ifndef OCT_LINEAR_NAMES_H
+#define OCT_LINEAR_NAMES_H
+
+#include "core/text.h"
+
+void oct_write_name(oct_writer *writer, int name, int form);
+void oct_write_part_name(oct_writer *writer, int name, int form, int part);
+void oct_write_tensor_name(oct_writer *writer, const octet_plan *plan, int tensor);
+void oct_write_buffer_name(oct_writer *writer, const octet_plan *plan, int buffer);
+
+#endif

@@ -1,0 +1,263 @@
+/* ops.c - one step and the tensors it makes: quantize, decode, turn, multiply. */
+#include "linear/ops.h"
+
+#include "core/dtype.h"
+#include "quant/layout.h"
+#include "quant/quantizer.h"
+
+oct_quantizing oct_quantizing_of(octet_plan_form form, const octet_quantizer *quantizer,
+                                 bool row, bool col) {
+    oct_quantizing how = {.form = form,
+                          .quantizer = *quantizer,
+                          .row_place = OCTET_PLACE_WORK,
+                          .col_place = OCTET_PLACE_WORK,
+                          .slot = -1,
+                          .kept_scale = OCTET_ABSENT};
+    how.quantizer.rowwise = row;
+    how.quantizer.columnwise = col;
+    return how;
+}
+
+uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *proto) {
+    octet_axis rows =
+        name == OCTET_NAME_WEIGHT || name == OCTET_NAME_MAIN_GRAD ? OCTET_AXIS_N : OCTET_AXIS_M;
+    octet_axis cols =
+        name == OCTET_NAME_BIAS || name == OCTET_NAME_GRAD_OUTPUT ? OCTET_AXIS_N : OCTET_AXIS_K;
+    uint8_t tensor = oct_tensor(b, name, OCTET_FORM_GIVEN, proto->dtype, &proto->quantizer);
+    oct_tensor_shape(b, tensor,
+                     oct_dim_of(name == OCTET_NAME_BIAS ? OCTET_AXIS_ONE : rows, 1, 1),
+                     oct_dim_of(cols, 1, 1));
+    if (name == OCTET_NAME_GRAD_OUTPUT && b->facts.sequence) {
+        oct_tensor_at(b, tensor)->rows = b->facts.parallel == OCTET_PARALLEL_COLUMN
+                                             ? oct_axis_times(rows, b->facts.tp)
+                                             : oct_axis_over(rows, b->facts.tp);
+    }
+    oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_ARG);
+    return tensor;
+}
+
+bool oct_shares_scale(const octet_quantizer *q) {
+    return q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED ||
+           q->scheme == OCTET_NVFP4;
+}
+
+/* A collective must see what it reads or writes; the workspace is nobody else's. */
+static octet_place visible(octet_place place) {
+    return place == OCTET_PLACE_WORK ? OCTET_PLACE_EXCHANGE : place;
+}
+
+static octet_place part_place(const oct_quantizing *how, uint8_t part) {
+    const octet_quantizer *q = &how->quantizer;
+    bool one_scale = part == OCTET_PART_SCALE;
+    bool rowwise = one_scale ? q->rowwise : (OCT_ROW_PARTS >> part & 1) != 0;
+    octet_place place = rowwise ? how->row_place : how->col_place;
+    if (how->keeps_shared && (one_scale || part == OCTET_PART_COL_AMAX)) {
+        return OCTET_PLACE_SAVED;
+    }
+    if (one_scale) {
+        bool kept = q->columnwise && how->col_place == OCTET_PLACE_SAVED;
+        place = kept ? OCTET_PLACE_SAVED : place;
+        return place == OCTET_PLACE_EXCHANGE ? OCTET_PLACE_WORK : place;
+    }
+    bool is_amax = (OCT_AMAX_PARTS >> part & 1) != 0;
+    return is_amax && how->reduce ? visible(place) : place;
+}
+
+/* The amax of a tensor with one scale: a scalar, agreed on by the ranks if need be. */
+static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
+    octet_plan_name name = (octet_plan_name)oct_tensor_at(b, source)->name;
+    uint8_t measured = oct_tensor(b, name, OCTET_FORM_MEASURED, OCTET_F32, NULL);
+    oct_place(b, measured, OCT_ALL_PARTS, reduce ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK);
+    octet_step *step = oct_step(b, OCTET_OP_AMAX);
+    step->a = source;
+    step->amax = oct_buffer_of(b, measured);
+    oct_step_done(b, step);
+    if (!reduce) {
+        return step->amax;
+    }
+    uint8_t reduced = oct_tensor(b, name, OCTET_FORM_REDUCED, OCTET_F32, NULL);
+    oct_place(b, reduced, OCT_ALL_PARTS, OCTET_PLACE_EXCHANGE);
+    oct_collective(b, OCTET_ALL_REDUCE_MAX, oct_buffer_of(b, measured),
+                   oct_buffer_of(b, reduced));
+    return oct_buffer_of(b, reduced);
+}
+
+/* NVFP4's amaxes are parts of the tensor. An amax per row is the rank's own; the others are
+ * measured apart when they must be reduced. */
+static void measure_parts(oct_builder *b, uint8_t source, uint8_t dst, bool reduce) {
+    const octet_plan_tensor *made = oct_tensor_at(b, dst);
+    uint32_t local = made->quantizer.row_scaled ? OCT_PART(ROW_AMAX) : 0;
+    uint8_t measured = dst;
+    if (reduce) {
+        measured = oct_tensor(b, (octet_plan_name)made->name, OCTET_FORM_MEASURED, made->dtype,
+                              &made->quantizer);
+        oct_tensor_shape(b, measured, made->rows, made->cols);
+        oct_share(b, measured, dst, local);
+        oct_place(b, measured, OCT_AMAX_PARTS & ~local, OCTET_PLACE_EXCHANGE);
+    }
+    octet_step *step = oct_step(b, OCTET_OP_AMAX);
+    step->a = source;
+    step->dst = measured;
+    oct_step_done(b, step);
+    for (int part = OCTET_PART_ROW_AMAX; reduce && part <= OCTET_PART_COL_AMAX; part++) {
+        if (!(local >> part & 1) && oct_tensor_has(b, dst, (octet_part)part)) {
+            oct_collective(b, OCTET_ALL_REDUCE_MAX, oct_tensor_at(b, measured)->buffers[part],
+                           oct_tensor_at(b, dst)->buffers[part]);
+        }
+    }
+}
+
+uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) {
+    octet_plan_tensor from = *oct_tensor_at(b, source);
+    const octet_quantizer *q = &how->quantizer;
+    uint8_t dst = oct_tensor(b, (octet_plan_name)from.name, how->form, from.dtype, q);
+    oct_tensor_shape(b, dst, from.rows, from.cols);
+    octet_layout layout;
+    oct_layout_fill(&layout, q);
+    for (int i = 0; i < layout.count; i++) {
+        oct_place_row(b, dst, &layout.buffers[i], part_place(how, layout.buffers[i].part));
+    }
+    uint8_t scale = OCTET_ABSENT, amax = OCTET_ABSENT;
+    if (q->scheme == OCTET_FP8_DELAYED) {
+        bool kept = how->kept_scale != OCTET_ABSENT;
+        scale = kept ? how->kept_scale : oct_scale_slot(b, how->slot);
+        amax = kept ? OCTET_ABSENT : oct_amax_slot(b, how->slot);
+    } else if (q->scheme == OCTET_FP8_TENSOR) {
+        amax = measure_tensor(b, source, how->reduce);
+    } else if (q->scheme == OCTET_NVFP4) {
+        measure_parts(b, source, dst, how->reduce);
+    }
+    octet_step *step = oct_step(b, OCTET_OP_QUANTIZE);
+    step->a = source;
+    step->dst = dst;
+    step->scale = scale;
+    step->amax = amax;
+    step->random = q->stochastic ? oct_random(b) : OCTET_ABSENT;
+    oct_step_done(b, step);
+    return dst;
+}
+
+/* What an earlier step decoded from the same tensor, if it lies where it is wanted. */
+static uint8_t find_values(const oct_builder *b, uint8_t tensor, uint8_t dtype,
+                           octet_place place) {
+    for (int i = 0; i < b->plan->step_count; i++) {
+        const octet_step *step = &b->plan->steps[i];
+        if ((step->op != OCTET_OP_DEQUANTIZE && step->op != OCTET_OP_CAST) ||
+            step->a != tensor) {
+            continue;
+        }
+        const octet_plan_tensor *made = &b->plan->tensors[step->dst];
+        uint8_t lies = b->plan->buffers[made->buffers[OCTET_PART_VALUES]].place;
+        if (made->dtype == dtype && (place == OCTET_PLACE_WORK || lies == place)) {
+            return step->dst;
+        }
+    }
+    return OCTET_ABSENT;
+}
+
+uint8_t oct_values(oct_builder *b, uint8_t tensor, uint8_t dtype, octet_place place) {
+    octet_plan_tensor from = *oct_tensor_at(b, tensor);
+    bool plain = oct_tensor_is_plain(b, tensor);
+    uint8_t found =
+        plain && from.dtype == dtype ? tensor : find_values(b, tensor, dtype, place);
+    if (found != OCTET_ABSENT) {
+        return found;
+    }
+    uint8_t made = oct_tensor(b, (octet_plan_name)from.name,
+                              plain ? OCTET_FORM_CAST : OCTET_FORM_DEQUANTIZED, dtype, NULL);
+    oct_tensor_shape(b, made, from.rows, from.cols);
+    oct_place(b, made, OCT_ALL_PARTS, place);
+    octet_step *step = oct_step(b, plain ? OCTET_OP_CAST : OCTET_OP_DEQUANTIZE);
+    step->a = tensor;
+    step->dst = made;
+    step->a_use = (uint8_t)(plain                                            ? OCTET_USE_VALUES
+                            : oct_tensor_has(b, tensor, OCTET_PART_ROW_DATA) ? OCTET_USE_ROW
+                                                                             : OCTET_USE_COL);
+    oct_step_done(b, step);
+    return made;
+}
+
+uint8_t oct_transpose(oct_builder *b, uint8_t tensor, octet_use have) {
+    octet_plan_tensor from = *oct_tensor_at(b, tensor);
+    octet_quantizer q = from.quantizer;
+    q.rowwise = have == OCTET_USE_COL;
+    q.columnwise = have == OCTET_USE_ROW;
+    uint8_t made =
+        oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_REQUANTIZED, from.dtype, &q);
+    oct_tensor_shape(b, made, from.rows, from.cols);
+    oct_share(b, made, tensor, OCT_PART(SCALE));
+    oct_place(b, made, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    octet_step *step = oct_step(b, OCTET_OP_TRANSPOSE);
+    step->a = tensor;
+    step->a_use = (uint8_t)have;
+    step->dst = made;
+    oct_step_done(b, step);
+    return made;
+}
+
+static bool per_tensor(const octet_quantizer *q) {
+    return q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED;
+}
+
+bool oct_reads_across(const oct_builder *b, const octet_quantizer *q) {
+    uint16_t arch = b->device.arch;
+    bool any_layout =
+        (arch >= 100 && arch < 120) || arch >= 130; /* FP8 tensor cores of these */
+    return octet_quantizer_transposable(q) &&
+           (b->device.kind == OCTET_CPU || !octet_scheme_native(q->scheme, &b->device) ||
+            (per_tensor(q) && any_layout));
+}
+
+octet_quantizer oct_for_gemm(const oct_builder *b, octet_quantizer q) {
+    bool blocks = q.scheme == OCTET_MXFP8 || q.scheme == OCTET_NVFP4;
+    if (blocks && b->device.kind == OCTET_CUDA && octet_scheme_native(q.scheme, &b->device)) {
+        q.swizzled = 1;
+    }
+    return q;
+}
+
+oct_way oct_way_to(const oct_builder *b, uint8_t tensor, octet_use want, uint8_t hadamard) {
+    const octet_quantizer *q = &b->plan->tensors[tensor].quantizer;
+    bool row = want == OCTET_USE_ROW;
+    octet_part data = row ? OCTET_PART_ROW_DATA : OCTET_PART_COL_DATA;
+    octet_part other = row ? OCTET_PART_COL_DATA : OCTET_PART_ROW_DATA;
+    if (oct_tensor_is_plain(b, tensor)) {
+        return OCT_WAY_QUANTIZE;
+    }
+    if (oct_tensor_has(b, tensor, data) && (row || q->hadamard == hadamard)) {
+        return OCT_WAY_READ;
+    }
+    bool turns = oct_tensor_has(b, tensor, other) && octet_quantizer_transposable(q) &&
+                 (row || hadamard == OCTET_HADAMARD_NONE);
+    return !turns                   ? OCT_WAY_QUANTIZE
+           : oct_reads_across(b, q) ? OCT_WAY_READ_ACROSS
+                                    : OCT_WAY_TRANSPOSE;
+}
+
+oct_operand oct_direction(oct_builder *b, uint8_t tensor, octet_use want,
+                          const oct_quantizing *how, uint8_t hadamard) {
+    bool row = want == OCTET_USE_ROW;
+    octet_use other = row ? OCTET_USE_COL : OCTET_USE_ROW;
+    switch (oct_way_to(b, tensor, want, hadamard)) {
+    case OCT_WAY_READ:
+        return (oct_operand){tensor, (uint8_t)want};
+    case OCT_WAY_READ_ACROSS:
+        return (oct_operand){tensor, (uint8_t)other};
+    case OCT_WAY_TRANSPOSE:
+        return (oct_operand){oct_transpose(b, tensor, other), (uint8_t)want};
+    case OCT_WAY_QUANTIZE:
+        break;
+    }
+    uint8_t values = oct_values(b, tensor, oct_tensor_at(b, tensor)->dtype, OCTET_PLACE_WORK);
+    if (!oct_quantizer_is(&how->quantizer)) {
+        values = oct_values(b, values, b->facts.dtype, OCTET_PLACE_WORK);
+        return (oct_operand){values, OCTET_USE_VALUES};
+    }
+    oct_quantizing made = *how;
+    bool across = !row && oct_reads_across(b, &made.quantizer);
+    made.quantizer.rowwise = row || across;
+    made.quantizer.columnwise = !made.quantizer.rowwise;
+    made.form = values == tensor ? how->form : OCTET_FORM_REQUANTIZED;
+    uint8_t quantized = oct_quantize(b, values, &made);
+    return (oct_operand){quantized, (uint8_t)(across ? OCTET_USE_ROW : want)};
+}

@@ -1,0 +1,72 @@
+/* ops.h - what planners do with tensors: quantize, turn, gather, multiply. */
+#ifndef OCT_LINEAR_OPS_H
+#define OCT_LINEAR_OPS_H
+
+#include "linear/build.h"
+
+/* How to quantize: into which directions and places, with which live state. */
+typedef struct oct_quantizing {
+    octet_plan_form form;
+    octet_quantizer quantizer; /* its usages say which directions are made */
+    octet_place row_place, col_place;
+    int slot;           /* delayed scaling's slot; its scale is read and its amax recorded */
+    uint8_t kept_scale; /* a scale buffer to read instead of the slot's; then no amax is kept */
+    bool reduce;        /* amaxes are reduced over the ranks before they give a scale */
+    bool keeps_shared;  /* what columnwise shards have in common goes into the saved block */
+} oct_quantizing;
+
+/* Into the workspace, with a slot, unreduced. */
+oct_quantizing oct_quantizing_of(octet_plan_form form, const octet_quantizer *quantizer,
+                                 bool row, bool col);
+
+/* The argument described by a proto. */
+uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *proto);
+
+uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how);
+/* The tensor as plain values in a dtype, in `place` if it has to be made. */
+uint8_t oct_values(oct_builder *b, uint8_t tensor, uint8_t dtype, octet_place place);
+/* The other direction of bytes that are each other's transpose. */
+uint8_t oct_transpose(oct_builder *b, uint8_t tensor, octet_use have);
+
+/* Whether this device's GEMM reads rowwise bytes of q where columnwise ones are called for. */
+bool oct_reads_across(const oct_builder *b, const octet_quantizer *q);
+/* Scales on CUDA's native block formats are best written as tensor cores read them. */
+octet_quantizer oct_for_gemm(const oct_builder *b, octet_quantizer q);
+
+/* How a tensor serves one direction of a GEMM. */
+typedef enum oct_way {
+    OCT_WAY_READ,        /* it has the bytes */
+    OCT_WAY_READ_ACROSS, /* it has their transpose, and the device reads that */
+    OCT_WAY_TRANSPOSE,   /* it has their transpose */
+    OCT_WAY_QUANTIZE     /* from its values */
+} oct_way;
+oct_way oct_way_to(const oct_builder *b, uint8_t tensor, octet_use want, uint8_t hadamard);
+
+/* The bytes of a tensor for one direction of a GEMM, made from what there is. A plain tensor is
+ * quantized by `how` if it has a quantizer; `hadamard` is the transform columnwise bytes must
+ * carry. */
+oct_operand oct_direction(oct_builder *b, uint8_t tensor, octet_use want,
+                          const oct_quantizing *how, uint8_t hadamard);
+
+void oct_collective(oct_builder *b, octet_collective kind, uint8_t from, uint8_t to);
+/* Every rank's rows. The shards must be where a collective can read them. */
+uint8_t oct_gather_values(oct_builder *b, uint8_t tensor, octet_place place);
+uint8_t oct_gather_bytes(oct_builder *b, uint8_t tensor, bool row, bool col, octet_place place);
+/* Whether ranks must agree on a scale before their bytes can be joined. */
+bool oct_shares_scale(const octet_quantizer *q);
+
+/* dst = a b. bias is a buffer or OCTET_ABSENT. */
+typedef struct oct_product {
+    octet_gemm gemm;
+    oct_operand a, b;
+    uint8_t dst, bias;
+    bool accumulate, split;
+} oct_product;
+void oct_gemm(oct_builder *b, const oct_product *product);
+
+/* The buffer that holds a plain tensor. */
+static inline uint8_t oct_buffer_of(oct_builder *b, uint8_t tensor) {
+    return oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
+}
+
+#endif

@@ -1,0 +1,266 @@
+/* print.c - a plan for people: what it reads, does, writes and keeps. */
+#include <string.h>
+
+#include "linear/names.h"
+#include "quant/proto.h"
+#include "quant/quantizer.h"
+#include "quant/recipe.h"
+
+enum { NAME_COLUMN = 4, DTYPE_COLUMN = 38, SHAPE_COLUMN = 44, BYTES_COLUMN = 64 };
+
+/* 1536 B, 64.0 KiB, 3.5 MiB. */
+static void write_bytes(oct_writer *w, int64_t bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    int unit = 0;
+    int64_t tenths = bytes;
+    if (bytes < 10240) {
+        oct_write_i64(w, bytes);
+        oct_write(w, " B");
+        return;
+    }
+    while (tenths >= 1024 * 10 && unit < 6) {
+        tenths = unit == 0 ? bytes / 1024 * 10 + bytes % 1024 * 10 / 1024 : tenths / 1024;
+        unit++;
+    }
+    oct_write_i64(w, tenths / 10);
+    oct_write(w, ".");
+    oct_write_i64(w, tenths % 10);
+    oct_write(w, " ");
+    oct_write(w, units[unit]);
+}
+
+/* "  name   dtype  (shape)   bytes" */
+static void write_row(oct_writer *w, size_t start, uint8_t dtype, int ndim,
+                      const int64_t *shape) {
+    oct_write_pad(w, start, DTYPE_COLUMN);
+    oct_write(w, octet_dtype_name(dtype));
+    oct_write_pad(w, start, SHAPE_COLUMN);
+    oct_write_shape(w, ndim, shape);
+    oct_write_pad(w, start, BYTES_COLUMN);
+}
+
+static void write_port(oct_writer *w, int index, const octet_port *port) {
+    size_t start = w->length;
+    oct_write_pad(w, start, 2);
+    oct_write_i64(w, index);
+    oct_write_pad(w, start, NAME_COLUMN);
+    oct_write_part_name(w, port->name, port->form, port->part);
+    write_row(w, start, port->dtype, port->ndim, port->shape);
+    write_bytes(w, port->bytes);
+    if (port->alias != OCTET_ABSENT) {
+        oct_write(w, ", argument ");
+        oct_write_i64(w, port->alias);
+    }
+    oct_write(w, port->is_mutable ? ", written\n" : "\n");
+}
+
+static void write_ports(oct_writer *w, const char *title, const octet_port *ports, int count) {
+    if (count) {
+        oct_write(w, title);
+        oct_write(w, "\n");
+    }
+    for (int i = 0; i < count; i++) {
+        write_port(w, i, &ports[i]);
+    }
+}
+
+static void write_use(oct_writer *w, const octet_plan *plan, uint8_t tensor, uint8_t use) {
+    oct_write_tensor_name(w, plan, tensor);
+    oct_write(w, use == OCTET_USE_ROW ? " rowwise" : use == OCTET_USE_COL ? " columnwise" : "");
+}
+
+static void write_gemm(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    static const char *const gemms[OCTET_GEMMS] = {"fprop ", "dgrad ", "wgrad "};
+    const octet_quantizer *a = &plan->tensors[s->a].quantizer;
+    const octet_quantizer *b = &plan->tensors[s->b].quantizer;
+    bool quantized = oct_quantizer_is(a) || oct_quantizer_is(b);
+    oct_write(w, s->gemm < OCTET_GEMMS ? gemms[s->gemm] : "?");
+    oct_write_tensor_name(w, plan, s->dst);
+    oct_write(w, s->accumulate ? " += " : " = ");
+    write_use(w, plan, s->a, s->a_use);
+    oct_write(w, " x ");
+    write_use(w, plan, s->b, s->b_use);
+    if (s->bias != OCTET_ABSENT) {
+        oct_write(w, " + ");
+        oct_write_buffer_name(w, plan, s->bias);
+    }
+    if (quantized) {
+        oct_write(w, s->split ? ", split accumulation" : ", fast accumulation");
+    }
+    if (!s->native) {
+        oct_write(w, ", emulated exactly in ");
+        uint8_t copy = s->a_copy != OCTET_ABSENT ? s->a_copy : s->b_copy;
+        oct_write(w, octet_dtype_name(plan->tensors[copy].dtype));
+    }
+}
+
+static void write_collective(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    static const char *const kinds[] = {"?", "all-gather ", "reduce-scatter ",
+                                        "all-reduce sum ", "all-reduce max "};
+    oct_write(w, s->collective < 5 ? kinds[s->collective] : "?");
+    oct_write_buffer_name(w, plan, s->from);
+    oct_write(w, " -> ");
+    oct_write_buffer_name(w, plan, s->to);
+}
+
+static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    oct_write(w, "quantize ");
+    oct_write_tensor_name(w, plan, s->a);
+    oct_write(w, " -> ");
+    oct_write_tensor_name(w, plan, s->dst);
+    oct_write(w, " ");
+    oct_quantizer_write(w, &plan->tensors[s->dst].quantizer);
+    if (s->scale != OCTET_ABSENT) {
+        oct_write(w, " by ");
+        oct_write_buffer_name(w, plan, s->scale);
+    }
+    if (s->amax != OCTET_ABSENT) {
+        oct_write(w, s->scale == OCTET_ABSENT ? " by " : ", amax to ");
+        oct_write_buffer_name(w, plan, s->amax);
+    }
+}
+
+static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    static const char *const verbs[OCTET_OPS] = {
+        [OCTET_OP_ZERO] = "zero ",
+        [OCTET_OP_CAST] = "cast ",
+        [OCTET_OP_AMAX] = "amax of ",
+        [OCTET_OP_DEQUANTIZE] = "dequantize ",
+        [OCTET_OP_TRANSPOSE] = "transpose ",
+        [OCTET_OP_SWIZZLE] = "swizzle scales of ",
+        [OCTET_OP_ASSEMBLE] = "assemble ",
+        [OCTET_OP_ADD_BIAS] = "add bias to ",
+        [OCTET_OP_BIAS_GRAD] = "column sums of ",
+    };
+    oct_write(w, s->op < OCTET_OPS && verbs[s->op] ? verbs[s->op] : "? ");
+    if (s->a != OCTET_ABSENT) {
+        write_use(w, plan, s->a, s->a_use);
+        oct_write(w, " -> ");
+    }
+    if (s->dst != OCTET_ABSENT) {
+        oct_write_tensor_name(w, plan, s->dst);
+    } else {
+        oct_write_buffer_name(w, plan, s->to != OCTET_ABSENT ? s->to : s->amax);
+    }
+    if (s->op == OCTET_OP_CAST && s->dst != OCTET_ABSENT) {
+        oct_write(w, " ");
+        oct_write(w, octet_dtype_name(plan->tensors[s->dst].dtype));
+    }
+}
+
+static void write_step(oct_writer *w, const octet_plan *plan, int index) {
+    const octet_step *step = &plan->steps[index];
+    size_t start = w->length;
+    oct_write_pad(w, start, 2);
+    oct_write_i64(w, index + 1);
+    oct_write_pad(w, start, 5);
+    switch (step->op) {
+    case OCTET_OP_GEMM:
+        write_gemm(w, plan, step);
+        break;
+    case OCTET_OP_QUANTIZE:
+        write_quantize(w, plan, step);
+        break;
+    case OCTET_OP_COLLECTIVE:
+        write_collective(w, plan, step);
+        break;
+    default:
+        write_simple(w, plan, step);
+    }
+    oct_write(w, "\n");
+}
+
+static void write_slot(oct_writer *w, const octet_plan *plan, int index, uint8_t at) {
+    static const char *const places[OCTET_PLACES] = {
+        [OCTET_PLACE_ARG] = ", is argument ",
+        [OCTET_PLACE_OUT] = ", is output ",
+        [OCTET_PLACE_SAVED] = ", stored",
+        [OCTET_PLACE_KEPT] = ", stored by forward",
+    };
+    const octet_plan_buffer *buffer = &plan->buffers[at];
+    size_t start = w->length;
+    oct_write_pad(w, start, 2);
+    oct_write_i64(w, index);
+    oct_write_pad(w, start, NAME_COLUMN);
+    oct_write_buffer_name(w, plan, at);
+    write_row(w, start, buffer->dtype, buffer->ndim, buffer->shape);
+    write_bytes(w, buffer->bytes);
+    bool by_backward = buffer->place == OCTET_PLACE_KEPT && buffer->port == 1;
+    oct_write(w, by_backward ? ", stored by backward"
+                 : buffer->place < OCTET_PLACES && places[buffer->place] ? places[buffer->place]
+                                                                         : "?");
+    if (buffer->place == OCTET_PLACE_ARG || buffer->place == OCTET_PLACE_OUT) {
+        oct_write_i64(w, buffer->port);
+    }
+    oct_write(w, "\n");
+}
+
+static void write_slots(oct_writer *w, const octet_plan *plan, const char *title,
+                        const uint8_t *slots, int count) {
+    oct_write(w, title);
+    oct_write(w, count ? "\n" : ": nothing\n");
+    for (int i = 0; i < count; i++) {
+        write_slot(w, plan, i, slots[i]);
+    }
+}
+
+static void write_head(oct_writer *w, const octet_plan *plan) {
+    static const char *const kinds[OCTET_PLAN_KINDS] = {
+        "linear forward", "linear backward", "linear wgrad", "quantize", "dequantize",
+    };
+    bool is_linear = plan->kind <= OCTET_PLAN_LINEAR_WGRAD;
+    oct_write(w, plan->kind < OCTET_PLAN_KINDS ? kinds[plan->kind] : "?");
+    oct_write(w, ": m=");
+    oct_write_i64(w, plan->extents.m);
+    oct_write(w, " k=");
+    oct_write_i64(w, plan->extents.k);
+    if (is_linear) {
+        oct_write(w, " n=");
+        oct_write_i64(w, plan->extents.n);
+        oct_write(w, ", recipe ");
+        oct_write(w, plan->recipe < OCTET_RECIPES ? oct_recipe_words[plan->recipe] : "?");
+    }
+    oct_write(w, ", on ");
+    oct_write_device(w, &plan->device);
+    if (plan->tp_size > 1) {
+        oct_write(w, ", ");
+        oct_write_i64(w, plan->tp_size);
+        oct_write(w, " ranks");
+    }
+    oct_write(w, "\n");
+}
+
+size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
+    oct_writer writer = oct_writer_start(text, size);
+    oct_writer *w = &writer;
+    write_head(w, plan);
+    write_ports(w, "arguments", plan->args, plan->arg_count);
+    if (plan->kind == OCTET_PLAN_LINEAR_BACKWARD || plan->kind == OCTET_PLAN_LINEAR_WGRAD) {
+        write_slots(w, plan, "kept for this plan", plan->kept, plan->kept_count);
+    }
+    oct_write(w, "steps\n");
+    for (int i = 0; i < plan->step_count; i++) {
+        write_step(w, plan, i);
+    }
+    write_ports(w, "exchanged between ranks", plan->exchanges, plan->exchange_count);
+    write_ports(w, "outputs", plan->outs, plan->out_count);
+    if (plan->kind <= OCTET_PLAN_LINEAR_WGRAD) {
+        write_slots(w, plan, "saved for the next plan", plan->saved, plan->saved_count);
+    }
+    oct_write(w, "keeps ");
+    write_bytes(w, plan->saved_bytes);
+    oct_write(w, " stored");
+    if (plan->aliased_bytes) {
+        oct_write(w, " and ");
+        write_bytes(w, plan->aliased_bytes);
+        oct_write(w, " of the caller's alive");
+    }
+    oct_write(w, "; workspace ");
+    write_bytes(w, plan->workspace_bytes);
+    oct_write(w, "\n");
+    return writer.length;
+}
+
+bool octet_plan_equal(const octet_plan *a, const octet_plan *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}

@@ -1,0 +1,95 @@
+/* produce.c - the tail of forward and backward: from a product to what the caller sees. */
+#include "linear/plan.h"
+#include "quant/layout.h"
+#include "quant/quantizer.h"
+
+uint8_t oct_wgrad_hadamard(const oct_builder *b) {
+    return b->facts.role[OCTET_GRAD_OUTPUT].hadamard;
+}
+
+uint32_t oct_wanted_parts(const oct_builder *b, uint8_t tensor, octet_use want,
+                          uint8_t hadamard) {
+    if (oct_tensor_is_plain(b, tensor)) {
+        return OCT_PART(VALUES);
+    }
+    const octet_quantizer *q = &b->plan->tensors[tensor].quantizer;
+    bool row = oct_tensor_has(b, tensor, OCTET_PART_ROW_DATA);
+    bool col = oct_tensor_has(b, tensor, OCTET_PART_COL_DATA);
+    bool as_wanted = want == OCTET_USE_ROW ? row : col && q->hadamard == hadamard;
+    if (want != OCTET_USE_VALUES && as_wanted) {
+        return want == OCTET_USE_ROW ? OCT_ROW_PARTS : OCT_COL_PARTS;
+    }
+    return row ? OCT_ROW_PARTS : OCT_COL_PARTS;
+}
+
+/* Where the next tensor on the way lives: the last one is the output. */
+static uint8_t next_tensor(oct_builder *b, const oct_result *result, octet_plan_form form,
+                           octet_dim rows, bool seen_by_collective) {
+    bool last = form == OCTET_FORM_GIVEN;
+    uint8_t tensor = oct_tensor(b, result->name, form, result->dtype, NULL);
+    oct_tensor_shape(b, tensor, rows, result->cols);
+    oct_place(b, tensor, OCT_ALL_PARTS,
+              last                 ? OCTET_PLACE_OUT
+              : seen_by_collective ? OCTET_PLACE_EXCHANGE
+                                   : OCTET_PLACE_WORK);
+    return tensor;
+}
+
+static octet_dim scattered(octet_dim rows, uint32_t ranks) {
+    if (rows.mul == ranks) {
+        rows.mul = 1;
+    } else {
+        rows.div = (uint16_t)(rows.div * ranks);
+    }
+    return rows;
+}
+
+void oct_produce(oct_builder *b, oct_product *product, const oct_result *result) {
+    bool collective = result->collective != OCTET_COLLECTIVE_NONE;
+    bool biased = result->late_bias != OCTET_ABSENT;
+    octet_plan_form last = result->quantizer ? OCTET_FORM_HIGH_PRECISION : OCTET_FORM_GIVEN;
+    octet_dim rows = result->rows;
+    uint8_t tensor =
+        next_tensor(b, result, collective ? OCTET_FORM_PARTIAL : last, rows, collective);
+    product->dst = tensor;
+    oct_gemm(b, product);
+    if (collective) {
+        bool scatter = result->collective == OCTET_REDUCE_SCATTER;
+        rows = scatter ? scattered(rows, b->facts.tp) : rows;
+        uint8_t reduced =
+            next_tensor(b, result, biased ? OCTET_FORM_REDUCED : last, rows, true);
+        oct_collective(b, result->collective, oct_buffer_of(b, tensor),
+                       oct_buffer_of(b, reduced));
+        tensor = reduced;
+    }
+    if (biased) {
+        uint8_t sum = next_tensor(b, result, last, rows, false);
+        octet_step *step = oct_step(b, OCTET_OP_ADD_BIAS);
+        step->a = tensor;
+        step->bias = result->late_bias;
+        step->dst = sum;
+        oct_step_done(b, step);
+        tensor = sum;
+    }
+    if (result->quantizer) {
+        oct_quantizing how =
+            oct_quantizing_of(OCTET_FORM_GIVEN, result->quantizer, true, false);
+        how.row_place = OCTET_PLACE_OUT;
+        how.slot = result->slot;
+        (void)oct_quantize(b, tensor, &how);
+    }
+}
+
+void oct_fill_amaxes(oct_builder *b) {
+    uint64_t written = 0;
+    for (int i = 0; i < b->plan->step_count; i++) {
+        written |= b->plan->steps[i].writes;
+    }
+    for (int i = 0; i < b->slots && b->amax[0] != OCTET_ABSENT; i++) {
+        if (!(written >> b->amax[i] & 1)) {
+            octet_step *step = oct_step(b, OCTET_OP_ZERO);
+            step->to = b->amax[i];
+            oct_step_done(b, step);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+/* steps.c - the steps of a plan and the buffers each reads and writes. */
+#include <string.h>
+
+#include "linear/build.h"
+#include "quant/layout.h"
+#include "quant/quantizer.h"
+
+octet_step *oct_step(oct_builder *b, octet_op op) {
+    octet_plan *plan = b->plan;
+    if (plan->step_count == OCTET_PLAN_STEPS) {
+        oct_build_fail(b, "the plan needs more steps than OCTET_PLAN_STEPS");
+        plan->step_count--;
+    }
+    if (b->after_collective && op != OCTET_OP_COLLECTIVE) {
+        b->phase++;
+    }
+    b->after_collective = op == OCTET_OP_COLLECTIVE;
+    octet_step *step = &plan->steps[plan->step_count++];
+    memset(step, 0, sizeof *step);
+    step->op = (uint8_t)op;
+    step->phase = b->phase;
+    step->dst = step->a = step->b = step->a_copy = step->b_copy = OCTET_ABSENT;
+    step->from = step->to = step->bias = OCTET_ABSENT;
+    step->scale = step->amax = step->random = OCTET_ABSENT;
+    return step;
+}
+
+static uint64_t bit(uint8_t buffer) {
+    return buffer == OCTET_ABSENT ? 0 : (uint64_t)1 << buffer;
+}
+
+static uint64_t part_bits(const oct_builder *b, uint8_t tensor, uint32_t parts) {
+    uint64_t bits = 0;
+    if (tensor == OCTET_ABSENT) {
+        return 0;
+    }
+    for (int part = 0; part < OCTET_PARTS; part++) {
+        if (parts >> part & 1) {
+            bits |= bit(b->plan->tensors[tensor].buffers[part]);
+        }
+    }
+    return bits;
+}
+
+/* The parts of a tensor whose buffers belong to it. */
+static uint64_t own_bits(const oct_builder *b, uint8_t tensor) {
+    uint64_t bits = 0;
+    for (int part = 0; part < OCTET_PARTS; part++) {
+        uint8_t buffer = b->plan->tensors[tensor].buffers[part];
+        if (buffer != OCTET_ABSENT && b->plan->buffers[buffer].tensor == tensor) {
+            bits |= bit(buffer);
+        }
+    }
+    return bits;
+}
+
+static uint32_t present_parts(const oct_builder *b, uint8_t tensor) {
+    uint32_t parts = 0;
+    for (int part = 0; part < OCTET_PARTS; part++) {
+        parts |= oct_tensor_has(b, tensor, (octet_part)part) ? 1u << part : 0;
+    }
+    return parts;
+}
+
+static uint32_t use_parts(uint8_t use) {
+    return use == OCTET_USE_ROW   ? OCT_ROW_PARTS
+           : use == OCTET_USE_COL ? OCT_COL_PARTS
+                                  : OCT_PART(VALUES);
+}
+
+static void quantize_masks(const oct_builder *b, octet_step *step) {
+    uint64_t amaxes = part_bits(b, step->dst, OCT_AMAX_PARTS);
+    step->reads =
+        part_bits(b, step->a, OCT_PART(VALUES)) | bit(step->scale) | bit(step->random) | amaxes;
+    step->writes = part_bits(b, step->dst, OCT_ALL_PARTS) & ~amaxes;
+    *(step->scale == OCTET_ABSENT ? &step->reads : &step->writes) |= bit(step->amax);
+}
+
+static void gemm_masks(const oct_builder *b, octet_step *step) {
+    step->writes = part_bits(b, step->dst, OCT_PART(VALUES));
+    step->reads = part_bits(b, step->a, use_parts(step->a_use)) |
+                  part_bits(b, step->b, use_parts(step->b_use)) | bit(step->bias) |
+                  (step->accumulate ? step->writes : 0);
+    step->writes |= part_bits(b, step->a_copy, OCT_PART(VALUES)) |
+                    part_bits(b, step->b_copy, OCT_PART(VALUES));
+}
+
+/* TRANSPOSE reads a direction without the amaxes' other half; SWIZZLE reads one scale. */
+static uint64_t turned_bits(const oct_builder *b, const octet_step *step) {
+    uint32_t scales = OCT_PART(ROW_SCALE) | OCT_PART(COL_SCALE);
+    uint32_t parts = use_parts(step->a_use) & ~OCT_PART(SCALE);
+    return part_bits(b, step->a, step->op == OCTET_OP_SWIZZLE ? parts & scales : parts);
+}
+
+void oct_step_done(oct_builder *b, octet_step *step) {
+    uint32_t values = OCT_PART(VALUES);
+    switch ((octet_op)step->op) {
+    case OCTET_OP_QUANTIZE:
+        quantize_masks(b, step);
+        break;
+    case OCTET_OP_GEMM:
+        gemm_masks(b, step);
+        break;
+    case OCTET_OP_AMAX:
+        step->reads = part_bits(b, step->a, values);
+        step->writes = part_bits(b, step->dst, OCT_AMAX_PARTS) | bit(step->amax);
+        break;
+    case OCTET_OP_DEQUANTIZE:
+        step->reads = part_bits(b, step->a, use_parts(step->a_use));
+        step->writes = part_bits(b, step->dst, values);
+        break;
+    case OCTET_OP_TRANSPOSE:
+    case OCTET_OP_SWIZZLE:
+        step->reads = turned_bits(b, step);
+        step->writes = own_bits(b, step->dst);
+        break;
+    case OCTET_OP_ASSEMBLE:
+        step->reads = own_bits(b, step->a);
+        step->writes = part_bits(b, step->dst, present_parts(b, step->a));
+        break;
+    case OCTET_OP_ZERO:
+    case OCTET_OP_COLLECTIVE:
+        step->reads = bit(step->from);
+        step->writes = bit(step->to);
+        break;
+    default: /* CAST, ADD_BIAS, BIAS_GRAD */
+        step->reads = part_bits(b, step->a, values) | bit(step->bias);
+        step->writes = part_bits(b, step->dst, values);
+    }
+}
+
+/* One buffer per slot of a vector that the caller sees as a single port. */
+static void make_slots(oct_builder *b, uint8_t buffers[3], octet_plan_name name,
+                       octet_place place) {
+    uint8_t port = OCTET_ABSENT;
+    for (int i = 0; i < b->slots; i++) {
+        uint8_t tensor = oct_tensor(b, name, OCTET_FORM_GIVEN, OCTET_F32, NULL);
+        uint8_t *ports = place == OCTET_PLACE_ARG ? &b->plan->arg_count : &b->plan->out_count;
+        uint8_t before = *ports;
+        oct_place(b, tensor, OCT_ALL_PARTS, place);
+        buffers[i] = oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
+        octet_plan_buffer *buffer = &b->plan->buffers[buffers[i]];
+        if (i == 0) {
+            port = buffer->port;
+            octet_port *whole =
+                place == OCTET_PLACE_ARG ? &b->plan->args[port] : &b->plan->outs[port];
+            whole->dims[0].mul = (uint16_t)b->slots;
+        } else {
+            octet_port *extra =
+                place == OCTET_PLACE_ARG ? &b->plan->args[before] : &b->plan->outs[before];
+            memset(extra, 0, sizeof *extra);
+            *ports = before;
+            buffer->port = port;
+            buffer->offset = (int64_t)sizeof(float) * i;
+        }
+    }
+}
+
+uint8_t oct_scale_slot(oct_builder *b, int slot) {
+    if (b->scale[0] == OCTET_ABSENT) {
+        make_slots(b, b->scale, OCTET_NAME_SCALE, OCTET_PLACE_ARG);
+    }
+    return b->scale[slot];
+}
+
+uint8_t oct_amax_slot(oct_builder *b, int slot) {
+    if (b->amax[0] == OCTET_ABSENT) {
+        make_slots(b, b->amax, OCTET_NAME_AMAX, OCTET_PLACE_OUT);
+    }
+    return b->amax[slot];
+}
+
+uint8_t oct_random(oct_builder *b) {
+    if (b->random == OCTET_ABSENT) {
+        uint8_t tensor = oct_tensor(b, OCTET_NAME_RANDOM, OCTET_FORM_GIVEN, OCTET_I64, NULL);
+        oct_tensor_shape(b, tensor, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
+                         oct_axis_times(OCTET_AXIS_ONE, 2));
+        oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_ARG);
+        b->random = oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
+    }
+    return b->random;
+}

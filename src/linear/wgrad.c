@@ -1,0 +1,150 @@
+/* wgrad.c - dw = dy^T x, at once or as a plan of its own. */
+#include "core/fail.h"
+#include "linear/plan.h"
+#include "quant/layout.h"
+#include "quant/quantizer.h"
+
+static bool gathers_input(const oct_builder *b) {
+    return b->facts.sequence && b->facts.parallel == OCTET_PARALLEL_COLUMN;
+}
+
+static oct_quantizing input_quantizing(const oct_builder *b) {
+    oct_quantizing how =
+        oct_quantizing_of(OCTET_FORM_QUANTIZED, &b->facts.role[OCTET_INPUT], false, true);
+    uint8_t scale = oct_kept(b, OCTET_NAME_INPUT_SCALE);
+    if (scale != OCTET_ABSENT) {
+        how.kept_scale = b->plan->tensors[scale].buffers[OCTET_PART_VALUES];
+    }
+    return how;
+}
+
+/* High precision or dequantized: x as numbers. */
+static oct_operand input_values(oct_builder *b, const octet_linear_args *args, uint8_t x) {
+    bool decoded = args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED && b->facts.quantized;
+    bool plain = oct_tensor_is_plain(b, x);
+    bool own_bytes = oct_tensor_at(b, x)->form == OCTET_FORM_QUANTIZED;
+    if (gathers_input(b) && own_bytes) {
+        x = oct_gather_bytes(b, x, true, false, OCTET_PLACE_WORK);
+    } else if (gathers_input(b)) {
+        x = oct_values(b, x, b->facts.dtype, OCTET_PLACE_EXCHANGE);
+        x = oct_gather_values(b, x, OCTET_PLACE_WORK);
+    }
+    oct_quantizing how = input_quantizing(b);
+    if (decoded && plain && oct_quantizer_is(&how.quantizer)) {
+        how.quantizer.rowwise = 1;
+        how.quantizer.columnwise = 0;
+        x = oct_quantize(b, x, &how);
+    }
+    return (oct_operand){oct_values(b, x, b->facts.dtype, OCTET_PLACE_WORK), OCTET_USE_VALUES};
+}
+
+/* Sequence parallel, column: forward gathered rowwise bytes; wgrad wants all rows columnwise.
+ */
+static uint8_t gathered_input(oct_builder *b, const octet_linear_args *args, uint8_t x) {
+    oct_quantizing how = input_quantizing(b);
+    const octet_plan_tensor *kept = oct_tensor_at(b, x);
+    octet_quantizer q = kept->quantizer;
+    bool columnwise = q.columnwise && q.hadamard == oct_wgrad_hadamard(b);
+    bool own = kept->form == OCTET_FORM_QUANTIZED;
+    bool ready = own || (columnwise && !oct_shares_scale(&q));
+    if (!oct_tensor_is_plain(b, x) && ready && !(args->gather && !own)) {
+        return oct_gather_bytes(b, x, !columnwise, columnwise, OCTET_PLACE_WORK);
+    }
+    if (args->gather == OCTET_GATHER_HIGH_PRECISION || !oct_quantizer_is(&how.quantizer)) {
+        uint8_t values = oct_values(b, x, b->facts.dtype, OCTET_PLACE_EXCHANGE);
+        return oct_gather_values(b, values, OCTET_PLACE_WORK);
+    }
+    bool rowwise =
+        how.quantizer.scheme == OCTET_FP8_TENSOR || how.quantizer.scheme == OCTET_FP8_DELAYED;
+    how.quantizer.rowwise = rowwise;
+    how.quantizer.columnwise = !rowwise;
+    how.row_place = how.col_place = OCTET_PLACE_EXCHANGE;
+    how.reduce = true;
+    uint8_t values = oct_values(b, x, oct_tensor_at(b, x)->dtype, OCTET_PLACE_WORK);
+    uint8_t local = oct_quantize(b, values, &how);
+    return oct_gather_bytes(b, local, rowwise, !rowwise, OCTET_PLACE_WORK);
+}
+
+static oct_operand wgrad_input(oct_builder *b, const octet_linear_args *args) {
+    uint8_t x = oct_kept(b, OCTET_NAME_INPUT);
+    oct_quantizing how = input_quantizing(b);
+    bool bytes = oct_quantizer_is(&how.quantizer) || !oct_tensor_is_plain(b, x);
+    if (!b->facts.quantized_back || !bytes) {
+        return input_values(b, args, x);
+    }
+    if (gathers_input(b)) {
+        x = gathered_input(b, args, x);
+    }
+    how.quantizer = oct_for_gemm(b, how.quantizer);
+    return oct_direction(b, x, OCTET_USE_COL, &how, oct_wgrad_hadamard(b));
+}
+
+static uint8_t main_grad_argument(oct_builder *b, const octet_linear_args *args) {
+    octet_proto proto = args->weight;
+    proto.dtype = args->main_grad_dtype ? args->main_grad_dtype : OCTET_F32;
+    proto.quantizer = oct_quantizer_default(OCTET_SCHEME_NONE);
+    uint8_t tensor = oct_argument(b, OCTET_NAME_MAIN_GRAD, &proto);
+    b->plan->args[b->plan->buffers[oct_buffer_of(b, tensor)].port].is_mutable = 1;
+    return tensor;
+}
+
+void oct_plan_wgrad(oct_builder *b, const octet_linear_args *args, oct_operand grad_output) {
+    oct_operand x = wgrad_input(b, args);
+    const octet_quantizer *q = &b->facts.role[OCTET_GRAD_WEIGHT];
+    oct_product product = {OCTET_WGRAD,
+                           grad_output,
+                           x,
+                           OCTET_ABSENT,
+                           OCTET_ABSENT,
+                           args->main_grad == OCTET_MAIN_GRAD_ADD,
+                           b->facts.quantized_back && args->recipe.split_wgrad};
+    if (args->main_grad) {
+        product.dst = main_grad_argument(b, args);
+        oct_gemm(b, &product);
+        return;
+    }
+    oct_result result = {OCTET_NAME_GRAD_WEIGHT,         args->weight.dtype,
+                         oct_dim_of(OCTET_AXIS_N, 1, 1), oct_dim_of(OCTET_AXIS_K, 1, 1),
+                         OCTET_COLLECTIVE_NONE,          OCTET_ABSENT,
+                         oct_quantizer_is(q) ? q : NULL, 0};
+    oct_produce(b, &product, &result);
+}
+
+octet_status octet_plan_linear_wgrad(octet_plan *out, const octet_linear_backward_args *args,
+                                     octet_error *err) {
+    oct_facts facts;
+    octet_status status = oct_need(out, "out", err);
+    status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
+    status = status ? status : oct_linear_backward_check(args, &facts, err);
+    if (!status && !(args->forward.delay_wgrad && args->forward.weight_requires_grad)) {
+        status = oct_fail(err, OCTET_INVALID,
+                          "backward leaves no wgrad for later: delay_wgrad is "
+                          "%u and weight_requires_grad is %u",
+                          args->forward.delay_wgrad, args->forward.weight_requires_grad);
+    }
+    octet_plan backward, plan;
+    status = status ? status : oct_plan_backward(&backward, args, err);
+    if (status) {
+        return status;
+    }
+    oct_builder b = oct_build_start(&plan, OCTET_PLAN_LINEAR_WGRAD, &args->forward, err);
+    oct_restore(&b, &backward);
+    octet_quantizer q = oct_for_gemm(&b, b.facts.role[OCTET_GRAD_OUTPUT]);
+    oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
+    how.slot = 0;
+    uint8_t kept = oct_kept(&b, OCTET_NAME_GRAD_OUTPUT);
+    bool bytes = b.facts.quantized_back && !oct_tensor_is_plain(&b, kept);
+    oct_operand dy = {kept, OCTET_USE_VALUES};
+    if (bytes) {
+        dy = oct_direction(&b, kept, OCTET_USE_COL, &how, oct_wgrad_hadamard(&b));
+    } else {
+        dy.tensor = oct_values(&b, kept, b.facts.dtype, OCTET_PLACE_WORK);
+    }
+    oct_plan_wgrad(&b, &args->forward, dy);
+    oct_fill_amaxes(&b);
+    status = oct_build_finish(&b);
+    if (!status) {
+        *out = plan;
+    }
+    return status;
+}

@@ -1,0 +1,238 @@
+/* check_flow.h - reads follow writes, writes happen once, promised outputs are written. */
+#ifndef OCTET_CHECK_FLOW_H
+#define OCTET_CHECK_FLOW_H
+
+#include "check_view.h"
+
+/* ---- reads ----------------------------------------------------------------------------- */
+
+static inline void check_reads_of(check_record *record, const octet_plan *plan, int index,
+                                  uint64_t ready) {
+    uint64_t missing = plan->steps[index].reads & ~ready;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        CHECK_LAW(record, LAW_READS, !check_has(missing, i),
+                  "step %d reads %s, which nothing has written before", index,
+                  check_name(plan, i));
+    }
+}
+
+/* Compute steps of a phase in their order, then its collectives, which run side by side: none
+ * of them reads what another of the same phase delivers. */
+static inline uint64_t check_phase_reads(check_record *record, const octet_plan *plan,
+                                         int phase, uint64_t ready) {
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE) {
+            check_reads_of(record, plan, i, ready);
+            ready |= step->writes;
+        }
+    }
+    uint64_t after = ready;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->phase == phase && step->op == OCTET_OP_COLLECTIVE) {
+            check_reads_of(record, plan, i, ready);
+            after |= step->writes;
+        }
+    }
+    return after;
+}
+
+/* Phases are counted by their compute steps: collectives part them, and may follow the last. */
+static inline void check_phases(check_record *record, const octet_plan *plan) {
+    bool computes[256] = {false}, collects[256] = {false};
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        *(step->op == OCTET_OP_COLLECTIVE ? &collects[step->phase] : &computes[step->phase]) =
+            true;
+        CHECK_LAW(record, LAW_READS, i == 0 || plan->steps[i - 1].phase <= step->phase,
+                  "step %d goes back to phase %d", i, step->phase);
+    }
+    for (int phase = 0; phase + 1 < plan->phases; phase++) {
+        CHECK_LAW(record, LAW_READS, collects[phase], "phase %d ends without a collective",
+                  phase);
+    }
+    CHECK_LAW(record, LAW_READS, plan->phases == 1 || computes[plan->phases - 1],
+              "there are %d phases, the last without a step", plan->phases);
+}
+
+static inline void check_reads(check_record *record, const octet_plan *plan) {
+    uint64_t ready = check_place_mask(plan, OCTET_PLACE_ARG, -1) |
+                     check_slot_mask(plan->kept, plan->kept_count);
+    check_phases(record, plan);
+    for (int phase = 0; phase < plan->phases; phase++) {
+        ready = check_phase_reads(record, plan, phase, ready);
+    }
+    for (int i = 0; i < plan->saved_count; i++) {
+        CHECK_LAW(record, LAW_READS, check_has(ready, plan->saved[i]),
+                  "slot %d keeps %s, which nothing has written", i,
+                  check_name(plan, plan->saved[i]));
+    }
+}
+
+/* ---- writes ---------------------------------------------------------------------------- */
+
+static inline bool check_may_write(const octet_plan *plan, const octet_plan_buffer *buffer) {
+    if (buffer->place == OCTET_PLACE_ARG) {
+        return plan->args[buffer->port].is_mutable != 0;
+    }
+    return buffer->place != OCTET_PLACE_KEPT;
+}
+
+static inline void check_written_once(check_record *record, const octet_plan *plan) {
+    uint64_t written = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        uint64_t writes = plan->steps[i].writes;
+        for (int b = 0; b < plan->buffer_count; b++) {
+            if (!check_has(writes, b)) {
+                continue;
+            }
+            CHECK_LAW(record, LAW_WRITES, !check_has(written, b), "step %d writes %s again", i,
+                      check_name(plan, b));
+            CHECK_LAW(record, LAW_WRITES, check_may_write(plan, &plan->buffers[b]),
+                      "step %d writes %s, which is not its own", i, check_name(plan, b));
+        }
+        written |= writes;
+    }
+}
+
+/* The bytes of the memory that holds a buffer; of a kept block this plan does not know them. */
+static inline int64_t check_room(const octet_plan *plan, const octet_plan_buffer *buffer) {
+    switch (buffer->place) {
+    case OCTET_PLACE_ARG:
+        return plan->args[buffer->port].bytes;
+    case OCTET_PLACE_OUT:
+        return plan->outs[buffer->port].bytes;
+    case OCTET_PLACE_EXCHANGE:
+        return plan->exchanges[buffer->port].bytes;
+    case OCTET_PLACE_SAVED:
+        return plan->saved_bytes;
+    case OCTET_PLACE_WORK:
+        return plan->workspace_bytes;
+    default:
+        return INT64_MAX;
+    }
+}
+
+static inline bool check_in_block(const octet_plan_buffer *buffer) {
+    return buffer->place == OCTET_PLACE_SAVED || buffer->place == OCTET_PLACE_KEPT ||
+           buffer->place == OCTET_PLACE_WORK;
+}
+
+static inline bool check_same_memory(const octet_plan_buffer *a, const octet_plan_buffer *b) {
+    bool ported = a->place != OCTET_PLACE_SAVED && a->place != OCTET_PLACE_WORK;
+    return a->place == b->place && (!ported || a->port == b->port);
+}
+
+static inline bool check_overlap(const octet_plan_buffer *a, const octet_plan_buffer *b) {
+    return check_same_memory(a, b) && a->bytes > 0 && b->bytes > 0 &&
+           a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+static inline void check_memory(check_record *record, const octet_plan *plan) {
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *buffer = &plan->buffers[i];
+        int64_t grain = check_in_block(buffer)
+                            ? OCTET_ALIGN
+                            : octet_dtype_bits((octet_dtype)buffer->dtype) / 8;
+        CHECK_LAW(record, LAW_WRITES, buffer->offset >= 0 && buffer->offset % grain == 0,
+                  "%s begins at byte %lld, not a multiple of %lld", check_name(plan, i),
+                  (long long)buffer->offset, (long long)grain);
+        CHECK_LAW(record, LAW_WRITES,
+                  buffer->bytes >= 0 &&
+                      buffer->offset <= check_room(plan, buffer) - buffer->bytes,
+                  "%s leaves its memory of %lld bytes", check_name(plan, i),
+                  (long long)check_room(plan, buffer));
+        for (int j = 0; j < i; j++) {
+            CHECK_LAW(record, LAW_WRITES, !check_overlap(buffer, &plan->buffers[j]),
+                      "%s and %s overlap", check_name(plan, i), check_name(plan, j));
+        }
+    }
+}
+
+static inline void check_writes(check_record *record, const octet_plan *plan) {
+    check_written_once(record, plan);
+    check_memory(record, plan);
+}
+
+/* ---- outputs --------------------------------------------------------------------------- */
+
+static inline int64_t check_bytes_in(const octet_plan *plan, uint64_t mask) {
+    int64_t bytes = 0;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        bytes += check_has(mask, i) ? plan->buffers[i].bytes : 0;
+    }
+    return bytes;
+}
+
+static inline bool check_ports_alike(const octet_port *a, const octet_port *b) {
+    return a->part == b->part && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->dims, b->dims, sizeof a->dims) == 0 &&
+           memcmp(a->shape, b->shape, sizeof a->shape) == 0 && a->bytes == b->bytes;
+}
+
+static inline void check_output(check_record *record, const octet_plan *plan, int index) {
+    const octet_port *port = &plan->outs[index];
+    uint64_t mask = check_place_mask(plan, OCTET_PLACE_OUT, index) & check_all_writes(plan);
+    CHECK_LAW(record, LAW_OUTPUTS, !port->is_mutable, "output %d is marked mutable", index);
+    if (port->alias == OCTET_ABSENT) {
+        CHECK_LAW(record, LAW_OUTPUTS, check_bytes_in(plan, mask) == port->bytes && mask != 0,
+                  "of the %lld bytes of output %d, %lld are written", (long long)port->bytes,
+                  index, (long long)check_bytes_in(plan, mask));
+        return;
+    }
+    CHECK_LAW(record, LAW_OUTPUTS, mask == 0, "output %d is an alias and is written", index);
+    CHECK_LAW(record, LAW_OUTPUTS, check_ports_alike(port, &plan->args[port->alias]),
+              "output %d does not look like argument %d, which it is", index, port->alias);
+}
+
+/* Everything written is used: by a later step, the caller or the next plan. */
+static inline void check_used(check_record *record, const octet_plan *plan) {
+    uint64_t reads = check_all_reads(plan), writes = check_all_writes(plan);
+    uint64_t used = reads | check_place_mask(plan, OCTET_PLACE_OUT, -1) |
+                    check_place_mask(plan, OCTET_PLACE_ARG, -1) |
+                    check_slot_mask(plan->saved, plan->saved_count);
+    for (int i = 0; i < plan->step_count; i++) {
+        used |= check_copy_mask(plan, &plan->steps[i]);
+    }
+    for (int i = 0; i < plan->buffer_count; i++) {
+        CHECK_LAW(record, LAW_OUTPUTS, check_has(used, i) || !check_has(writes, i),
+                  "%s is written in vain", check_name(plan, i));
+    }
+}
+
+static inline void check_exchange(check_record *record, const octet_plan *plan, int index) {
+    uint64_t mask = check_place_mask(plan, OCTET_PLACE_EXCHANGE, index);
+    uint64_t moved = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        moved |=
+            step->op == OCTET_OP_COLLECTIVE ? check_bit(step->from) | check_bit(step->to) : 0;
+    }
+    CHECK_LAW(record, LAW_OUTPUTS, (mask & moved) != 0,
+              "no collective reads or writes exchange %d", index);
+    CHECK_LAW(record, LAW_OUTPUTS,
+              check_bytes_in(plan, mask & check_all_writes(plan)) ==
+                  plan->exchanges[index].bytes,
+              "exchange %d is not written whole", index);
+    CHECK_LAW(record, LAW_OUTPUTS, (mask & check_all_reads(plan)) == mask,
+              "exchange %d is not read whole", index);
+}
+
+static inline void check_outputs(check_record *record, const octet_plan *plan) {
+    uint64_t writes = check_all_writes(plan);
+    for (int i = 0; i < plan->out_count; i++) {
+        check_output(record, plan, i);
+    }
+    for (int i = 0; i < plan->exchange_count; i++) {
+        check_exchange(record, plan, i);
+    }
+    for (int i = 0; i < plan->arg_count; i++) {
+        bool written = (check_place_mask(plan, OCTET_PLACE_ARG, i) & writes) != 0;
+        CHECK_LAW(record, LAW_OUTPUTS, written || !plan->args[i].is_mutable,
+                  "argument %d is marked mutable and never written", i);
+    }
+    check_used(record, plan);
+}
+
+#endif

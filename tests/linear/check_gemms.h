@@ -1,0 +1,161 @@
+/* check_gemms.h - operands of the three products: whose, how large, in which direction. */
+#ifndef OCTET_CHECK_GEMMS_H
+#define OCTET_CHECK_GEMMS_H
+
+#include "check_shapes.h"
+
+typedef struct check_operand {
+    uint8_t name;       /* octet_plan_name */
+    uint8_t rows, cols; /* octet_axis */
+    uint8_t use;        /* octet_use of its bytes: blocks lie along the sum */
+} check_operand;
+
+typedef struct check_product {
+    const char *name;
+    check_operand a, b, dst;
+} check_product;
+
+static const check_product check_products[OCTET_GEMMS] = {
+    [OCTET_FPROP] = {"fprop",
+                     {OCTET_NAME_INPUT, OCTET_AXIS_M, OCTET_AXIS_K, OCTET_USE_ROW},
+                     {OCTET_NAME_WEIGHT, OCTET_AXIS_N, OCTET_AXIS_K, OCTET_USE_ROW},
+                     {OCTET_NAME_OUTPUT, OCTET_AXIS_M, OCTET_AXIS_N, OCTET_USE_VALUES}},
+    [OCTET_DGRAD] = {"dgrad",
+                     {OCTET_NAME_GRAD_OUTPUT, OCTET_AXIS_M, OCTET_AXIS_N, OCTET_USE_ROW},
+                     {OCTET_NAME_WEIGHT, OCTET_AXIS_N, OCTET_AXIS_K, OCTET_USE_COL},
+                     {OCTET_NAME_GRAD_INPUT, OCTET_AXIS_M, OCTET_AXIS_K, OCTET_USE_VALUES}},
+    [OCTET_WGRAD] = {"wgrad",
+                     {OCTET_NAME_GRAD_OUTPUT, OCTET_AXIS_M, OCTET_AXIS_N, OCTET_USE_COL},
+                     {OCTET_NAME_INPUT, OCTET_AXIS_M, OCTET_AXIS_K, OCTET_USE_COL},
+                     {OCTET_NAME_GRAD_WEIGHT, OCTET_AXIS_N, OCTET_AXIS_K, OCTET_USE_VALUES}},
+};
+
+/* One GEMM under test. */
+typedef struct check_gemm {
+    check_record *record;
+    const octet_plan *plan;
+    const octet_linear_args *args;
+    const octet_step *step;
+    const check_product *product;
+} check_gemm;
+
+/* Rows that a GEMM sees for each row of this rank's input. */
+static inline int check_gathered(const octet_linear_args *args) {
+    bool gathers = args->parallel == OCTET_PARALLEL_COLUMN && args->sequence_parallel;
+    return gathers && args->tp_size > 1 ? (int)args->tp_size : 1;
+}
+
+static inline bool check_measures(const octet_dim *dim, int axis, int rows_per_m) {
+    int mul = axis == OCTET_AXIS_M ? rows_per_m : 1;
+    return dim->axis == axis && dim->align == 1 && dim->mul == mul * dim->div;
+}
+
+static inline void check_sides(const check_gemm *gemm, int tensor, const check_operand *want,
+                               const char *letter) {
+    const octet_plan_tensor *t = &gemm->plan->tensors[tensor];
+    int rows_per_m = check_gathered(gemm->args);
+    CHECK_LAW(gemm->record, LAW_GEMMS,
+              check_measures(&t->rows, want->rows, rows_per_m) &&
+                  check_measures(&t->cols, want->cols, rows_per_m),
+              "%s's %s is %lld x %lld, on the wrong axes", gemm->product->name, letter,
+              (long long)check_dim(gemm->plan, &t->rows),
+              (long long)check_dim(gemm->plan, &t->cols));
+    bool main_grad = want->name == OCTET_NAME_GRAD_WEIGHT && t->name == OCTET_NAME_MAIN_GRAD;
+    CHECK_LAW(gemm->record, LAW_GEMMS, t->name == want->name || main_grad,
+              "%s's %s is tensor %d, of another name", gemm->product->name, letter, tensor);
+}
+
+/* Whether the device reads one set of bytes in both directions. */
+static inline bool check_reads_across(const octet_device *device, const octet_quantizer *q) {
+    bool tensor_cores = (device->arch >= 100 && device->arch < 120) || device->arch >= 130;
+    return device->kind == OCTET_CPU || (check_is_per_tensor(q) && tensor_cores);
+}
+
+static inline void check_direction(const check_gemm *gemm, int tensor, int use,
+                                   const check_operand *want) {
+    const octet_plan_tensor *t = &gemm->plan->tensors[tensor];
+    const char *name = gemm->product->name;
+    if (!check_is_quantized(t)) {
+        CHECK_LAW(gemm->record, LAW_GEMMS, use == OCTET_USE_VALUES,
+                  "%s reads a direction of tensor %d, which is plain", name, tensor);
+        return;
+    }
+    int data = use == OCTET_USE_ROW ? OCTET_PART_ROW_DATA : OCTET_PART_COL_DATA;
+    CHECK_LAW(gemm->record, LAW_GEMMS,
+              use != OCTET_USE_VALUES && t->buffers[data] != OCTET_ABSENT,
+              "%s reads bytes that tensor %d has not", name, tensor);
+    bool across =
+        octet_quantizer_transposable(&t->quantizer) &&
+        (!gemm->step->native || check_reads_across(&gemm->plan->device, &t->quantizer));
+    CHECK_LAW(gemm->record, LAW_GEMMS, use == want->use || across,
+              "%s reads tensor %d in the wrong direction", name, tensor);
+    CHECK_LAW(gemm->record, LAW_GEMMS,
+              !gemm->step->native ||
+                  octet_scheme_native((octet_scheme)t->quantizer.scheme, &gemm->plan->device),
+              "%s is native, but tensor %d's scheme is not on this device", name, tensor);
+}
+
+/* Tensor cores read the scales of small blocks in an order of their own. */
+static inline void check_scale_order(const check_gemm *gemm, int tensor) {
+    const octet_quantizer *q = &gemm->plan->tensors[tensor].quantizer;
+    bool cores = gemm->plan->device.kind == OCTET_CUDA && gemm->step->native;
+    bool small = q->scheme == OCTET_MXFP8 || q->scheme == OCTET_NVFP4;
+    CHECK_LAW(gemm->record, LAW_GEMMS, !(cores && small) || q->swizzled,
+              "%s reads scales of tensor %d that are not swizzled", gemm->product->name,
+              tensor);
+}
+
+/* Transformed columns cancel only against columns transformed alike. */
+static inline void check_transform(const check_gemm *gemm) {
+    const octet_step *step = gemm->step;
+    const octet_quantizer *a = &gemm->plan->tensors[step->a].quantizer;
+    const octet_quantizer *b = &gemm->plan->tensors[step->b].quantizer;
+    int a_transform = step->a_use == OCTET_USE_COL ? a->hadamard : OCTET_HADAMARD_NONE;
+    int b_transform = step->b_use == OCTET_USE_COL ? b->hadamard : OCTET_HADAMARD_NONE;
+    CHECK_LAW(gemm->record, LAW_GEMMS, a_transform == b_transform,
+              "%s multiplies a transformed operand with one that is not", gemm->product->name);
+}
+
+/* Schemes whose scales are applied between partial sums. */
+static inline bool check_always_split(const octet_quantizer *quantizer) {
+    return quantizer->scheme == OCTET_FP8_BLOCK || quantizer->scheme == OCTET_NVFP4;
+}
+
+static inline void check_accumulation(const check_gemm *gemm) {
+    const octet_step *step = gemm->step;
+    const octet_recipe *recipe = &gemm->args->recipe;
+    uint8_t split[OCTET_GEMMS] = {recipe->split_fprop, recipe->split_dgrad,
+                                  recipe->split_wgrad};
+    const octet_quantizer *a = &gemm->plan->tensors[step->a].quantizer;
+    const octet_quantizer *b = &gemm->plan->tensors[step->b].quantizer;
+    bool always = check_always_split(a) || check_always_split(b);
+    bool adds = step->gemm == OCTET_WGRAD && gemm->args->main_grad == OCTET_MAIN_GRAD_ADD;
+    CHECK_LAW(gemm->record, LAW_GEMMS,
+              !(a->scheme && b->scheme) || step->split == (always || split[step->gemm]),
+              "%s does not accumulate as the recipe says", gemm->product->name);
+    CHECK_LAW(gemm->record, LAW_GEMMS, !step->accumulate || adds,
+              "%s adds to its result, which nobody asked for", gemm->product->name);
+}
+
+static inline void check_gemms(check_record *record, const octet_plan *plan,
+                               const octet_linear_args *args) {
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->op != OCTET_OP_GEMM) {
+            continue;
+        }
+        const check_product *product = &check_products[step->gemm];
+        check_gemm gemm = {record, plan, args, step, product};
+        check_sides(&gemm, step->a, &product->a, "a");
+        check_sides(&gemm, step->b, &product->b, "b");
+        check_sides(&gemm, step->dst, &product->dst, "result");
+        check_direction(&gemm, step->a, step->a_use, &product->a);
+        check_direction(&gemm, step->b, step->b_use, &product->b);
+        check_scale_order(&gemm, step->a);
+        check_scale_order(&gemm, step->b);
+        check_transform(&gemm);
+        check_accumulation(&gemm);
+    }
+}
+
+#endif

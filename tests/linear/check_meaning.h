@@ -1,0 +1,328 @@
+/* check_meaning.h - what the arguments ask for happens: outputs, gradients, bias, saving. */
+#ifndef OCTET_CHECK_MEANING_H
+#define OCTET_CHECK_MEANING_H
+
+#include "check_chain.h"
+#include "check_slots.h"
+
+/* One plan of a chain under test. */
+typedef struct check_case {
+    check_record *record;
+    const check_chain *chain;
+    const octet_plan *plan;
+    const octet_linear_args *args;
+    check_wants wants;
+} check_case;
+
+#define MEANS(at, held, ...) CHECK_LAW((at)->record, LAW_MEANING, held, __VA_ARGS__)
+
+/* ---- header ---------------------------------------------------------------------------- */
+
+static inline void check_header(const check_case *at) {
+    const octet_plan *plan = at->plan;
+    const check_wants *wants = &at->wants;
+    MEANS(at,
+          plan->extents.m == wants->m && plan->extents.k == wants->k &&
+              plan->extents.n == wants->n,
+          "its extents are not those of its arguments");
+    MEANS(at, memcmp(&plan->device, &at->args->input.device, sizeof plan->device) == 0,
+          "its device is not its input's");
+    MEANS(at, (int)plan->tp_size == wants->tp && plan->recipe == at->args->recipe.kind,
+          "it does not say its group's size or its recipe");
+}
+
+/* ---- arguments ------------------------------------------------------------------------- */
+
+static inline const octet_proto *check_proto_of(const check_case *at, int name) {
+    return name == OCTET_NAME_INPUT         ? &at->args->input
+           : name == OCTET_NAME_WEIGHT      ? &at->args->weight
+           : name == OCTET_NAME_BIAS        ? &at->args->bias
+           : name == OCTET_NAME_GRAD_OUTPUT ? &at->chain->args.grad_output
+                                            : NULL;
+}
+
+/* A port of a tensor as the caller knows it: one of its buffers. */
+static inline bool check_is_given(const octet_port *port, const octet_proto *proto) {
+    octet_proto flat;
+    check_parts_list list;
+    if (octet_proto_flatten(&flat, proto, NULL) != OCTET_OK ||
+        !check_list_parts(&list, &flat.quantizer, (octet_dtype)flat.dtype, flat.shape)) {
+        return false;
+    }
+    for (int i = 0; i < list.count; i++) {
+        int64_t bytes = 0;
+        if (list.parts[i] == port->part) {
+            return octet_proto_bytes(&bytes, &list.buffers[i], NULL) == OCTET_OK &&
+                   bytes == port->bytes && list.buffers[i].dtype == port->dtype;
+        }
+    }
+    return false;
+}
+
+static inline void check_arguments(const check_case *at) {
+    for (int i = 0; i < at->plan->arg_count; i++) {
+        const octet_port *port = &at->plan->args[i];
+        const octet_proto *proto = check_proto_of(at, port->name);
+        if (proto && port->form == OCTET_FORM_GIVEN) {
+            MEANS(at, check_is_given(port, proto), "argument %d is not what the caller has", i);
+        }
+    }
+}
+
+/* ---- results --------------------------------------------------------------------------- */
+
+typedef struct check_result {
+    octet_plan_name name;
+    bool exists;
+    int64_t rows, cols;
+    octet_dtype dtype;
+    octet_quantizer quantizer;
+} check_result;
+
+static inline octet_quantizer check_rowwise(const octet_quantizer *quantizer) {
+    octet_quantizer changed = {.size = sizeof changed};
+    if (quantizer->scheme != OCTET_SCHEME_NONE &&
+        octet_quantizer_with_usage(&changed, quantizer, true, false, NULL) != OCTET_OK) {
+        changed.scheme = OCTET_SCHEMES;
+    }
+    return changed;
+}
+
+/* The tensor that is in the outputs (or arguments) of this name; -1 when there is none. */
+static inline int check_tensor_in(const octet_plan *plan, octet_place place, int name,
+                                  int form) {
+    const octet_port *ports = place == OCTET_PLACE_ARG ? plan->args : plan->outs;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *buffer = &plan->buffers[i];
+        if (buffer->place == place && ports[buffer->port].name == name &&
+            (form < 0 || ports[buffer->port].form == form)) {
+            return buffer->tensor;
+        }
+    }
+    return -1;
+}
+
+static inline void check_result_is(const check_case *at, const check_result *want) {
+    const octet_plan *plan = at->plan;
+    int index = check_tensor_in(plan, OCTET_PLACE_OUT, want->name, -1);
+    if (!MEANS(at, (index >= 0) == want->exists, "result %d %s", want->name,
+               want->exists ? "is missing" : "is there and nobody asked for it") ||
+        !want->exists) {
+        return;
+    }
+    const octet_plan_tensor *tensor = &plan->tensors[index];
+    int64_t rows = check_dim(plan, &tensor->rows), cols = check_dim(plan, &tensor->cols);
+    MEANS(at, rows == want->rows && cols == want->cols,
+          "result %d is %lld x %lld, not %lld x %lld", want->name, (long long)rows,
+          (long long)cols, (long long)want->rows, (long long)want->cols);
+    MEANS(at, tensor->dtype == want->dtype, "result %d is %s, not %s", want->name,
+          octet_dtype_name((octet_dtype)tensor->dtype), octet_dtype_name(want->dtype));
+    MEANS(at,
+          tensor->quantizer.scheme == want->quantizer.scheme &&
+              (want->quantizer.scheme == OCTET_SCHEME_NONE ||
+               octet_quantizer_equal(&tensor->quantizer, &want->quantizer)),
+          "result %d has another quantizer than it was asked for", want->name);
+    uint64_t outs = check_place_mask(plan, OCTET_PLACE_OUT, -1);
+    MEANS(at, (check_tensor_mask(plan, index) & ~outs) == 0, "result %d is not all handed out",
+          want->name);
+}
+
+static inline int64_t check_output_rows(const check_case *at) {
+    const octet_linear_args *args = at->args;
+    if (!args->sequence_parallel || args->parallel == OCTET_PARALLEL_NONE) {
+        return at->wants.m;
+    }
+    return args->parallel == OCTET_PARALLEL_COLUMN ? at->wants.m * at->wants.tp
+                                                   : at->wants.m / at->wants.tp;
+}
+
+static inline void check_y(const check_case *at) {
+    const octet_linear_args *args = at->args;
+    check_result want = {
+        .name = OCTET_NAME_OUTPUT,
+        .exists = at->plan->kind == OCTET_PLAN_LINEAR,
+        .rows = check_output_rows(at),
+        .cols = at->wants.n,
+        .dtype = (octet_dtype)(args->output_dtype ? args->output_dtype : args->input.dtype),
+    };
+    if (args->quantize_output) {
+        want.quantizer = check_rowwise(&at->wants.role[OCTET_OUTPUT]);
+    }
+    check_result_is(at, &want);
+}
+
+static inline void check_grads(const check_case *at) {
+    const octet_linear_args *args = at->args;
+    const check_wants *wants = &at->wants;
+    bool backward = at->plan->kind == OCTET_PLAN_LINEAR_BACKWARD;
+    bool last = at->plan == &at->chain->plans[check_wgrad_stage(at->chain)];
+    bool writes_weight = wants->wgrad && last && at->plan->kind != OCTET_PLAN_LINEAR;
+    check_result dx = {.name = OCTET_NAME_GRAD_INPUT,
+                       .exists = backward && wants->dgrad,
+                       .rows = wants->m,
+                       .cols = wants->k,
+                       .dtype = (octet_dtype)args->input.dtype};
+    check_result dw = {.name = OCTET_NAME_GRAD_WEIGHT,
+                       .exists = writes_weight && args->main_grad == OCTET_MAIN_GRAD_NONE,
+                       .rows = wants->n,
+                       .cols = wants->k,
+                       .dtype = (octet_dtype)args->weight.dtype,
+                       .quantizer = check_rowwise(&wants->role[OCTET_GRAD_WEIGHT])};
+    check_result db = {.name = OCTET_NAME_GRAD_BIAS,
+                       .exists = backward && wants->bias_grad,
+                       .rows = 1,
+                       .cols = wants->n,
+                       .dtype = (octet_dtype)args->bias.dtype};
+    if (args->quantize_grad_input) {
+        dx.quantizer = check_rowwise(&wants->role[OCTET_GRAD_INPUT]);
+    }
+    check_result_is(at, &dx);
+    check_result_is(at, &dw);
+    check_result_is(at, &db);
+}
+
+/* main_grad: an argument of the plan that does wgrad, written there, read only to be added to.
+ */
+static inline void check_main_grad(const check_case *at) {
+    const octet_plan *plan = at->plan;
+    const octet_linear_args *args = at->args;
+    bool last = plan == &at->chain->plans[check_wgrad_stage(at->chain)];
+    bool wanted = args->main_grad != OCTET_MAIN_GRAD_NONE && at->wants.wgrad && last &&
+                  plan->kind != OCTET_PLAN_LINEAR;
+    int port = check_find_port(plan->args, plan->arg_count, OCTET_NAME_MAIN_GRAD);
+    if (!MEANS(at, (port >= 0) == wanted, "main_grad is %s",
+               wanted ? "missing" : "there and nobody asked for it") ||
+        !wanted) {
+        return;
+    }
+    int dtype = args->main_grad_dtype ? args->main_grad_dtype : OCTET_F32;
+    uint64_t mask = check_place_mask(plan, OCTET_PLACE_ARG, port);
+    bool read = (check_all_reads(plan) & mask) != 0;
+    MEANS(at, plan->args[port].is_mutable && (check_all_writes(plan) & mask) == mask && mask,
+          "main_grad is not written as a mutable argument");
+    MEANS(at, read == (args->main_grad == OCTET_MAIN_GRAD_ADD), "main_grad is %s",
+          read ? "overwritten, yet it is read" : "added to, yet it is not read");
+    MEANS(at,
+          plan->args[port].dtype == dtype && plan->args[port].shape[0] == at->wants.n &&
+              plan->args[port].shape[1] == at->wants.k,
+          "main_grad has another shape or dtype");
+}
+
+static inline void check_gemm_counts(const check_case *at) {
+    int counts[OCTET_GEMMS] = {0};
+    for (int i = 0; i < at->plan->step_count; i++) {
+        const octet_step *step = &at->plan->steps[i];
+        counts[step->gemm] += step->op == OCTET_OP_GEMM;
+    }
+    bool backward = at->plan->kind == OCTET_PLAN_LINEAR_BACKWARD;
+    bool last = at->plan == &at->chain->plans[check_wgrad_stage(at->chain)];
+    int want[OCTET_GEMMS] = {
+        [OCTET_FPROP] = at->plan->kind == OCTET_PLAN_LINEAR,
+        [OCTET_DGRAD] = backward && at->wants.dgrad,
+        [OCTET_WGRAD] = at->plan->kind != OCTET_PLAN_LINEAR && at->wants.wgrad && last,
+    };
+    for (int i = 0; i < OCTET_GEMMS; i++) {
+        MEANS(at, counts[i] == want[i], "it has %d GEMMs of kind %d, not %d", counts[i], i,
+              want[i]);
+    }
+    MEANS(at,
+          check_count_ops(at->plan, OCTET_OP_BIAS_GRAD) == (backward && at->wants.bias_grad),
+          "it sums grad_output where no grad_bias is wanted, or does not where it is");
+}
+
+/* ---- bias ------------------------------------------------------------------------------ */
+
+/* The step of the collective that sums the ranks' outputs; -1 when there is none. */
+static inline int check_output_sum(const octet_plan *plan) {
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->op == OCTET_OP_COLLECTIVE &&
+            check_name_of(plan, step->from) == OCTET_NAME_OUTPUT) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static inline void check_bias(const check_case *at) {
+    const octet_plan *plan = at->plan;
+    int port = check_find_port(plan->args, plan->arg_count, OCTET_NAME_BIAS);
+    int out = check_find_port(plan->outs, plan->out_count, OCTET_NAME_BIAS);
+    int sum = check_output_sum(plan), used = 0, read = 0;
+    bool forward = plan->kind == OCTET_PLAN_LINEAR;
+    uint64_t mask = port < 0 ? 0 : check_place_mask(plan, OCTET_PLACE_ARG, port);
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        read += (step->reads & mask) != 0;
+        if (step->bias == OCTET_ABSENT) {
+            continue;
+        }
+        used++;
+        MEANS(at, check_name_of(plan, step->bias) == OCTET_NAME_BIAS,
+              "step %d adds something else than the bias", i);
+        MEANS(at,
+              sum < 0 ||
+                  (plan->steps[sum].phase < step->phase && step->op == OCTET_OP_ADD_BIAS),
+              "step %d adds the bias before the ranks' outputs are summed", i);
+    }
+    bool adds = forward && at->wants.adds_bias, hands = forward && at->wants.hands_bias_back;
+    MEANS(at, used == adds && read == adds, "%d steps read the bias, %d add it", read, used);
+    MEANS(at, (port >= 0) == (adds || hands), "the bias is %s",
+          port >= 0 ? "taken" : "missing");
+    MEANS(at, (out >= 0) == hands && (out < 0 || plan->outs[out].alias == port),
+          "the bias is %s", out >= 0 ? "not handed back as it is" : "not handed back");
+}
+
+/* ---- what is kept ---------------------------------------------------------------------- */
+
+static inline bool check_keeps_original(const check_case *at) {
+    return at->args->save_original_input ||
+           at->args->recipe.override_ == OCTET_OVERRIDE_HIGH_PRECISION;
+}
+
+/* A quantized wgrad needs quantized bytes of the input only. */
+static inline bool check_keeps_bytes(const check_case *at) {
+    const octet_linear_args *args = at->args;
+    bool group = args->parallel == OCTET_PARALLEL_COLUMN && args->sequence_parallel;
+    return at->wants.role[OCTET_INPUT].scheme && at->wants.role[OCTET_GRAD_OUTPUT].scheme &&
+           at->wants.role[OCTET_WEIGHT].scheme && !check_keeps_original(at) &&
+           args->input.quantizer.scheme == OCTET_SCHEME_NONE &&
+           !(group && args->gather == OCTET_GATHER_HIGH_PRECISION);
+}
+
+static inline void check_kept(const check_case *at) {
+    const octet_plan *plan = at->plan;
+    bool may_keep = at->chain->count > plan->kind + 1;
+    MEANS(at, may_keep || plan->saved_count == 0, "it saves %d slots for nobody",
+          plan->saved_count);
+    MEANS(at, plan->kind != OCTET_PLAN_LINEAR || plan->kept_count == 0, "forward takes slots");
+    for (int i = 0; i < plan->saved_count; i++) {
+        const octet_plan_buffer *buffer = &plan->buffers[plan->saved[i]];
+        int name = check_name_of(plan, plan->saved[i]);
+        bool stored = buffer->place == OCTET_PLACE_SAVED;
+        bool values = buffer->part == OCTET_PART_VALUES;
+        MEANS(at, !(stored && name == OCTET_NAME_WEIGHT && at->args->fsdp),
+              "slot %d stores a weight that is gathered for the call", i);
+        MEANS(at, !(stored && name == OCTET_NAME_INPUT && !values && check_keeps_original(at)),
+              "slot %d stores bytes of an input that is to be kept itself", i);
+        MEANS(at, !(name == OCTET_NAME_INPUT && values && check_keeps_bytes(at)),
+              "slot %d keeps the input in high precision", i);
+        MEANS(at, name != OCTET_NAME_INPUT || at->wants.wgrad,
+              "slot %d keeps the input, and wgrad is not wanted", i);
+        MEANS(at, name != OCTET_NAME_WEIGHT || at->wants.dgrad,
+              "slot %d keeps the weight, and dgrad is not wanted", i);
+    }
+}
+
+static inline void check_meaning(const check_case *at) {
+    check_header(at);
+    check_arguments(at);
+    check_y(at);
+    check_grads(at);
+    check_main_grad(at);
+    check_gemm_counts(at);
+    check_bias(at);
+    check_kept(at);
+}
+
+#endif

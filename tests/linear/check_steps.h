@@ -1,0 +1,222 @@
+/* check_steps.h - a step makes its result from the operand it is a result of. */
+#ifndef OCTET_CHECK_STEPS_H
+#define OCTET_CHECK_STEPS_H
+
+#include "check_meaning.h"
+
+static inline bool check_same_dim(const octet_dim *a, const octet_dim *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static inline bool check_same_sides(const octet_plan_tensor *a, const octet_plan_tensor *b) {
+    return a->name == b->name && check_same_dim(&a->rows, &b->rows) &&
+           check_same_dim(&a->cols, &b->cols);
+}
+
+/* The scale of one role, set aside for backward. */
+static inline bool check_keeps_scale(const octet_plan_tensor *a, const octet_plan_tensor *dst) {
+    return a->name == OCTET_NAME_SCALE &&
+           (dst->name == OCTET_NAME_INPUT_SCALE || dst->name == OCTET_NAME_WEIGHT_SCALE);
+}
+
+/* Who is quantized, before and after. */
+static inline bool check_forms_fit(int op, const octet_plan_tensor *a,
+                                   const octet_plan_tensor *dst) {
+    bool before = check_is_quantized(a), after = check_is_quantized(dst);
+    switch (op) {
+    case OCTET_OP_CAST:
+    case OCTET_OP_ADD_BIAS:
+        return !before && !after;
+    case OCTET_OP_QUANTIZE:
+        return !before && after;
+    case OCTET_OP_DEQUANTIZE:
+        return before && !after;
+    case OCTET_OP_TRANSPOSE:
+    case OCTET_OP_SWIZZLE:
+        return before && check_same_recipe(&a->quantizer, &dst->quantizer);
+    case OCTET_OP_ASSEMBLE:
+        return before == after && check_same_recipe(&a->quantizer, &dst->quantizer);
+    default:
+        return true;
+    }
+}
+
+/* One tensor in two forms; bias gradients and shards aside, they have the same sides. */
+static inline void check_identity(const check_case *at, int index) {
+    const octet_plan *plan = at->plan;
+    const octet_step *step = &plan->steps[index];
+    if (step->op == OCTET_OP_GEMM || step->a == OCTET_ABSENT || step->dst == OCTET_ABSENT) {
+        return;
+    }
+    const octet_plan_tensor *a = &plan->tensors[step->a], *dst = &plan->tensors[step->dst];
+    if (step->op == OCTET_OP_BIAS_GRAD) {
+        MEANS(at,
+              a->name == OCTET_NAME_GRAD_OUTPUT && dst->name == OCTET_NAME_GRAD_BIAS &&
+                  check_same_dim(&a->cols, &dst->cols) && !check_is_quantized(a),
+              "step %d does not sum grad_output", index);
+        return;
+    }
+    bool sides =
+        step->op == OCTET_OP_ASSEMBLE ? a->name == dst->name : check_same_sides(a, dst);
+    MEANS(at, check_forms_fit(step->op, a, dst), "step %d cannot make tensor %d of tensor %d",
+          index, step->dst, step->a);
+    bool converts = step->op == OCTET_OP_CAST || step->op == OCTET_OP_DEQUANTIZE ||
+                    step->op == OCTET_OP_ADD_BIAS || step->op == OCTET_OP_AMAX;
+    MEANS(at, converts || a->dtype == dst->dtype, "step %d makes %s of %s", index,
+          octet_dtype_name((octet_dtype)dst->dtype), octet_dtype_name((octet_dtype)a->dtype));
+    MEANS(at, sides || (step->op == OCTET_OP_CAST && check_keeps_scale(a, dst)),
+          "step %d makes tensor %d of tensor %d, which is another", index, step->dst, step->a);
+}
+
+/* ---- amaxes ---------------------------------------------------------------------------- */
+
+/* The step that measured an amax, on this rank or before the ranks' were reduced; -1: none. */
+static inline int check_measurer(const octet_plan *plan, int buffer) {
+    int at = check_writer(plan, buffer);
+    if (at >= 0 && plan->steps[at].op == OCTET_OP_COLLECTIVE) {
+        at = check_writer(plan, plan->steps[at].from);
+    }
+    return at >= 0 && plan->steps[at].op == OCTET_OP_AMAX ? at : -1;
+}
+
+/* Columns that are transformed are measured as such. */
+static inline bool check_measures_alike(const octet_plan *plan, const octet_step *amax,
+                                        const octet_plan_tensor *dst, int part) {
+    bool transformed = part == OCTET_PART_COL_AMAX && dst->quantizer.hadamard;
+    return !transformed ||
+           (amax->dst != OCTET_ABSENT &&
+            plan->tensors[amax->dst].quantizer.hadamard == dst->quantizer.hadamard);
+}
+
+/* A scale is made from the amax of the very tensor that it scales. */
+static inline void check_own_amax(const check_case *at, int index) {
+    const octet_plan *plan = at->plan;
+    const octet_step *step = &plan->steps[index];
+    const octet_plan_tensor *dst = &plan->tensors[step->dst];
+    uint64_t amaxes = 0;
+    if (step->scale == OCTET_ABSENT) {
+        amaxes = check_bit(step->amax) | check_bit(dst->buffers[OCTET_PART_ROW_AMAX]) |
+                 check_bit(dst->buffers[OCTET_PART_COL_AMAX]);
+    }
+    bool needs =
+        dst->quantizer.scheme == OCTET_FP8_TENSOR || dst->quantizer.scheme == OCTET_NVFP4;
+    MEANS(at, needs == (amaxes != 0), "step %d %s an amax", index,
+          needs ? "lacks" : "has no use for");
+    for (int i = 0; i < plan->buffer_count; i++) {
+        bool kept = check_has(check_slot_mask(plan->kept, plan->kept_count), i);
+        if (!check_has(amaxes, i) || kept) {
+            continue;
+        }
+        int from = check_measurer(plan, i);
+        MEANS(at,
+              from >= 0 && plan->steps[from].a == step->a &&
+                  check_measures_alike(plan, &plan->steps[from], dst, plan->buffers[i].part),
+              "step %d scales by the amax of another tensor", index);
+    }
+}
+
+/* ---- operands of products -------------------------------------------------------------- */
+
+/* The scheme that the recipe gives an operand; OCTET_SCHEMES where it was given quantized. */
+static inline int check_operand_scheme(const check_case *at, int name) {
+    const octet_quantizer *given = name == OCTET_NAME_INPUT ? &at->args->input.quantizer
+                                   : name == OCTET_NAME_WEIGHT
+                                       ? &at->args->weight.quantizer
+                                       : &at->chain->args.grad_output.quantizer;
+    bool backward = at->plan->kind != OCTET_PLAN_LINEAR;
+    if (backward && at->args->recipe.override_ != OCTET_OVERRIDE_NONE) {
+        return OCTET_SCHEME_NONE;
+    }
+    return given->scheme ? OCTET_SCHEMES : at->wants.role[check_role(name)].scheme;
+}
+
+static inline void check_operand_of(const check_case *at, int index, int tensor) {
+    const octet_plan_tensor *operand = &at->plan->tensors[tensor];
+    int scheme = check_operand_scheme(at, operand->name);
+    MEANS(at, scheme == OCTET_SCHEMES || operand->quantizer.scheme == scheme,
+          "step %d multiplies tensor %d as %s, not as %s", index, tensor,
+          octet_scheme_name((octet_scheme)operand->quantizer.scheme),
+          octet_scheme_name((octet_scheme)scheme));
+}
+
+/* The dtype that a product sees: an emulated one decodes what is not in its dtype already. */
+static inline int check_seen_dtype(const check_case *at, int index, int tensor, int copy) {
+    const octet_plan_tensor *operand = &at->plan->tensors[tensor];
+    bool native = at->plan->steps[index].native != 0;
+    if (copy == OCTET_ABSENT) {
+        MEANS(at, native || !check_is_quantized(operand), "step %d has no room to decode",
+              index);
+        return operand->dtype;
+    }
+    const octet_plan_tensor *decoded = &at->plan->tensors[copy];
+    MEANS(at,
+          !native && check_same_sides(operand, decoded) && !check_is_quantized(decoded) &&
+              (check_is_quantized(operand) || operand->dtype != decoded->dtype),
+          "step %d has no use for a decoded operand", index);
+    return decoded->dtype;
+}
+
+/* Whether bf16 holds an operand without rounding: bytes times scales that are powers of two,
+ * or that stay outside of the product. */
+static inline bool check_fits_bf16(const octet_plan_tensor *operand) {
+    const octet_quantizer *q = &operand->quantizer;
+    return check_is_quantized(operand) ? q->scheme != OCTET_FP8_BLOCK || q->pow2
+                                       : operand->dtype == OCTET_BF16;
+}
+
+static inline void check_operands_of(const check_case *at, int index) {
+    const octet_step *step = &at->plan->steps[index];
+    bool bytes = check_is_quantized(&at->plan->tensors[step->a]) ||
+                 check_is_quantized(&at->plan->tensors[step->b]);
+    check_operand_of(at, index, step->a);
+    check_operand_of(at, index, step->b);
+    int a = check_seen_dtype(at, index, step->a, step->a_copy);
+    int b = check_seen_dtype(at, index, step->b, step->b_copy);
+    MEANS(at,
+          step->native || a != OCTET_BF16 ||
+              (check_fits_bf16(&at->plan->tensors[step->a]) &&
+               check_fits_bf16(&at->plan->tensors[step->b])),
+          "step %d rounds an operand to bf16", index);
+    MEANS(at, a == b || (bytes && step->native), "step %d multiplies %s by %s", index,
+          octet_dtype_name((octet_dtype)a), octet_dtype_name((octet_dtype)b));
+}
+
+/* What forward's bytes decode to, or the tensors themselves. */
+static inline void check_override(const check_case *at) {
+    const octet_plan *plan = at->plan;
+    int override_ = at->args->recipe.override_;
+    bool plain = !at->args->input.quantizer.scheme && !at->args->weight.quantizer.scheme;
+    if (plan->kind == OCTET_PLAN_LINEAR || override_ == OCTET_OVERRIDE_NONE || !plain) {
+        return;
+    }
+    int decoded[OCTET_NAMES] = {0}, multiplied[OCTET_NAMES] = {0};
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->op == OCTET_OP_DEQUANTIZE) {
+            decoded[plan->tensors[step->a].name] += step->a_use == OCTET_USE_ROW;
+        } else if (step->op == OCTET_OP_GEMM) {
+            multiplied[plan->tensors[step->b].name]++;
+        }
+    }
+    for (int name = OCTET_NAME_INPUT; name <= OCTET_NAME_WEIGHT; name++) {
+        bool wanted = override_ == OCTET_OVERRIDE_DEQUANTIZED && multiplied[name] &&
+                      at->wants.role[check_role(name)].scheme;
+        MEANS(at, decoded[name] == wanted, "%s is decoded %d times, not %d",
+              octet_role_name(check_role(name)), decoded[name], wanted);
+    }
+}
+
+static inline void check_steps(const check_case *at) {
+    for (int i = 0; i < at->plan->step_count; i++) {
+        const octet_step *step = &at->plan->steps[i];
+        check_identity(at, i);
+        if (step->op == OCTET_OP_QUANTIZE) {
+            check_own_amax(at, i);
+        } else if (step->op == OCTET_OP_GEMM) {
+            check_operands_of(at, i);
+        }
+    }
+    check_override(at);
+}
+
+#endif

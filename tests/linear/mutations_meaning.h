@@ -1,0 +1,270 @@
+/* mutations_meaning.h - plans that are sound in themselves but do something else than asked. */
+#ifndef OCTET_MUTATIONS_MEANING_H
+#define OCTET_MUTATIONS_MEANING_H
+
+#include "mutations.h"
+
+static inline octet_linear_args *ask(check_chain *chain) {
+    return &chain->args.forward;
+}
+
+static inline octet_step *find_gemm(octet_plan *plan, octet_gemm gemm) {
+    for (int i = 0; i < plan->step_count; i++) {
+        if (plan->steps[i].op == OCTET_OP_GEMM && plan->steps[i].gemm == gemm) {
+            return &plan->steps[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- products -------------------------------------------------------------------------- */
+
+static inline bool swap_operands(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    uint8_t a = step->a, use = step->a_use;
+    step->a = step->b;
+    step->a_use = step->b_use;
+    step->b = a;
+    step->b_use = use;
+    return true;
+}
+
+static inline bool mistake_the_product(check_chain *chain) {
+    find_gemm(fwd(chain), OCTET_FPROP)->gemm = OCTET_DGRAD;
+    return true;
+}
+
+static inline bool read_across(check_chain *chain) {
+    octet_step *step = chain->count > 1 ? find_gemm(bwd(chain), OCTET_WGRAD) : NULL;
+    if (!step || step->a_use != OCTET_USE_COL ||
+        octet_quantizer_transposable(&bwd(chain)->tensors[step->a].quantizer)) {
+        return false;
+    }
+    step->a_use = OCTET_USE_ROW;
+    return true;
+}
+
+static inline bool transform_one_operand(check_chain *chain) {
+    octet_step *step = chain->count > 1 ? find_gemm(bwd(chain), OCTET_WGRAD) : NULL;
+    if (!step || !bwd(chain)->tensors[step->b].quantizer.hadamard) {
+        return false;
+    }
+    bwd(chain)->tensors[step->b].quantizer.hadamard = OCTET_HADAMARD_NONE;
+    return true;
+}
+
+static inline bool add_unasked(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    step->accumulate = 1;
+    return true;
+}
+
+static inline bool accumulate_otherwise(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    step->split = !step->split;
+    return check_is_quantized(&fwd(chain)->tensors[step->a]) &&
+           check_is_quantized(&fwd(chain)->tensors[step->b]);
+}
+
+static inline bool claim_to_be_native(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    const octet_quantizer *q = &fwd(chain)->tensors[step->a].quantizer;
+    bool emulated =
+        q->scheme && !octet_scheme_native((octet_scheme)q->scheme, &fwd(chain)->device);
+    step->native = 1;
+    return emulated;
+}
+
+/* ---- the arguments changed their mind -------------------------------------------------- */
+
+static inline bool ask_for_a_quantized_output(check_chain *chain) {
+    octet_quantizer q;
+    bool plain = !ask(chain)->quantize_output;
+    ask(chain)->quantize_output = 1;
+    return plain && !ask(chain)->calibrate &&
+           octet_recipe_quantizer(&q, &ask(chain)->recipe, OCTET_OUTPUT, NULL) == OCTET_OK &&
+           q.scheme != OCTET_SCHEME_NONE;
+}
+
+static inline bool ask_for_another_dtype(check_chain *chain) {
+    ask(chain)->output_dtype = OCTET_F16;
+    return true;
+}
+
+static inline bool ask_for_no_input_grad(check_chain *chain) {
+    bool had = ask(chain)->input_requires_grad != 0 && ask(chain)->weight_requires_grad != 0;
+    ask(chain)->input_requires_grad = 0;
+    return had;
+}
+
+static inline bool ask_for_no_weight_grad(check_chain *chain) {
+    bool had = ask(chain)->input_requires_grad != 0 && ask(chain)->weight_requires_grad != 0;
+    ask(chain)->weight_requires_grad = 0;
+    return had && chain->count == 2;
+}
+
+static inline bool ask_for_main_grad(check_chain *chain) {
+    bool had = ask(chain)->main_grad != OCTET_MAIN_GRAD_NONE;
+    ask(chain)->main_grad = OCTET_MAIN_GRAD_ADD;
+    return !had && chain->count > 1 && ask(chain)->weight_requires_grad;
+}
+
+static inline bool ask_to_overwrite_main_grad(check_chain *chain) {
+    bool adds = ask(chain)->main_grad == OCTET_MAIN_GRAD_ADD;
+    ask(chain)->main_grad = OCTET_MAIN_GRAD_OVERWRITE;
+    return adds && ask(chain)->weight_requires_grad;
+}
+
+static inline bool ask_for_the_bias_back(check_chain *chain) {
+    bool adds = ask(chain)->bias.dtype != OCTET_NONE && !ask(chain)->return_bias;
+    ask(chain)->return_bias = 1;
+    return adds;
+}
+
+static inline bool ask_to_keep_no_weight(check_chain *chain) {
+    bool stored = false;
+    for (int i = 0; i < fwd(chain)->saved_count; i++) {
+        int buffer = fwd(chain)->saved[i];
+        stored |= fwd(chain)->buffers[buffer].place == OCTET_PLACE_SAVED &&
+                  check_name_of(fwd(chain), buffer) == OCTET_NAME_WEIGHT;
+    }
+    ask(chain)->fsdp = 1;
+    return stored;
+}
+
+static inline bool ask_to_keep_the_input(check_chain *chain) {
+    bool stored = false;
+    for (int i = 0; i < fwd(chain)->saved_count; i++) {
+        int buffer = fwd(chain)->saved[i];
+        stored |= fwd(chain)->buffers[buffer].place == OCTET_PLACE_SAVED &&
+                  fwd(chain)->buffers[buffer].part != OCTET_PART_VALUES &&
+                  check_name_of(fwd(chain), buffer) == OCTET_NAME_INPUT;
+    }
+    ask(chain)->save_original_input = 1;
+    return stored;
+}
+
+static inline bool ask_for_the_cache(check_chain *chain) {
+    octet_quantizer cache;
+    bool none = ask(chain)->weight_cache == OCTET_CACHE_NONE;
+    ask(chain)->weight_cache = OCTET_CACHE_READ;
+    return none && octet_linear_cache_quantizer(&cache, ask(chain), NULL) == OCTET_OK &&
+           cache.scheme != OCTET_SCHEME_NONE;
+}
+
+static inline bool ask_for_another_device(check_chain *chain) {
+    ask(chain)->input.device.index++;
+    return true;
+}
+
+static inline bool ask_for_another_recipe(check_chain *chain) {
+    bool quantizes = find_op(fwd(chain), OCTET_OP_QUANTIZE) >= 0;
+    octet_recipe_kind kind =
+        ask(chain)->recipe.kind == OCTET_RECIPE_BLOCK ? OCTET_RECIPE_MXFP8 : OCTET_RECIPE_BLOCK;
+    return octet_recipe_make(&ask(chain)->recipe, kind, NULL) == OCTET_OK && quantizes;
+}
+
+static inline bool add_the_bias_early(check_chain *chain) {
+    int step = find_op(fwd(chain), OCTET_OP_ADD_BIAS);
+    int sum = check_output_sum(fwd(chain));
+    if (step >= 0) {
+        fwd(chain)->steps[step].phase = 0;
+    }
+    return step >= 0 && sum >= 0;
+}
+
+/* ---- state and random ------------------------------------------------------------------ */
+
+static inline bool take_anothers_scale(check_chain *chain) {
+    octet_step *first = NULL;
+    for (int i = 0; i < fwd(chain)->step_count; i++) {
+        octet_step *step = &fwd(chain)->steps[i];
+        if (step->op != OCTET_OP_QUANTIZE || step->scale == OCTET_ABSENT) {
+            continue;
+        }
+        if (first) {
+            uint8_t scale = first->scale;
+            first->scale = step->scale;
+            step->scale = scale;
+            return true;
+        }
+        first = step;
+    }
+    return false;
+}
+
+static inline bool zero_an_amax(check_chain *chain) {
+    octet_plan *plan = fwd(chain);
+    int port = check_find_port(plan->outs, plan->out_count, OCTET_NAME_AMAX);
+    for (int i = 0; port >= 0 && i < plan->step_count; i++) {
+        octet_step *step = &plan->steps[i];
+        if (step->op == OCTET_OP_QUANTIZE && step->amax != OCTET_ABSENT) {
+            step->writes &= ~check_bit(step->amax);
+            step->amax = OCTET_ABSENT;
+            return true;
+        }
+    }
+    return false;
+}
+
+static inline bool round_without_random(check_chain *chain) {
+    octet_plan *plan = chain->count > 1 ? bwd(chain) : fwd(chain);
+    for (int i = 0; i < plan->step_count; i++) {
+        if (plan->steps[i].random != OCTET_ABSENT) {
+            plan->steps[i].reads &= ~check_bit(plan->steps[i].random);
+            plan->steps[i].random = OCTET_ABSENT;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- the group ------------------------------------------------------------------------- */
+
+static inline bool ask_for_no_group(check_chain *chain) {
+    ask(chain)->parallel = OCTET_PARALLEL_NONE;
+    return find_op(fwd(chain), OCTET_OP_COLLECTIVE) >= 0;
+}
+
+static inline bool ask_for_a_group(check_chain *chain) {
+    bool none = ask(chain)->parallel == OCTET_PARALLEL_NONE;
+    ask(chain)->parallel = OCTET_PARALLEL_ROW;
+    ask(chain)->tp_size = 2;
+    return none;
+}
+
+static inline bool ask_for_another_gather(check_chain *chain) {
+    int step = find_op(fwd(chain), OCTET_OP_COLLECTIVE);
+    bool gathers = step >= 0 && check_count_ops(fwd(chain), OCTET_OP_QUANTIZE) > 0 &&
+                   ask(chain)->parallel == OCTET_PARALLEL_COLUMN &&
+                   ask(chain)->recipe.kind != OCTET_RECIPE_CUSTOM;
+    ask(chain)->gather = ask(chain)->gather == OCTET_GATHER_QUANTIZED
+                             ? OCTET_GATHER_HIGH_PRECISION
+                             : OCTET_GATHER_QUANTIZED;
+    return gathers;
+}
+
+static inline bool sum_instead_of_gather(check_chain *chain) {
+    int step = find_op(fwd(chain), OCTET_OP_COLLECTIVE);
+    if (step >= 0) {
+        octet_step *s = &fwd(chain)->steps[step];
+        s->collective =
+            s->collective == OCTET_ALL_REDUCE_SUM ? OCTET_ALL_REDUCE_MAX : OCTET_ALL_REDUCE_SUM;
+    }
+    return step >= 0;
+}
+
+/* Takes a rank's own amax where that of all ranks is wanted. */
+static inline bool measure_alone(check_chain *chain) {
+    octet_plan *plan = fwd(chain);
+    for (int i = 0; i < plan->step_count; i++) {
+        octet_step *step = &plan->steps[i];
+        if (step->collective == OCTET_ALL_REDUCE_MAX) {
+            step->to = step->from;
+            return true;
+        }
+    }
+    return false;
+}
+
+#endif
