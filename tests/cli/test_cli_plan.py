@@ -1,0 +1,201 @@
+"""octet plan: one problem or many, from arguments or a file, with bytes worked out by hand."""
+
+import re
+from pathlib import Path
+
+import pytest
+from program import bad, good
+
+README = "linear m=8192 k=4096 n=14336 in=bf16 recipe=mxfp8 bias"
+SMALL = "linear m=64 k=32 n=96 in=bf16 recipe=mxfp8"
+
+# Rowwise and columnwise bytes of x (8192, 4096), w (14336, 4096) and dy (8192, 14336): data,
+# and a scale of one byte for 32 elements. All are multiples of 256, so nothing is padded.
+X_ROW = X_COL = 8192 * 4096 + 8192 * 4096 // 32
+W_ROW = W_COL = 14336 * 4096 + 14336 * 4096 // 32
+DY_ROW = DY_COL = 8192 * 14336 + 8192 * 14336 // 32
+
+
+def plans(out: str) -> list[str]:
+    """The plans of an output, which blank lines separate."""
+    return out.split("\n\n")
+
+
+def kinds(out: str) -> list[str]:
+    return re.findall(r"^linear (forward|backward|wgrad): ", out, re.MULTILINE)
+
+
+def titles(out: str) -> list[str]:
+    return re.findall(r"^# (.*)$", out, re.MULTILINE)
+
+
+def section(plan: str, title: str) -> list[str]:
+    """The indented lines below a title of a plan."""
+    found = re.search(rf"^{title}\n((?:  .*\n)*)", plan, re.MULTILINE)
+    assert found, plan
+    return found[1].splitlines()
+
+
+def in_bytes(plan: str) -> dict[str, int]:
+    last = plan.rstrip("\n").splitlines()[-1]
+    assert last.startswith("in bytes: "), plan
+    return {word: int(count) for word, count in re.findall(r"(\w+) (\d+)", last)}
+
+
+def gemm_scratch() -> int:
+    """The workspace of a plan that quantizes nothing: what its GEMMs want for themselves."""
+    return in_bytes(good("plan", README.replace("mxfp8", "none")).out)["workspace"]
+
+
+def test_plan__forward_of_the_readme_has_its_sections_and_bytes() -> None:
+    forward = plans(good("plan", README).out)[0]
+    given = section(forward, "arguments")
+    assert [line.split()[1] for line in given] == ["input", "weight", "bias"]
+    assert [line.split("  ")[-1].strip() for line in given] == [
+        "64.0 MiB",  # 8192 * 4096 * 2
+        "112.0 MiB",  # 14336 * 4096 * 2
+        "28.0 KiB",  # 14336 * 2
+    ]
+    steps = section(forward, "steps")
+    assert [line.split()[1] for line in steps] == ["quantize", "quantize", "fprop"]
+    (output,) = section(forward, "outputs")
+    assert output.endswith("224.0 MiB")  # 8192 * 14336 * 2
+    saved = section(forward, "saved for the next plan")
+    assert [line.split()[1] for line in saved] == ["input.quantized"] * 2 + [
+        "weight.quantized"
+    ] * 2
+    assert in_bytes(forward) == {
+        "stored": X_COL + W_COL,
+        "aliased": 0,
+        "workspace": X_ROW + W_ROW + gemm_scratch(),
+    }
+
+
+def test_plan__backward_of_the_readme_has_its_sections_and_bytes() -> None:
+    backward = plans(good("plan", README).out)[1]
+    assert len(section(backward, "kept for this plan")) == 4
+    results = section(backward, "outputs")
+    assert [line.split()[1] for line in results] == ["grad_input", "grad_weight", "grad_bias"]
+    assert in_bytes(backward) == {
+        "stored": 0,
+        "aliased": 0,
+        "workspace": DY_ROW + DY_COL + gemm_scratch(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        ("", ["forward", "backward"]),
+        ("grad=none", ["forward"]),
+        ("grad=x", ["forward", "backward"]),
+        ("delay_wgrad", ["forward", "backward", "wgrad"]),
+        ("bias grad=b", ["forward", "backward"]),
+    ],
+)
+def test_plan__backward_follows_where_anything_requires_grad(
+    words: str, known: list[str]
+) -> None:
+    assert kinds(good("plan", f"{SMALL} {words}").out) == known
+
+
+def test_plan__of_linear_backward_stands_alone() -> None:
+    text = SMALL.replace("linear", "linear-backward")
+    out = good("plan", text).out
+    assert kinds(out) == ["backward"]
+    assert out == plans(good("plan", SMALL).out)[1]
+
+
+def test_plan__problem_may_be_one_argument_or_several() -> None:
+    out = good("plan", SMALL).out
+    assert good("plan", *SMALL.split()).out == out
+    assert good("plan", "linear m=64 k=32", "n=96 in=bf16 recipe=mxfp8").out == out
+    assert good("plan", "--", SMALL).out == out
+    assert good("plan", f"  {SMALL}").out == out
+
+
+def test_plan__of_one_problem_has_no_title_and_several_have_one_each() -> None:
+    inference, backward = f"{SMALL} grad=none", "linear-backward m=8 k=8 n=8 in=f32"
+    assert titles(good("plan", SMALL).out) == []
+    out = good("plan", SMALL, *backward.split(), inference).out
+    assert titles(out) == [SMALL, backward, inference]
+    assert kinds(out) == ["forward", "backward", "backward", "forward"]
+    assert len(plans(out)) == 4
+
+
+def test_plan__leading_axes_are_multiplied() -> None:
+    flat = good("plan", "linear m=512 k=64 n=96 in=bf16 recipe=mxfp8").out
+    assert good("plan", "linear m=4x128 k=64 n=96 in=bf16 recipe=mxfp8").out == flat
+
+
+@pytest.mark.parametrize("recipe", ["none", "delayed", "current", "block", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize("m", ["0", "1", "300"])
+def test_plan__exists_for_every_recipe_and_any_size(recipe: str, m: str) -> None:
+    out = good("plan", f"linear m={m} k=129 n=1 in=bf16 bias recipe={recipe}").out
+    assert kinds(out) == ["forward", "backward"]
+
+
+def test_plan__one_bad_problem_fails_the_run_and_the_others_are_still_shown() -> None:
+    done = bad(1, "plan", SMALL, "linear m=64 k=32 n=96 in=bf17", f"{SMALL} bias")
+    assert titles(done.out) == [SMALL, f"{SMALL} bias"]
+    assert done.err.count("octet plan: ") == 1
+    assert "bf17" in done.err
+
+
+FILE = f"""\
+# two problems
+{SMALL}
+
+\t{SMALL} bias grad=none   # inference
+   # an indented comment
+"""
+
+
+def test_file__has_a_problem_a_line_with_comments(tmp_path: Path) -> None:
+    path = tmp_path / "problems"
+    path.write_text(FILE)
+    out = good("plan", "--file", str(path)).out
+    assert titles(out) == [SMALL, f"{SMALL} bias grad=none"]
+    assert kinds(out) == ["forward", "backward", "forward"]
+    assert good("plan", f"--file={path}").out == out
+    assert good("plan", "--file", "-", stdin=FILE).out == out
+    assert good("plan", "--file", "-", stdin=FILE.replace("\n", "\r\n")).out == out
+    assert good("plan", "--file", "-", stdin=FILE.rstrip("\n")).out == out
+
+
+def test_file__bad_lines_are_named_and_the_others_are_still_shown(tmp_path: Path) -> None:
+    path = tmp_path / "problems"
+    lines = [f"{SMALL} sideways", SMALL, "# a comment", "", "frobnicate m=1"]
+    path.write_text("\n".join(lines))
+    done = bad(1, "plan", "--file", str(path))
+    assert titles(done.out) == [SMALL]
+    named = re.findall(r"^octet plan: (.*?): column (\d+): ", done.err, re.MULTILINE)
+    assert named == [(f"{path}:1", str(len(SMALL) + 2)), (f"{path}:5", "1")]
+    shown = done.err.splitlines()
+    assert shown[1] == f"  {lines[0]}"
+    assert shown[2] == " " * (2 + len(SMALL) + 1) + "^"
+
+
+def test_file__of_nothing_prints_nothing() -> None:
+    assert good("plan", "--file", "-", stdin="").out == ""
+    assert good("plan", "--file", "-", stdin="\n# nothing\n").out == ""
+
+
+def test_file__may_hold_lines_of_any_length() -> None:
+    text = SMALL.replace(" ", " " * 50_000)
+    out = good("plan", "--file", "-", stdin=text).out
+    assert kinds(out) == ["forward", "backward"]
+
+
+def test_file__line_with_a_zero_byte_is_refused() -> None:
+    done = bad(1, "plan", "--file", "-", stdin=f"{SMALL}\n{SMALL}\0 bias\n")
+    assert "octet plan: stdin:2: " in done.err
+    assert titles(done.out) == [SMALL]
+
+
+def test_file__that_cannot_be_read_says_which_and_why(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    done = bad(1, "plan", "--file", str(missing))
+    assert done.err == f"octet plan: cannot open {missing}: No such file or directory\n"
+    done = bad(1, "plan", "--file", str(tmp_path))
+    assert done.err == f"octet plan: cannot read {tmp_path}: Is a directory\n"
