@@ -1,0 +1,91 @@
+"""What the libraries export, what they import, and that they keep no state."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from tree import CC, HEADER, PARTS, SHARED_LIBRARY, STATIC_LIBRARY, need, run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF symbol tables")
+
+# The library never allocates, ends the process, prints, or touches the locale.
+FORBIDDEN = re.compile(
+    r"malloc|calloc|realloc|reallocarray|free|aligned_alloc|posix_memalign|strn?dup|v?asprintf"
+    r"|abort|_?_?exit|_Exit|quick_exit|raise|__assert_fail"
+    r"|v?d?f?w?printf|f?put[cs]|putchar|fwrite|write|perror|std(out|err)"
+    r"|setlocale|newlocale|uselocale"
+)
+
+# Process-wide variables that are set once. Each needs a reason in the file that has it.
+WRITABLE: set[str] = set()
+
+
+def exported_by_header() -> set[str]:
+    shown = [part for part in PARTS if f'"octet/{part.name}"' in HEADER.read_text()]
+    text = re.sub(r"/\*.*?\*/", "", "".join(p.read_text() for p in shown), flags=re.DOTALL)
+    return set(re.findall(r"^OCTET_API\b[^;(]*?\b(octet_\w+)\s*\(", text, re.MULTILINE))
+
+
+def symbols(library: Path, *flags: str) -> list[tuple[str, str]]:
+    """(name, section) of the symbols that nm lists; the section is *UND* for an import."""
+    lines = run([need("nm"), "-fsysv", *flags, library]).splitlines()
+    rows = [line.split("|") for line in lines]
+    return [(row[0].strip().split("@")[0], row[6].strip()) for row in rows if len(row) == 7]
+
+
+def forbidden_imports(library: Path) -> set[str]:
+    """Imports that FORBIDDEN names, seen through glibc's __<name>_chk."""
+    imports = {name for name, _ in symbols(library, "--undefined-only")}
+    return {n for n in imports if FORBIDDEN.fullmatch(re.sub(r"^__(\w+)_chk$", r"\1", n))}
+
+
+def writable_data(library: Path) -> set[str]:
+    """Named objects in writable sections; .data.rel.ro is constant once loaded."""
+    section = re.compile(r"\.(data|bss|tdata|tbss)(?!\.rel\.ro)|\*COM\*")
+    defined = symbols(library, "--defined-only")
+    return {name for name, where in defined if section.match(where) and name != where}
+
+
+def test_symbols__shared_library_exports_exactly_the_header() -> None:
+    exported = {name for name, _ in symbols(SHARED_LIBRARY, "-D", "--defined-only")}
+    assert len(exported_by_header()) > 40
+    assert exported == exported_by_header()
+
+
+def test_symbols__static_library_defines_no_foreign_name() -> None:
+    defined = {name for name, _ in symbols(STATIC_LIBRARY, "-g", "--defined-only")}
+    assert {name for name in defined if not re.match(r"octet_|oct_", name)} == set()
+
+
+def test_symbols__nothing_allocates_prints_or_exits() -> None:
+    assert forbidden_imports(STATIC_LIBRARY) == set()
+
+
+def test_symbols__nothing_keeps_state() -> None:
+    assert writable_data(STATIC_LIBRARY) == WRITABLE
+
+
+PLANTED = """
+#include <stdio.h>
+#include <stdlib.h>
+int counter;
+static int calls = 1;
+static _Thread_local int per_thread;
+static const char *const names[] = {"a", "b"};
+const char *const *oct_planted(int n) {
+    char text[8];
+    void *p = malloc((size_t)(counter += n + calls++ + per_thread++));
+    printf("%d", snprintf(text, sizeof text, "%d", n));
+    free(p);
+    return names;
+}
+"""
+
+
+def test_symbols__planted_state_and_imports_are_caught(tmp_path: Path) -> None:
+    source, planted = tmp_path / "planted.c", tmp_path / "planted.o"
+    source.write_text(PLANTED)
+    run([*CC, "-std=c11", "-O0", "-fPIC", "-c", source, "-o", planted])
+    assert forbidden_imports(planted) == {"malloc", "printf", "free"}
+    assert writable_data(planted) == {"counter", "calls", "per_thread"}
