@@ -10,14 +10,10 @@ typedef struct grads {
     oct_operand col; /* for wgrad */
 } grads;
 
-static bool gathers_grad(const oct_builder *b) {
-    return b->facts.sequence && b->facts.parallel == OCTET_PARALLEL_ROW;
-}
-
 /* Nothing is quantized: one tensor of numbers serves both products. */
 static grads plain_grads(oct_builder *b, uint8_t dy, bool delays) {
     octet_place place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
-    bool gathers = gathers_grad(b);
+    bool gathers = oct_gathers_grad(b);
     uint8_t values = oct_values(b, dy, b->facts.dtype, gathers ? OCTET_PLACE_EXCHANGE : place);
     if (gathers) {
         values = oct_gather_values(b, values, place);
@@ -49,7 +45,7 @@ static grads gathered_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool
                  (!col || (given.columnwise && given.hadamard == oct_wgrad_hadamard(b)));
     uint8_t local = dy;
     q = ready ? given : q;
-    bool once = q.scheme == OCTET_FP8_TENSOR || q.scheme == OCTET_FP8_DELAYED;
+    bool once = oct_quantizer_one_scale(&q);
     if (!ready) {
         oct_quantizing how =
             oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || once, col && !once);
@@ -92,12 +88,13 @@ static grads grad_operands(oct_builder *b, const octet_linear_args *args, uint8_
     if (!f->quantized_back || (!oct_quantizer_is(role) && !given)) {
         return plain_grads(b, dy, delays);
     }
-    if (gathers_grad(b) && args->gather == OCTET_GATHER_QUANTIZED && oct_quantizer_is(role)) {
+    if (oct_gathers_grad(b) && args->gather == OCTET_GATHER_QUANTIZED &&
+        oct_quantizer_is(role)) {
         grads made = gathered_grads(b, dy, f->dgrad, f->wgrad, delays);
         made.col = col_now ? turned_col(b, made.col) : made.col;
         return made;
     }
-    if (gathers_grad(b)) {
+    if (oct_gathers_grad(b)) {
         uint8_t values = oct_values(b, dy, f->dtype, OCTET_PLACE_EXCHANGE);
         bool keep_values = delays && !oct_quantizer_is(role);
         dy = oct_gather_values(b, values, keep_values ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);

@@ -8,24 +8,20 @@
 /* What stays of the input for wgrad: nothing, the argument itself, or a direction of bytes. */
 typedef enum keeping { KEEP_NOTHING, KEEP_GIVEN, KEEP_ROW, KEEP_COL } keeping;
 
-static bool gathers_input(const oct_builder *b) {
-    return b->facts.sequence && b->facts.parallel == OCTET_PARALLEL_COLUMN;
-}
-
 static keeping input_keeping(const oct_builder *b, const octet_linear_args *args) {
     const oct_facts *f = &b->facts;
     const octet_quantizer *q = &f->role[OCTET_INPUT];
-    bool one_scale = q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED;
     if (!f->wgrad) {
         return KEEP_NOTHING;
     }
     if (oct_quantizer_is(&args->input.quantizer) || !oct_quantizer_is(q) ||
         args->recipe.override_ == OCTET_OVERRIDE_HIGH_PRECISION || args->save_original_input ||
-        (gathers_input(b) && args->gather == OCTET_GATHER_HIGH_PRECISION)) {
+        (oct_gathers_input(b) && args->gather == OCTET_GATHER_HIGH_PRECISION)) {
         return KEEP_GIVEN;
     }
     bool rowwise = args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED ||
-                   oct_reads_across(b, q) || (gathers_input(b) && one_scale);
+                   oct_reads_across(b, q) ||
+                   (oct_gathers_input(b) && oct_quantizer_one_scale(q));
     return rowwise ? KEEP_ROW : KEEP_COL;
 }
 
@@ -50,8 +46,8 @@ static void keep_scale(oct_builder *b, const octet_linear_args *args, octet_role
 static bool quantizes_input_again(const oct_builder *b, const octet_linear_args *args,
                                   uint8_t given) {
     oct_way way = oct_way_to(b, given, OCTET_USE_COL, oct_wgrad_hadamard(b));
-    bool joined =
-        gathers_input(b) && (way != OCT_WAY_READ || oct_shares_scale(&args->input.quantizer));
+    bool joined = oct_gathers_input(b) && (way != OCT_WAY_READ || args->gather ||
+                                           oct_shares_scale(&args->input.quantizer));
     bool by_value = oct_tensor_is_plain(b, given) || way == OCT_WAY_QUANTIZE || joined;
     return b->facts.quantized_back ? by_value : oct_tensor_is_plain(b, given);
 }
@@ -120,14 +116,15 @@ static oct_operand gathered_input(oct_builder *b, const octet_linear_args *args,
 static oct_operand forward_input(oct_builder *b, const octet_linear_args *args, uint8_t x) {
     bool given = oct_quantizer_is(&args->input.quantizer);
     oct_quantizing how = input_quantizing(b, args);
-    if (b->facts.quantized && gathers_input(b) && (given || oct_quantizer_is(&how.quantizer))) {
+    if (b->facts.quantized && oct_gathers_input(b) &&
+        (given || oct_quantizer_is(&how.quantizer))) {
         return gathered_input(b, args, x);
     }
     if (!b->facts.quantized || (!given && !oct_quantizer_is(&how.quantizer))) {
-        octet_place place = gathers_input(b) ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK;
+        octet_place place = oct_gathers_input(b) ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK;
         uint8_t values = oct_values(b, x, b->facts.dtype, place);
         keep_input(b, args, x, x);
-        if (gathers_input(b)) {
+        if (oct_gathers_input(b)) {
             values = oct_gather_values(b, values, OCTET_PLACE_WORK);
         }
         return (oct_operand){values, OCTET_USE_VALUES};

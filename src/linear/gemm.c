@@ -6,7 +6,7 @@
 
 /* Per-tensor bytes multiply each other whoever chose their scales. */
 static uint8_t family(const octet_quantizer *q) {
-    return q->scheme == OCTET_FP8_DELAYED ? OCTET_FP8_TENSOR : q->scheme;
+    return oct_quantizer_one_scale(q) ? OCTET_FP8_TENSOR : q->scheme;
 }
 
 static bool native_pair(const oct_builder *b, const octet_quantizer *x,

@@ -37,8 +37,7 @@ uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *pr
 }
 
 bool oct_shares_scale(const octet_quantizer *q) {
-    return q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED ||
-           q->scheme == OCTET_NVFP4;
+    return oct_quantizer_one_scale(q) || q->scheme == OCTET_NVFP4;
 }
 
 /* A collective must see what it reads or writes; the workspace is nobody else's. */
@@ -195,17 +194,13 @@ uint8_t oct_transpose(oct_builder *b, uint8_t tensor, octet_use have) {
     return made;
 }
 
-static bool per_tensor(const octet_quantizer *q) {
-    return q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED;
-}
-
 bool oct_reads_across(const oct_builder *b, const octet_quantizer *q) {
     uint16_t arch = b->device.arch;
     bool any_layout =
         (arch >= 100 && arch < 120) || arch >= 130; /* FP8 tensor cores of these */
     return octet_quantizer_transposable(q) &&
            (b->device.kind == OCTET_CPU || !octet_scheme_native(q->scheme, &b->device) ||
-            (per_tensor(q) && any_layout));
+            (oct_quantizer_one_scale(q) && any_layout));
 }
 
 octet_quantizer oct_for_gemm(const oct_builder *b, octet_quantizer q) {

@@ -10,6 +10,15 @@ octet_status oct_plan_forward(octet_plan *plan, const octet_linear_args *args,
 octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_args *args,
                                octet_error *err);
 
+/* Sequence parallel: whether every rank needs all rows of the input, or of grad_output. */
+static inline bool oct_gathers_input(const oct_builder *b) {
+    return b->facts.sequence && b->facts.parallel == OCTET_PARALLEL_COLUMN;
+}
+
+static inline bool oct_gathers_grad(const oct_builder *b) {
+    return b->facts.sequence && b->facts.parallel == OCTET_PARALLEL_ROW;
+}
+
 /* The quantizer of a weight that forward makes, and whether a cache holds it. */
 octet_quantizer oct_weight_quantizer(const oct_builder *b, const octet_linear_args *args);
 bool oct_uses_cache(const oct_builder *b, const octet_linear_args *args);

@@ -230,6 +230,20 @@ static void write_head(oct_writer *w, const octet_plan *plan) {
     oct_write(w, "\n");
 }
 
+static void write_workspace(oct_writer *w, const octet_plan *plan) {
+    oct_write(w, "; workspace ");
+    write_bytes(w, plan->workspace_bytes);
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *buffer = &plan->buffers[i];
+        if (plan->tensors[buffer->tensor].name == OCTET_NAME_SCRATCH) {
+            oct_write(w, ", of it ");
+            write_bytes(w, buffer->bytes);
+            oct_write(w, " for the products' own use");
+        }
+    }
+    oct_write(w, "\n");
+}
+
 size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
     oct_writer writer = oct_writer_start(text, size);
     oct_writer *w = &writer;
@@ -255,9 +269,7 @@ size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
         write_bytes(w, plan->aliased_bytes);
         oct_write(w, " of the caller's alive");
     }
-    oct_write(w, "; workspace ");
-    write_bytes(w, plan->workspace_bytes);
-    oct_write(w, "\n");
+    write_workspace(w, plan);
     return writer.length;
 }
 

@@ -156,18 +156,27 @@ static void make_slots(oct_builder *b, uint8_t buffers[3], octet_plan_name name,
     }
 }
 
+/* A slot that the planner forgot would be read out of bounds. */
+static int known_slot(oct_builder *b, int slot) {
+    if (slot < 0 || slot >= b->slots) {
+        oct_build_fail(b, "the plan quantizes by delayed scaling without a slot for it");
+        return 0;
+    }
+    return slot;
+}
+
 uint8_t oct_scale_slot(oct_builder *b, int slot) {
     if (b->scale[0] == OCTET_ABSENT) {
         make_slots(b, b->scale, OCTET_NAME_SCALE, OCTET_PLACE_ARG);
     }
-    return b->scale[slot];
+    return b->scale[known_slot(b, slot)];
 }
 
 uint8_t oct_amax_slot(oct_builder *b, int slot) {
     if (b->amax[0] == OCTET_ABSENT) {
         make_slots(b, b->amax, OCTET_NAME_AMAX, OCTET_PLACE_OUT);
     }
-    return b->amax[slot];
+    return b->amax[known_slot(b, slot)];
 }
 
 uint8_t oct_random(oct_builder *b) {

@@ -4,10 +4,6 @@
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
-static bool gathers_input(const oct_builder *b) {
-    return b->facts.sequence && b->facts.parallel == OCTET_PARALLEL_COLUMN;
-}
-
 static oct_quantizing input_quantizing(const oct_builder *b) {
     oct_quantizing how =
         oct_quantizing_of(OCTET_FORM_QUANTIZED, &b->facts.role[OCTET_INPUT], false, true);
@@ -23,9 +19,9 @@ static oct_operand input_values(oct_builder *b, const octet_linear_args *args, u
     bool decoded = args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED && b->facts.quantized;
     bool plain = oct_tensor_is_plain(b, x);
     bool own_bytes = oct_tensor_at(b, x)->form == OCTET_FORM_QUANTIZED;
-    if (gathers_input(b) && own_bytes) {
+    if (oct_gathers_input(b) && own_bytes) {
         x = oct_gather_bytes(b, x, true, false, OCTET_PLACE_WORK);
-    } else if (gathers_input(b)) {
+    } else if (oct_gathers_input(b)) {
         x = oct_values(b, x, b->facts.dtype, OCTET_PLACE_EXCHANGE);
         x = oct_gather_values(b, x, OCTET_PLACE_WORK);
     }
@@ -54,8 +50,7 @@ static uint8_t gathered_input(oct_builder *b, const octet_linear_args *args, uin
         uint8_t values = oct_values(b, x, b->facts.dtype, OCTET_PLACE_EXCHANGE);
         return oct_gather_values(b, values, OCTET_PLACE_WORK);
     }
-    bool rowwise =
-        how.quantizer.scheme == OCTET_FP8_TENSOR || how.quantizer.scheme == OCTET_FP8_DELAYED;
+    bool rowwise = oct_quantizer_one_scale(&how.quantizer);
     how.quantizer.rowwise = rowwise;
     how.quantizer.columnwise = !rowwise;
     how.row_place = how.col_place = OCTET_PLACE_EXCHANGE;
@@ -72,7 +67,7 @@ static oct_operand wgrad_input(oct_builder *b, const octet_linear_args *args) {
     if (!b->facts.quantized_back || !bytes) {
         return input_values(b, args, x);
     }
-    if (gathers_input(b)) {
+    if (oct_gathers_input(b)) {
         x = gathered_input(b, args, x);
     }
     how.quantizer = oct_for_gemm(b, how.quantizer);

@@ -83,8 +83,8 @@ void oct_quantizer_set_block(octet_quantizer *quantizer, bool two_d) {
 
 bool octet_quantizer_transposable(const octet_quantizer *quantizer) {
     const octet_quantizer *q = quantizer;
-    bool whole = q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED;
-    return whole || (q->block_rows > 1 && !q->stochastic && !q->four_over_six);
+    return oct_quantizer_one_scale(q) ||
+           (q->block_rows > 1 && !q->stochastic && !q->four_over_six);
 }
 
 static octet_status check_choice(const octet_quantizer *q, octet_error *err) {

@@ -23,4 +23,9 @@ static inline bool oct_quantizer_is(const octet_quantizer *quantizer) {
     return quantizer->scheme != OCTET_SCHEME_NONE;
 }
 
+/* One scale for the whole tensor, whoever chooses it. */
+static inline bool oct_quantizer_one_scale(const octet_quantizer *quantizer) {
+    return quantizer->scheme == OCTET_FP8_TENSOR || quantizer->scheme == OCTET_FP8_DELAYED;
+}
+
 #endif

@@ -127,7 +127,8 @@ static inline int check_operand_scheme(const check_case *at, int name) {
     if (backward && at->args->recipe.override_ != OCTET_OVERRIDE_NONE) {
         return OCTET_SCHEME_NONE;
     }
-    return given->scheme ? OCTET_SCHEMES : at->wants.role[check_role(name)].scheme;
+    octet_role role = check_role(name);
+    return given->scheme || role == OCTET_ROLES ? OCTET_SCHEMES : at->wants.role[role].scheme;
 }
 
 static inline void check_operand_of(const check_case *at, int index, int tensor) {
