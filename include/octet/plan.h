@@ -174,7 +174,7 @@ typedef struct octet_step {
 typedef struct octet_plan {
     uint32_t size;
     uint8_t kind;   /* octet_plan_kind */
-    uint8_t phases; /* compute phases: 1 + the groups of collectives between them */
+    uint8_t phases; /* of steps; collectives after the last step begin no new one */
     uint8_t arg_count;
     uint8_t out_count;
     uint8_t exchange_count;
@@ -189,7 +189,7 @@ typedef struct octet_plan {
     octet_device device;
     octet_extents extents; /* m: the rows of this rank's input */
     int64_t saved_bytes;   /* the block to keep until the next plan of the chain has run */
-    int64_t aliased_bytes; /* arguments and outputs that must stay alive besides */
+    int64_t aliased_bytes; /* the caller's, or kept before, that must stay alive besides */
     int64_t workspace_bytes;
     octet_port args[OCTET_PLAN_ARGS];
     octet_port outs[OCTET_PLAN_OUTS];

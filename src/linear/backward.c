@@ -58,14 +58,17 @@ static grads gathered_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool
     }
     octet_place kept = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}};
+    oct_joining rows = {OCTET_ABSENT, OCTET_ABSENT}, cols = rows;
     if (row || once) {
-        made.row.tensor =
-            oct_gather_bytes(b, local, true, false, once ? kept : OCTET_PLACE_WORK);
+        rows = oct_gather_start(b, local, OCTET_USE_ROW, once ? kept : OCTET_PLACE_WORK);
     }
+    if (col && !once) {
+        cols = oct_gather_start(b, local, OCTET_USE_COL, kept);
+    }
+    made.row.tensor = oct_gather_finish(b, rows);
+    made.col.tensor = oct_gather_finish(b, cols);
     if (col && once) {
         made.col = made.row;
-    } else if (col) {
-        made.col.tensor = oct_gather_bytes(b, local, false, true, kept);
     }
     return made;
 }

@@ -44,48 +44,60 @@ static joining joining_of(const octet_buffer *row) {
     return !per_rank ? SAME : rows_first && unpadded ? CONCATENATED : REARRANGED;
 }
 
-uint8_t oct_gather_bytes(oct_builder *b, uint8_t tensor, bool row, bool col,
-                         octet_place place) {
+/* One part of the whole: its buffer, and the collective that brings it or its shards. */
+static void gather_part(oct_builder *b, oct_joining *made, uint8_t tensor,
+                        const octet_buffer *row, octet_place place) {
+    octet_plan_tensor from = *oct_tensor_at(b, tensor);
+    joining how = joining_of(row);
+    if (how == SAME) {
+        oct_share(b, made->whole, tensor, 1u << row->part);
+        if (place == OCTET_PLACE_SAVED) { /* the whole is kept, the shard is not */
+            b->plan->buffers[from.buffers[row->part]].tensor = made->whole;
+        }
+        return;
+    }
+    uint8_t to = made->whole;
+    bool seen = how == CONCATENATED && place == OCTET_PLACE_WORK;
+    oct_place_row(b, to, row, seen ? OCTET_PLACE_EXCHANGE : place);
+    if (how == REARRANGED && made->stacked == OCTET_ABSENT) {
+        made->stacked = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_STACKED,
+                                   from.dtype, &oct_tensor_at(b, to)->quantizer);
+        oct_tensor_shape(b, made->stacked, from.rows, from.cols);
+    }
+    if (how == REARRANGED) {
+        to = made->stacked;
+        oct_place_row(b, to, row, OCTET_PLACE_EXCHANGE);
+    }
+    oct_collective(b, OCTET_ALL_GATHER, from.buffers[row->part],
+                   oct_tensor_at(b, to)->buffers[row->part]);
+}
+
+oct_joining oct_gather_start(oct_builder *b, uint8_t tensor, octet_use use, octet_place place) {
     octet_plan_tensor from = *oct_tensor_at(b, tensor);
     octet_quantizer q = from.quantizer;
-    q.rowwise = row;
-    q.columnwise = col;
-    octet_place gathered = place == OCTET_PLACE_WORK ? OCTET_PLACE_EXCHANGE : place;
+    q.rowwise = use == OCTET_USE_ROW;
+    q.columnwise = use == OCTET_USE_COL;
     octet_layout layout;
     oct_layout_fill(&layout, &q);
-    uint8_t whole =
-        oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_GATHERED, from.dtype, &q);
-    oct_tensor_shape(b, whole, times_ranks(from.rows, b), from.cols);
-    uint8_t stacked = OCTET_ABSENT;
+    oct_joining made = {OCTET_ABSENT, OCTET_ABSENT};
+    made.whole = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_GATHERED, from.dtype, &q);
+    oct_tensor_shape(b, made.whole, times_ranks(from.rows, b), from.cols);
     for (int i = 0; i < layout.count; i++) {
-        uint32_t part = 1u << layout.buffers[i].part;
-        joining how = joining_of(&layout.buffers[i]);
-        uint8_t to = whole;
-        if (how == SAME) {
-            oct_share(b, whole, tensor, part);
-            if (place == OCTET_PLACE_SAVED) { /* the whole is kept, the shard is not */
-                b->plan->buffers[from.buffers[layout.buffers[i].part]].tensor = whole;
-            }
-            continue;
-        }
-        oct_place(b, whole, part, how == CONCATENATED ? gathered : place);
-        if (how == REARRANGED) {
-            if (stacked == OCTET_ABSENT) {
-                stacked = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_STACKED,
-                                     from.dtype, &q);
-                oct_tensor_shape(b, stacked, from.rows, from.cols);
-            }
-            oct_place(b, stacked, part, OCTET_PLACE_EXCHANGE);
-            to = stacked;
-        }
-        oct_collective(b, OCTET_ALL_GATHER, from.buffers[layout.buffers[i].part],
-                       oct_tensor_at(b, to)->buffers[layout.buffers[i].part]);
+        gather_part(b, &made, tensor, &layout.buffers[i], place);
     }
-    if (stacked != OCTET_ABSENT) {
+    return made;
+}
+
+uint8_t oct_gather_finish(oct_builder *b, oct_joining joining) {
+    if (joining.stacked != OCTET_ABSENT) {
         octet_step *step = oct_step(b, OCTET_OP_ASSEMBLE);
-        step->a = stacked;
-        step->dst = whole;
+        step->a = joining.stacked;
+        step->dst = joining.whole;
         oct_step_done(b, step);
     }
-    return whole;
+    return joining.whole;
+}
+
+uint8_t oct_gather_bytes(oct_builder *b, uint8_t tensor, octet_use use, octet_place place) {
+    return oct_gather_finish(b, oct_gather_start(b, tensor, use, place));
 }

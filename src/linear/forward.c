@@ -91,7 +91,7 @@ static oct_operand gathered_input(oct_builder *b, const octet_linear_args *args,
     if (args->gather == OCTET_GATHER_HIGH_PRECISION || !oct_quantizer_is(&how.quantizer)) {
         if (ready && !args->gather) {
             keep_input(b, args, x, x);
-            return (oct_operand){oct_gather_bytes(b, x, true, false, OCTET_PLACE_WORK),
+            return (oct_operand){oct_gather_bytes(b, x, OCTET_USE_ROW, OCTET_PLACE_WORK),
                                  OCTET_USE_ROW};
         }
         uint8_t values = oct_values(b, x, b->facts.dtype, OCTET_PLACE_EXCHANGE);
@@ -109,7 +109,7 @@ static oct_operand gathered_input(oct_builder *b, const octet_linear_args *args,
         local = oct_quantize(b, values, &how);
     }
     keep_input(b, args, x, local);
-    return (oct_operand){oct_gather_bytes(b, local, true, false, OCTET_PLACE_WORK),
+    return (oct_operand){oct_gather_bytes(b, local, OCTET_USE_ROW, OCTET_PLACE_WORK),
                          OCTET_USE_ROW};
 }
 

@@ -51,7 +51,15 @@ oct_operand oct_direction(oct_builder *b, uint8_t tensor, octet_use want,
 void oct_collective(oct_builder *b, octet_collective kind, uint8_t from, uint8_t to);
 /* Every rank's rows. The shards must be where a collective can read them. */
 uint8_t oct_gather_values(oct_builder *b, uint8_t tensor, octet_place place);
-uint8_t oct_gather_bytes(oct_builder *b, uint8_t tensor, bool row, bool col, octet_place place);
+uint8_t oct_gather_bytes(oct_builder *b, uint8_t tensor, octet_use use, octet_place place);
+/* The same in two steps, so that several gathers can share a phase: first all collectives, then
+ * what has to be rearranged. */
+typedef struct oct_joining {
+    uint8_t whole;
+    uint8_t stacked; /* OCTET_ABSENT: nothing is left to rearrange */
+} oct_joining;
+oct_joining oct_gather_start(oct_builder *b, uint8_t tensor, octet_use use, octet_place place);
+uint8_t oct_gather_finish(oct_builder *b, oct_joining joining);
 /* Whether ranks must agree on a scale before their bytes can be joined. */
 bool oct_shares_scale(const octet_quantizer *q);
 

@@ -6,7 +6,7 @@
 #include "quant/quantizer.h"
 #include "quant/recipe.h"
 
-enum { NAME_COLUMN = 4, DTYPE_COLUMN = 38, SHAPE_COLUMN = 44, BYTES_COLUMN = 64 };
+enum { NAME_COLUMN = 4, DTYPE_COLUMN = 46, SHAPE_COLUMN = 52, BYTES_COLUMN = 70 };
 
 /* 1536 B, 64.0 KiB, 3.5 MiB. */
 static void write_bytes(oct_writer *w, int64_t bytes) {

@@ -20,7 +20,7 @@ static oct_operand input_values(oct_builder *b, const octet_linear_args *args, u
     bool plain = oct_tensor_is_plain(b, x);
     bool own_bytes = oct_tensor_at(b, x)->form == OCTET_FORM_QUANTIZED;
     if (oct_gathers_input(b) && own_bytes) {
-        x = oct_gather_bytes(b, x, true, false, OCTET_PLACE_WORK);
+        x = oct_gather_bytes(b, x, OCTET_USE_ROW, OCTET_PLACE_WORK);
     } else if (oct_gathers_input(b)) {
         x = oct_values(b, x, b->facts.dtype, OCTET_PLACE_EXCHANGE);
         x = oct_gather_values(b, x, OCTET_PLACE_WORK);
@@ -44,7 +44,8 @@ static uint8_t gathered_input(oct_builder *b, const octet_linear_args *args, uin
     bool own = kept->form == OCTET_FORM_QUANTIZED;
     bool ready = own || (columnwise && !oct_shares_scale(&q));
     if (!oct_tensor_is_plain(b, x) && ready && !(args->gather && !own)) {
-        return oct_gather_bytes(b, x, !columnwise, columnwise, OCTET_PLACE_WORK);
+        return oct_gather_bytes(b, x, columnwise ? OCTET_USE_COL : OCTET_USE_ROW,
+                                OCTET_PLACE_WORK);
     }
     if (args->gather == OCTET_GATHER_HIGH_PRECISION || !oct_quantizer_is(&how.quantizer)) {
         uint8_t values = oct_values(b, x, b->facts.dtype, OCTET_PLACE_EXCHANGE);
@@ -57,7 +58,8 @@ static uint8_t gathered_input(oct_builder *b, const octet_linear_args *args, uin
     how.reduce = true;
     uint8_t values = oct_values(b, x, oct_tensor_at(b, x)->dtype, OCTET_PLACE_WORK);
     uint8_t local = oct_quantize(b, values, &how);
-    return oct_gather_bytes(b, local, rowwise, !rowwise, OCTET_PLACE_WORK);
+    return oct_gather_bytes(b, local, rowwise ? OCTET_USE_ROW : OCTET_USE_COL,
+                            OCTET_PLACE_WORK);
 }
 
 static oct_operand wgrad_input(oct_builder *b, const octet_linear_args *args) {

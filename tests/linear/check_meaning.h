@@ -41,6 +41,13 @@ static inline const octet_proto *check_proto_of(const check_case *at, int name) 
                                             : NULL;
 }
 
+/* The quantizer that a tensor arrives with; scheme NONE where it is made here. */
+static inline const octet_quantizer *check_given(const check_case *at, int name) {
+    static const octet_quantizer none;
+    const octet_proto *proto = check_proto_of(at, name);
+    return proto ? &proto->quantizer : &none;
+}
+
 /* A port of a tensor as the caller knows it: one of its buffers. */
 static inline bool check_is_given(const octet_port *port, const octet_proto *proto) {
     octet_proto flat;

@@ -6,12 +6,6 @@
 
 /* ---- whose quantizer ------------------------------------------------------------------- */
 
-static inline const octet_quantizer *check_given(const check_case *at, int name) {
-    return name == OCTET_NAME_INPUT    ? &at->args->input.quantizer
-           : name == OCTET_NAME_WEIGHT ? &at->args->weight.quantizer
-                                       : &at->chain->args.grad_output.quantizer;
-}
-
 /* The recipe's, or for the direction that a quantized argument lacked, that argument's. */
 static inline void check_whose(const check_case *at, int index) {
     const octet_plan_tensor *dst = &at->plan->tensors[at->plan->steps[index].dst];

@@ -119,16 +119,13 @@ static inline void check_own_amax(const check_case *at, int index) {
 
 /* The scheme that the recipe gives an operand; OCTET_SCHEMES where it was given quantized. */
 static inline int check_operand_scheme(const check_case *at, int name) {
-    const octet_quantizer *given = name == OCTET_NAME_INPUT ? &at->args->input.quantizer
-                                   : name == OCTET_NAME_WEIGHT
-                                       ? &at->args->weight.quantizer
-                                       : &at->chain->args.grad_output.quantizer;
     bool backward = at->plan->kind != OCTET_PLAN_LINEAR;
     if (backward && at->args->recipe.override_ != OCTET_OVERRIDE_NONE) {
         return OCTET_SCHEME_NONE;
     }
     octet_role role = check_role(name);
-    return given->scheme || role == OCTET_ROLES ? OCTET_SCHEMES : at->wants.role[role].scheme;
+    return role == OCTET_ROLES || check_given(at, name)->scheme ? OCTET_SCHEMES
+                                                                : at->wants.role[role].scheme;
 }
 
 static inline void check_operand_of(const check_case *at, int index, int tensor) {

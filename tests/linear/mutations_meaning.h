@@ -75,6 +75,24 @@ static inline bool claim_to_be_native(check_chain *chain) {
     return emulated;
 }
 
+static inline bool leave_scales_in_order(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    octet_plan_tensor *tensor = &fwd(chain)->tensors[step->a];
+    bool had = tensor->quantizer.swizzled && fwd(chain)->device.kind == OCTET_CUDA;
+    tensor->quantizer.swizzled = 0;
+    return had && step->native;
+}
+
+static inline bool lose_a_decoded_operand(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    bool had = step->a_copy != OCTET_ABSENT;
+    if (had) {
+        step->writes &= ~check_tensor_mask(fwd(chain), step->a_copy);
+    }
+    step->a_copy = OCTET_ABSENT;
+    return had;
+}
+
 /* ---- the arguments changed their mind -------------------------------------------------- */
 
 static inline bool ask_for_a_quantized_output(check_chain *chain) {
@@ -164,6 +182,18 @@ static inline bool ask_for_another_recipe(check_chain *chain) {
     return octet_recipe_make(&ask(chain)->recipe, kind, NULL) == OCTET_OK && quantizes;
 }
 
+static inline bool ask_for_a_plain_backward(check_chain *chain) {
+    bool quantized = chain->count > 1 && find_op(bwd(chain), OCTET_OP_QUANTIZE) >= 0 &&
+                     ask(chain)->recipe.kind != OCTET_RECIPE_DELAYED;
+    ask(chain)->recipe.override_ = OCTET_OVERRIDE_HIGH_PRECISION;
+    return quantized;
+}
+
+static inline bool ask_with_another_input(check_chain *chain) {
+    ask(chain)->input.dtype = OCTET_F32;
+    return fwd(chain)->args[0].name == OCTET_NAME_INPUT;
+}
+
 static inline bool add_the_bias_early(check_chain *chain) {
     int step = find_op(fwd(chain), OCTET_OP_ADD_BIAS);
     int sum = check_output_sum(fwd(chain));
@@ -186,6 +216,26 @@ static inline bool take_anothers_scale(check_chain *chain) {
             uint8_t scale = first->scale;
             first->scale = step->scale;
             step->scale = scale;
+            return true;
+        }
+        first = step;
+    }
+    return false;
+}
+
+/* Swaps what two quantizations without a scale are scaled by. */
+static inline bool take_anothers_amax(check_chain *chain) {
+    octet_step *first = NULL;
+    for (int i = 0; i < fwd(chain)->step_count; i++) {
+        octet_step *step = &fwd(chain)->steps[i];
+        if (step->op != OCTET_OP_QUANTIZE || step->scale != OCTET_ABSENT ||
+            step->amax == OCTET_ABSENT) {
+            continue;
+        }
+        if (first) {
+            uint8_t amax = first->amax;
+            first->amax = step->amax;
+            step->amax = amax;
             return true;
         }
         first = step;

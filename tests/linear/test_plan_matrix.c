@@ -3,7 +3,7 @@
 #include "matrix.h"
 #include "test.h"
 
-#define RANDOM_ROWS 20000
+#define RANDOM_ROWS 40000
 #define GATHER_ROWS 2000
 #define PAIR_TRIES 60 /* fillings of the other options before two levels count as exclusive */
 
