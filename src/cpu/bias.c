@@ -1,0 +1,114 @@
+/* bias.c - a bias added to every row, and its gradient: the sums of the columns. */
+#include "cpu/kernels.h"
+
+#define TILE_ROWS 16
+#define TILE_COLS 1024
+
+typedef struct bias_work {
+    const oct_matrix *dst, *source;
+    const void *bias;
+    octet_dtype bias_dtype;
+    oct_grid grid;
+} bias_work;
+
+static void add_task(void *arg, int64_t begin, int64_t end) {
+    const bias_work *work = arg;
+    const oct_kernels *kernels = oct_cpu_kernels();
+    float bias[TILE_COLS], row[TILE_COLS];
+    for (int64_t i = begin; i < end; i++) {
+        oct_rect rect = oct_grid_at(&work->grid, i);
+        oct_tile to = oct_tile_of(work->dst, &rect), from = oct_tile_of(work->source, &rect);
+        const void *first = oct_plain_at(work->bias, rect.col, work->bias_dtype);
+        kernels->widen(bias, first, rect.cols, work->bias_dtype);
+        for (int64_t r = 0; r < rect.rows; r++) {
+            kernels->widen(row, oct_tile_row(&from, r), rect.cols, from.dtype);
+            for (int64_t c = 0; c < rect.cols; c++) {
+                row[c] += bias[c];
+            }
+            kernels->narrow(oct_tile_row(&to, r), row, rect.cols, to.dtype);
+        }
+    }
+}
+
+/* The sum is an fp32 sum; it is rounded to dst's dtype. dst may be source. */
+void oct_cpu_add_bias(const oct_matrix *dst, const oct_matrix *source, const void *bias,
+                      octet_dtype bias_dtype, const oct_threads *threads) {
+    bias_work work = {dst, source, bias, bias_dtype, {0}};
+    work.grid = (oct_grid){source->rows, source->cols, TILE_ROWS, TILE_COLS};
+    oct_parallel(threads, oct_grid_count(&work.grid), add_task, &work);
+}
+
+/* ---- column sums ---------------------------------------------------------------------- */
+
+#define STRIP_COLS 256 /* of a task */
+#define LEAF_ROWS 128  /* summed row after row */
+#define LEVELS 16      /* leaves are joined in pairs, pairs in pairs, ... */
+
+/* sums[l] holds the sum of 2^l leaves while bit l of `leaves` is set; the last level takes
+ * whatever is more. */
+typedef struct sum_tree {
+    float sums[LEVELS][STRIP_COLS];
+    uint64_t leaves;
+} sum_tree;
+
+static void add_to(float *sum, const float *more, int64_t count) {
+    for (int64_t c = 0; c < count; c++) {
+        sum[c] += more[c];
+    }
+}
+
+/* A new leaf is carried upward like 1 added to a binary number; earlier rows come first. */
+static void put_leaf(sum_tree *tree, float *leaf, int64_t count) {
+    int level = 0;
+    while (level < LEVELS - 1 && tree->leaves >> level & 1) {
+        add_to(tree->sums[level], leaf, count);
+        memcpy(leaf, tree->sums[level], (size_t)count * sizeof *leaf);
+        level++;
+    }
+    if (level == LEVELS - 1 && tree->leaves >> level) {
+        add_to(tree->sums[level], leaf, count);
+    } else {
+        memcpy(tree->sums[level], leaf, (size_t)count * sizeof *leaf);
+    }
+    tree->leaves++;
+}
+
+/* What is left on the levels, from the smallest up. */
+static void total_of(float *out, const sum_tree *tree, int64_t count) {
+    memset(out, 0, (size_t)count * sizeof *out);
+    for (int level = 0; level < LEVELS; level++) {
+        uint64_t held = level == LEVELS - 1 ? tree->leaves >> level : tree->leaves >> level & 1;
+        if (held) {
+            add_to(out, tree->sums[level], count);
+        }
+    }
+}
+
+static void grad_task(void *arg, int64_t begin, int64_t end) {
+    const bias_work *work = arg;
+    const oct_kernels *kernels = oct_cpu_kernels();
+    sum_tree tree;
+    float leaf[STRIP_COLS];
+    for (int64_t i = begin; i < end; i++) {
+        int64_t rows = work->source->rows, col = i * STRIP_COLS;
+        oct_rect rect = {0, col, 0, oct_min(STRIP_COLS, work->source->cols - col)};
+        tree.leaves = 0;
+        for (rect.row = 0; rect.row < rows; rect.row += LEAF_ROWS) {
+            rect.rows = oct_min(LEAF_ROWS, rows - rect.row);
+            oct_tile tile = oct_tile_of(work->source, &rect);
+            kernels->sum_columns(leaf, &tile);
+            put_leaf(&tree, leaf, rect.cols);
+        }
+        total_of(leaf, &tree, rect.cols);
+        octet_dtype dtype = (octet_dtype)work->dst->dtype;
+        kernels->narrow(oct_plain_at(work->dst->parts[0], col, dtype), leaf, rect.cols, dtype);
+    }
+}
+
+/* The order of summation is fixed by the number of rows alone: leaves of 128 rows in order,
+ * joined as a binary tree. Every sum starts from +0. */
+void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source,
+                       const oct_threads *threads) {
+    bias_work work = {dst, source, NULL, OCTET_NONE, {0}};
+    oct_parallel(threads, oct_size_ceil_div(source->cols, STRIP_COLS), grad_task, &work);
+}

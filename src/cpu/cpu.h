@@ -1,0 +1,86 @@
+/* cpu.h - the CPU device: operations over plain memory.
+ *
+ * Every operation takes tensors as memory (nothing is allocated), divides its work through the
+ * caller's parallel_for, and gives the same bytes for every number of threads and every
+ * instruction set. Arguments are valid: the plan and octet_run have checked them. */
+#ifndef OCT_CPU_CPU_H
+#define OCT_CPU_CPU_H
+
+#include "octet.h"
+#include "octet/run.h"
+
+/* A matrix in memory: plain, or the buffers of a quantizer's layout by octet_part. */
+typedef struct oct_matrix {
+    octet_quantizer quantizer; /* scheme NONE: plain */
+    uint8_t dtype;             /* plain: F32, BF16 or F16; else what it stands for */
+    int64_t rows, cols;
+    int64_t stride;           /* plain: elements from one row to the next */
+    void *parts[OCTET_PARTS]; /* NULL where absent; a plain matrix is parts[0] */
+} oct_matrix;
+
+/* The caller's threads. parallel_for NULL: serial. */
+typedef struct oct_threads {
+    void (*parallel_for)(void *pool, int64_t count, octet_task task, void *arg);
+    void *pool;
+    int count; /* at least 1 */
+} oct_threads;
+
+/* Live state of one quantize: pointers that the quantizer's scheme does not use are NULL. */
+typedef struct oct_live {
+    const float *scale; /* delayed: the stored scale */
+    const float *amax;  /* current: the tensor's amax */
+    float *new_amax;    /* delayed: receives the amax; may be NULL */
+    uint64_t seed;      /* stochastic rounding */
+} oct_live;
+
+/* amax of a plain matrix into *out. */
+void oct_cpu_amax(float *out, const oct_matrix *source, const oct_threads *threads);
+/* NVFP4: the amax parts that dst has, from source: per tensor or per row and column, columnwise
+ * after the Hadamard transform where there is one. */
+void oct_cpu_amax_parts(const oct_matrix *dst, const oct_matrix *source,
+                        const oct_threads *threads);
+/* Every part of dst but the amaxes, padding zeroed. */
+void oct_cpu_quantize(const oct_matrix *dst, const oct_matrix *source, const oct_live *live,
+                      const oct_threads *threads);
+/* dst (plain) from the bytes of one direction. */
+void oct_cpu_dequantize(const oct_matrix *dst, const oct_matrix *source, octet_use use,
+                        const oct_threads *threads);
+/* dst (plain) = source (plain) in dst's dtype. */
+void oct_cpu_cast(const oct_matrix *dst, const oct_matrix *source, const oct_threads *threads);
+/* The other direction of a transposable quantizer's bytes, scales and amax. */
+void oct_cpu_transpose(const oct_matrix *dst, const oct_matrix *source, octet_use have,
+                       const oct_threads *threads);
+/* dst's scale of that direction = source's, in tensor-core order; `back` undoes it. */
+void oct_cpu_swizzle(const oct_matrix *dst, const oct_matrix *source, octet_use use, bool back);
+/* dst's parts = `ranks` shards of source's layout, stacked in source's parts; parts that source
+ * lacks are left alone. source.rows is one shard's. */
+void oct_cpu_assemble(const oct_matrix *dst, const oct_matrix *source, int64_t ranks);
+/* dst = source + bias by column, rounded once. bias is F32, BF16 or F16. */
+void oct_cpu_add_bias(const oct_matrix *dst, const oct_matrix *source, const void *bias,
+                      octet_dtype bias_dtype, const oct_threads *threads);
+/* dst (1 x cols) = column sums of source in fp32, rounded once. */
+void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source,
+                       const oct_threads *threads);
+
+/* dst = a b (+ bias) (+ dst): fprop a(M,K) b(N,K); dgrad a(M,N) b(N,K); wgrad a(M,N) b(M,K). */
+typedef struct oct_cpu_gemm_call {
+    octet_gemm gemm;
+    oct_matrix dst, a, b;
+    octet_use a_use,
+        b_use;        /* rowwise bytes may be read across where the product runs along rows */
+    const void *bias; /* or NULL; (dst.cols) */
+    octet_dtype bias_dtype;
+    bool accumulate;
+    void *scratch; /* OCT_CPU_LANE_BYTES for each of `lanes`, 64-byte aligned */
+    int lanes;
+} oct_cpu_gemm_call;
+
+#define OCT_CPU_LANE_BYTES (9 << 18)
+
+void oct_cpu_gemm(const oct_cpu_gemm_call *call, const oct_threads *threads);
+
+/* Which instruction set's kernels run: "avx512bf16", "avx512", "avx2", "reference". Chosen
+ * once; OCTET_CPU names a lower one for tests. */
+const char *oct_cpu_name(void);
+
+#endif

@@ -1,0 +1,107 @@
+/* gemm.c - one product over any mix of plain and quantized operands. */
+#include "cpu/gemm.h"
+
+#include <string.h>
+
+/* By oct_isa. */
+static const oct_gemm_kernels *const kernels[] = {
+    [OCT_ISA_REFERENCE] = &oct_gemm_reference,
+#if OCT_X86
+    [OCT_ISA_AVX2] = &oct_gemm_avx2,
+    [OCT_ISA_AVX512] = &oct_gemm_avx512,
+    [OCT_ISA_AVX512BF16] = &oct_gemm_avx512bf16,
+#endif
+};
+
+static double power_of_two(int exponent) {
+    uint64_t bits = (uint64_t)(1023 + exponent) << 52;
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* factor as scale[0] * scale[1]: half of its exponent goes into a power of two, so that neither
+ * leaves fp32's range before the result does. */
+static void split_factor(float scale[2], double factor) {
+    uint64_t bits;
+    memcpy(&bits, &factor, sizeof bits);
+    int field = (int)(bits >> 52 & 0x7ff);
+    int half = field == 0 || field == 0x7ff ? 0 : (field - 1023) / 2;
+    half = half < -126 ? -126 : half > 126 ? 126 : half;
+    scale[0] = (float)(factor * power_of_two(-half));
+    scale[1] = (float)power_of_two(half);
+}
+
+/* The transform keeps 16 outputs of every group of rows, so the product runs over them all. */
+static void extend_transformed(oct_gemm_job *job) {
+    const oct_cpu_gemm_call *call = job->call;
+    bool both = call->a.quantizer.hadamard && call->a_use == OCTET_USE_COL &&
+                call->b.quantizer.hadamard && call->b_use == OCTET_USE_COL;
+    if (both && call->gemm == OCTET_WGRAD) {
+        job->a.depth = job->b.depth = oct_round_up(job->a.depth, 16);
+    }
+}
+
+static oct_finish finish_of(const oct_gemm_job *job) {
+    const oct_matrix *dst = &job->call->dst;
+    oct_finish finish = {
+        .dst = dst->parts[OCTET_PART_VALUES],
+        .stride = dst->stride,
+        .dtype = (octet_dtype)dst->dtype,
+        .accumulate = job->call->accumulate,
+        .factor = job->a.factor * job->b.factor,
+        .row_factors = job->a.factors,
+        .col_factors = job->b.factors,
+    };
+    split_factor(finish.scale, finish.factor);
+    return finish;
+}
+
+static bool is_thin(const oct_gemm_job *job) {
+    return job->a.outer <= OCT_GEMM_THIN && !job->a.across && !job->b.across;
+}
+
+/* Each lane takes the next tile until there is none. */
+static void run_lanes(void *arg, int64_t begin, int64_t end) {
+    oct_gemm_job *job = arg;
+    bool thin = is_thin(job);
+    int64_t count = oct_grid_count(&job->grid);
+    for (int64_t lane = begin; lane < end; lane++) {
+        char *scratch = (char *)job->call->scratch + lane * OCT_CPU_LANE_BYTES;
+        int64_t index;
+        while ((index = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) <
+               count) {
+            oct_rect tile = oct_grid_at(&job->grid, index);
+            (thin ? oct_gemm_tile_thin : oct_gemm_tile)(job, &tile, scratch);
+        }
+    }
+}
+
+void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
+                  const oct_threads *threads) {
+    oct_gemm_job job = {
+        .kernels = with,
+        .call = call,
+        .a = oct_view_make(&call->a, call->a_use, call->gemm == OCTET_WGRAD),
+        .b = oct_view_make(&call->b, call->b_use, call->gemm != OCTET_FPROP),
+    };
+    if (job.a.outer == 0 || job.b.outer == 0) {
+        return;
+    }
+    extend_transformed(&job);
+    bool thin = is_thin(&job);
+    /* Thin products look at b's scales as they come to them. */
+    job.bf16 = with->tile_bf16 && oct_view_fits_bf16(&job.a) &&
+               ((thin && job.b.scale) || oct_view_fits_bf16(&job.b));
+    job.finish = finish_of(&job);
+    (thin ? oct_gemm_cut_thin : oct_gemm_cut)(&job);
+    oct_parallel(threads, call->lanes, run_lanes, &job);
+}
+
+const oct_gemm_kernels *oct_gemm_kernels_of(oct_isa isa) {
+    return kernels[isa];
+}
+
+void oct_cpu_gemm(const oct_cpu_gemm_call *call, const oct_threads *threads) {
+    oct_gemm_run(oct_gemm_kernels_of(oct_cpu_isa()), call, threads);
+}

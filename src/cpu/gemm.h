@@ -1,0 +1,107 @@
+/* gemm.h - what an instruction set brings to the product, and how its driver calls it. */
+#ifndef OCT_CPU_GEMM_H
+#define OCT_CPU_GEMM_H
+
+#include "cpu/isa.h"
+#include "cpu/pack.h"
+
+/* Before a loop of constant length whose variables must stay in registers. */
+#if defined(__clang__)
+#define OCT_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__)
+#define OCT_UNROLL _Pragma("GCC unroll 32")
+#else
+#define OCT_UNROLL
+#endif
+
+#define OCT_GEMM_ROWS 4 /* rows of either operand in one call of a dot kernel */
+
+/* Everything between a sum and dst, one per product: dst = round(sum * factor + bias + dst). A
+ * factor is scale[0] * scale[1], two floats whose product may leave fp32's range; where an
+ * operand has a factor of its own per outer index, it is computed in double instead. */
+typedef struct oct_finish {
+    void *dst;
+    int64_t stride;
+    octet_dtype dtype;
+    bool accumulate;
+    float scale[2];
+    double factor;
+    const float *row_factors, *col_factors; /* by row and by column of dst, or NULL */
+} oct_finish;
+
+/* A rectangle of sums and its place in dst. */
+typedef struct oct_sums {
+    const float *at;
+    int64_t pitch;
+    int64_t row, col, rows, cols;
+    const float *bias; /* of these columns, as floats, or NULL */
+} oct_sums;
+
+/* sums[mr][nr] (+)= a panel times b panel over `steps` words; `fresh` starts from zero. */
+typedef struct oct_tile_call {
+    float *sums;
+    const uint32_t *a, *b;
+    int64_t steps;
+    bool fresh;
+} oct_tile_call;
+
+/* out[4 b rows][rows] = dot products of `rows` (1 to 4) rows of a with 4 rows of b. */
+typedef struct oct_dot_call {
+    float *out;
+    const void *a, *b;
+    int64_t a_pitch, b_pitch; /* bytes */
+    int64_t count;            /* elements, a multiple of 32 */
+    int rows;
+} oct_dot_call;
+
+typedef struct oct_gemm_kernels {
+    oct_packer packer;
+    int mr, mr_stride, nr; /* register tile; mr_stride: words of one step of an a panel */
+    int steps;             /* words of a panel along the product, at most; a multiple of 256 */
+    void (*tile_f32)(const oct_tile_call *call);
+    void (*tile_bf16)(const oct_tile_call *call); /* NULL where packer.bf16 is */
+    void (*dot_f32)(const oct_dot_call *call);
+    void (*dot_bf16)(const oct_dot_call *call);
+    void (*finish)(const oct_finish *finish, const oct_sums *sums);
+} oct_gemm_kernels;
+
+/* A product whose operands have been looked at, the same for every lane. */
+typedef struct oct_gemm_job {
+    const oct_gemm_kernels *kernels;
+    const oct_cpu_gemm_call *call;
+    oct_view a, b;
+    bool bf16;
+    oct_finish finish;
+    oct_grid grid; /* the tiles that lanes take */
+    int steps;     /* words of their panels along the product */
+    _Atomic int64_t next;
+} oct_gemm_job;
+
+extern const oct_gemm_kernels oct_gemm_reference;
+#if OCT_X86
+extern const oct_gemm_kernels oct_gemm_avx2, oct_gemm_avx512, oct_gemm_avx512bf16;
+#endif
+
+/* The fastest kernels that a machine with this instruction set runs. */
+const oct_gemm_kernels *oct_gemm_kernels_of(oct_isa isa);
+/* oct_cpu_gemm with given kernels. */
+void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
+                  const oct_threads *threads);
+
+/* The plain loops, which other instruction sets use for what they leave over. */
+void oct_finish_reference(const oct_finish *finish, const oct_sums *sums);
+
+/* The bias of columns [col, col + count) as floats into room; NULL without a bias. */
+const float *oct_gemm_bias(const oct_gemm_job *job, int64_t col, int64_t count, float *room);
+
+/* One tile of dst by one lane, in the memory of that lane. */
+void oct_gemm_tile(const oct_gemm_job *job, const oct_rect *tile, void *scratch);
+/* The same where dst has few rows: b is decoded row by row and not packed. */
+void oct_gemm_tile_thin(const oct_gemm_job *job, const oct_rect *tile, void *scratch);
+
+#define OCT_GEMM_THIN 16 /* rows of dst up to which a product is thin */
+/* How a product is cut: sets grid and, where there are panels, steps. */
+void oct_gemm_cut(oct_gemm_job *job);
+void oct_gemm_cut_thin(oct_gemm_job *job);
+
+#endif

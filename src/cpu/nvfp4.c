@@ -1,0 +1,275 @@
+/* nvfp4.c - blocks of 16 with one E4M3 scale under an fp32 amax. */
+#include "cpu/hadamard.h"
+#include "cpu/schemes.h"
+
+#define BLOCK 16
+#define SCALES 256             /* of a part, in either direction */
+#define CODES (BLOCK * SCALES) /* of the same */
+
+/* Where there are columns, a tile's line of codes grows by 64 bytes, a cache line. Where there
+ * are rows only, a task's tile is read along them, part by part. */
+#define TALL 128
+#define ROW_TILE_ROWS 16
+#define ROW_TILE_COLS 1024
+
+typedef struct nv_work {
+    const oct_quantize_call *call;
+    oct_grid grid;
+} nv_work;
+
+/* Some rows of the source, seen in one direction; x may be transformed. */
+typedef struct nv_part {
+    const oct_quantize_call *call;
+    octet_use use;
+    oct_rect rect;
+    oct_tile x;
+} nv_part;
+
+/* The scales of some lines of blocks. */
+typedef struct nv_scales {
+    uint8_t codes[SCALES];
+    float factors[SCALES];
+} nv_scales;
+
+static nv_part part_of(const oct_quantize_call *call, octet_use use, const oct_rect *rect) {
+    return (nv_part){call, use, *rect, oct_tile_of(call->source, rect)};
+}
+
+/* amaxes: `blocks` for each of `lines`, which share an amax or have their own. */
+static void scales_of(nv_scales *out, const nv_part *part, const uint32_t *amaxes,
+                      int64_t lines, int64_t blocks) {
+    const oct_quantize_call *call = part->call;
+    const octet_quantizer *q = &call->dst->quantizer;
+    const float *amax = call->dst->parts[oct_amax_part(part->use)];
+    int64_t first = part->use == OCTET_USE_ROW ? part->rect.row : part->rect.col;
+    if (!q->row_scaled) {
+        oct_nv_global global = oct_nv_global_of(*amax, oct_nv_aim(q));
+        call->kernels->nv_scales(out->codes, out->factors, amaxes, lines * blocks, &global);
+        return;
+    }
+    for (int64_t i = 0; i < lines; i++) {
+        oct_nv_global global = oct_nv_global_of(amax[first + i], oct_nv_aim(q));
+        call->kernels->nv_scales(out->codes + i * blocks, out->factors + i * blocks,
+                                 amaxes + i * blocks, blocks, &global);
+    }
+}
+
+/* ---- codes ----------------------------------------------------------------------------- */
+
+/* The random byte of each element, laid out as the codes are. Rowwise blocks follow each other
+ * along a row; columnwise ones run down the columns of 16 rows. */
+static void random_bytes(uint8_t *out, const nv_part *part) {
+    uint8_t lines[CODES];
+    const oct_quantize_call *call = part->call;
+    const oct_rect *rect = &part->rect;
+    oct_random which = {call->live->seed, 0, 1, part->use == OCTET_USE_COL};
+    if (part->use == OCTET_USE_ROW) {
+        for (int64_t r = 0; r < rect->rows; r++) {
+            which.first = (uint64_t)((rect->row + r) * call->row.blocks + rect->col / BLOCK);
+            call->kernels->random(lines, &which, oct_size_ceil_div(rect->cols, BLOCK));
+            memcpy(out + r * rect->cols, lines, (size_t)rect->cols);
+        }
+        return;
+    }
+    which.first = (uint64_t)(rect->col * call->col.blocks + rect->row / BLOCK);
+    which.step = (uint64_t)call->col.blocks;
+    call->kernels->random(lines, &which, rect->cols);
+    oct_bytes turned = {out, rect->cols}, x = {lines, BLOCK};
+    call->kernels->transpose(&turned, &x, rect->cols, BLOCK);
+}
+
+/* One code a byte, to nearest or by random bytes. */
+static void encode_part(uint8_t *codes, const nv_part *part, const oct_factors *by) {
+    const oct_kernels *kernels = part->call->kernels;
+    oct_bytes out = {codes, part->rect.cols};
+    if (part->call->dst->quantizer.stochastic) {
+        uint8_t bytes[CODES];
+        oct_bytes random = {bytes, part->rect.cols};
+        random_bytes(bytes, part);
+        kernels->encode_stochastic(&out, &part->x, by, &random);
+    } else {
+        kernels->encode(&out, &part->x, by, OCTET_E2M1);
+    }
+}
+
+static void store_rows(const oct_quantize_call *call, const oct_rect *rect,
+                       const uint8_t *codes) {
+    int64_t stride = oct_nv_line_bytes(call->dst, OCTET_USE_ROW);
+    uint8_t *data = call->dst->parts[OCTET_PART_ROW_DATA];
+    for (int64_t r = 0; r < rect->rows; r++) {
+        call->kernels->pack(data + (rect->row + r) * stride + rect->col / 2,
+                            codes + r * rect->cols, rect->cols);
+    }
+}
+
+/* Codes of up to 16 rows become up to 8 rows of pairs; a last row without a partner is paired
+ * with zeros. */
+static void pair_rows(uint8_t *pairs, const nv_part *part, const uint8_t *codes) {
+    static const uint8_t zeros[SCALES];
+    int64_t rows = part->x.rows, cols = part->rect.cols;
+    for (int64_t r = 0; r < rows; r += 2) {
+        const uint8_t *low = codes + r * cols;
+        part->call->kernels->pack_rows(pairs + r / 2 * cols, low,
+                                       r + 1 < rows ? low + cols : zeros, cols);
+    }
+}
+
+/* ---- a direction ----------------------------------------------------------------------- */
+
+static void quantize_rows(const void *work, const oct_rect *rect) {
+    const oct_quantize_call *call = work;
+    uint32_t amaxes[SCALES];
+    uint8_t codes[CODES];
+    nv_scales made;
+    nv_part part = part_of(call, OCTET_USE_ROW, rect);
+    int64_t across = oct_size_ceil_div(rect->cols, BLOCK);
+    call->kernels->absmax_blocks(amaxes, &part.x, BLOCK);
+    scales_of(&made, &part, amaxes, rect->rows, across);
+    for (int64_t r = 0; r < rect->rows; r++) {
+        oct_put_line(call->dst->parts[OCTET_PART_ROW_SCALE], &call->row,
+                     (int64_t[2]){rect->row + r, rect->col / BLOCK}, made.codes + r * across,
+                     across);
+    }
+    encode_part(codes, &part, &(oct_factors){made.factors, BLOCK, across});
+    store_rows(call, rect, codes);
+}
+
+/* Columnwise codes of a group of rows, as pairs. */
+static void quantize_columns(const nv_part *part, uint8_t *pairs) {
+    const oct_quantize_call *call = part->call;
+    const oct_rect *rect = &part->rect;
+    uint32_t amaxes[SCALES];
+    uint8_t codes[CODES];
+    nv_scales made;
+    call->kernels->absmax_columns(amaxes, &part->x);
+    scales_of(&made, part, amaxes, rect->cols, 1);
+    oct_put_lines(call->dst->parts[OCTET_PART_COL_SCALE], &call->col,
+                  (int64_t[2]){rect->col, rect->row / BLOCK}, made.codes, rect->cols);
+    encode_part(codes, part, &(oct_factors){made.factors, 1, 0});
+    pair_rows(pairs, part, codes);
+}
+
+static void quantize_transformed(nv_part part, uint8_t *pairs) {
+    float turned[OCT_HADAMARD_ROWS * SCALES];
+    uint32_t signs = oct_hadamard_signs(&part.call->dst->quantizer);
+    int64_t cols = part.rect.cols;
+    part.call->kernels->hadamard(turned, &part.x, signs);
+    part.x = (oct_tile){turned, cols, OCT_HADAMARD_ROWS, cols, OCTET_F32};
+    quantize_columns(&part, pairs);
+}
+
+/* ---- squares --------------------------------------------------------------------------- */
+
+/* One scale per 16 x 16, written to each of its lines in either direction. */
+static void store_square(const oct_quantize_call *call, const oct_rect *rect,
+                         const uint8_t *codes) {
+    uint8_t *row = call->dst->parts[OCTET_PART_ROW_SCALE];
+    uint8_t *col = call->dst->parts[OCTET_PART_COL_SCALE];
+    int64_t across = oct_size_ceil_div(rect->cols, BLOCK), first = rect->col / BLOCK;
+    for (int64_t r = 0; row && r < rect->rows; r++) {
+        oct_put_line(row, &call->row, (int64_t[2]){rect->row + r, first}, codes, across);
+    }
+    for (int64_t c = 0; col && c < rect->cols; c++) {
+        col[oct_scale_at(&call->col, rect->col + c, rect->row / BLOCK)] = codes[c / BLOCK];
+    }
+}
+
+/* Both directions share scales; their codes differ only by the random bytes they draw. */
+static void quantize_squares(nv_part part, uint8_t *pairs) {
+    const oct_quantize_call *call = part.call;
+    uint32_t columns[SCALES], amaxes[SCALES / BLOCK];
+    uint8_t codes[CODES];
+    nv_scales made;
+    bool row = call->dst->parts[OCTET_PART_ROW_DATA], col = pairs != NULL;
+    int64_t cols = part.rect.cols;
+    part.use = row ? OCTET_USE_ROW : OCTET_USE_COL;
+    call->kernels->absmax_columns(columns, &part.x);
+    call->kernels->absmax_blocks(amaxes, &(oct_tile){columns, cols, 1, cols, OCTET_F32}, BLOCK);
+    scales_of(&made, &part, amaxes, 1, oct_size_ceil_div(cols, BLOCK));
+    store_square(call, &part.rect, made.codes);
+    oct_factors by = {made.factors, BLOCK, 0};
+    encode_part(codes, &part, &by);
+    if (row) {
+        store_rows(call, &part.rect, codes);
+    }
+    if (row && col && call->dst->quantizer.stochastic) {
+        part.use = OCTET_USE_COL;
+        encode_part(codes, &part, &by);
+    }
+    if (col) {
+        pair_rows(pairs, &part, codes);
+    }
+}
+
+/* ---- tiles ----------------------------------------------------------------------------- */
+
+/* Both directions of up to 16 rows; columnwise codes as pairs. */
+static void quantize_group(const oct_quantize_call *call, const oct_rect *rect,
+                           uint8_t *pairs) {
+    const octet_quantizer *q = &call->dst->quantizer;
+    nv_part part = part_of(call, OCTET_USE_COL, rect);
+    if (oct_is_square(q)) {
+        quantize_squares(part, pairs);
+        return;
+    }
+    if (call->dst->parts[OCTET_PART_ROW_DATA]) {
+        quantize_rows(call, rect);
+    }
+    if (q->hadamard) {
+        quantize_transformed(part, pairs);
+    } else {
+        quantize_columns(&part, pairs);
+    }
+}
+
+/* Up to 128 rows, group by group; their pairs are then turned into lines. */
+static void quantize_tile(const oct_quantize_call *call, const oct_rect *rect) {
+    uint8_t pairs[TALL / 2 * SCALES];
+    uint8_t *data = call->dst->parts[OCTET_PART_COL_DATA];
+    int64_t stride = oct_nv_line_bytes(call->dst, OCTET_USE_COL);
+    int64_t bytes = oct_min(TALL / 2, stride - rect->row / 2);
+    oct_bytes out = {data ? data + rect->col * stride + rect->row / 2 : NULL, stride};
+    oct_expect_turned(call, &out, rect->cols, bytes);
+    for (int64_t r = 0; r < rect->rows; r += BLOCK) {
+        oct_rect group = {rect->row + r, rect->col, oct_min(BLOCK, rect->rows - r), rect->cols};
+        if (r + BLOCK < rect->rows) {
+            oct_rect next = {group.row + BLOCK, group.col,
+                             oct_min(BLOCK, rect->rows - r - BLOCK), group.cols};
+            oct_expect_source(call->source, &next);
+        }
+        quantize_group(call, &group, data ? pairs + r / 2 * rect->cols : NULL);
+    }
+    if (data) {
+        oct_turn(call, &out, &(oct_bytes){pairs, rect->cols}, bytes, rect->cols);
+    }
+}
+
+static void rows_task(void *arg, int64_t begin, int64_t end) {
+    const nv_work *work = arg;
+    const oct_parts rows = {1, ROW_TILE_COLS, quantize_rows, work->call->source};
+    for (int64_t i = begin; i < end; i++) {
+        oct_rect tile = oct_grid_at(&work->grid, i);
+        oct_each_part(&tile, &rows, work->call);
+    }
+}
+
+static void tiles_task(void *arg, int64_t begin, int64_t end) {
+    const nv_work *work = arg;
+    for (int64_t i = begin; i < end; i++) {
+        oct_rect tile = oct_grid_down(&work->grid, i);
+        quantize_tile(work->call, &tile);
+    }
+}
+
+void oct_quantize_nvfp4(const oct_quantize_call *call, const oct_threads *threads) {
+    const octet_quantizer *q = &call->dst->quantizer;
+    if (q->four_over_six) {
+        oct_quantize_four_over_six(call, threads);
+        return;
+    }
+    bool tiles = oct_is_square(q) || call->dst->parts[OCTET_PART_COL_DATA];
+    nv_work work = {.call = call};
+    work.grid = (oct_grid){call->source->rows, call->source->cols, tiles ? TALL : ROW_TILE_ROWS,
+                           tiles ? SCALES : ROW_TILE_COLS};
+    oct_parallel(threads, oct_grid_count(&work.grid), tiles ? tiles_task : rows_task, &work);
+}

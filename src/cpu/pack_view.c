@@ -1,0 +1,156 @@
+/* pack_view.c - where the elements and scales of an operand lie. */
+#include "cpu/pack.h"
+
+#include <string.h>
+
+#include "format/bits.h"
+
+static int shift_of(int64_t block) {
+    int shift = 0;
+    while ((int64_t)1 << shift < block) {
+        shift++;
+    }
+    return shift;
+}
+
+static void view_plain(oct_view *v, const oct_matrix *m) {
+    v->data = m->parts[OCTET_PART_VALUES];
+    v->format = (octet_dtype)m->dtype;
+    v->pitch = m->stride * (m->dtype == OCTET_F32 ? 4 : 2);
+}
+
+static void view_per_tensor(oct_view *v, const oct_matrix *m) {
+    v->factor = (double)*(const float *)m->parts[OCTET_PART_SCALE];
+}
+
+/* Square blocks: the scales of a block's first storage row serve all its rows. */
+static void view_blocks(oct_view *v, const oct_matrix *m, octet_use use) {
+    static const uint8_t formats[OCTET_SCHEMES] = {
+        [OCTET_FP8_BLOCK] = OCTET_F32, [OCTET_MXFP8] = OCTET_E8M0, [OCTET_NVFP4] = OCTET_E4M3};
+    const octet_quantizer *q = &m->quantizer;
+    v->scale = m->parts[oct_scale_part(use)];
+    v->scales = oct_scales_of(m, use);
+    v->scale_format = (octet_dtype)formats[q->scheme];
+    v->lines_down = q->scheme == OCTET_MXFP8 && use == OCTET_USE_COL;
+    v->shift = v->lines_down ? 0 : shift_of(q->block_cols);
+    v->row_run = v->lines_down ? q->block_cols : q->block_rows;
+    v->row_shift = shift_of(v->row_run);
+}
+
+/* An element is code times block scale times amax / (6 Emax); the last factor is left out. */
+static void view_nvfp4(oct_view *v, const oct_matrix *m, octet_use use) {
+    const float *amax = m->parts[oct_amax_part(use)];
+    v->pitch = oct_nv_line_bytes(m, use);
+    v->factor = 1.0 / (6.0 * (m->quantizer.max256 ? 256.0 : 448.0));
+    if (m->quantizer.row_scaled) {
+        v->factors = amax;
+    } else {
+        v->factor *= (double)*amax;
+    }
+}
+
+oct_view oct_view_make(const oct_matrix *m, octet_use use, bool by_rows) {
+    const octet_quantizer *q = &m->quantizer;
+    bool turned = use == OCTET_USE_COL && q->scheme != OCTET_MXFP8;
+    oct_view v = {.outer = by_rows ? m->cols : m->rows,
+                  .depth = by_rows ? m->rows : m->cols,
+                  .factor = 1.0,
+                  .row_run = 1,
+                  .across = by_rows != turned};
+    if (q->scheme == OCTET_SCHEME_NONE) {
+        view_plain(&v, m);
+        return v;
+    }
+    v.data = m->parts[oct_data_part(use)];
+    v.format = (octet_dtype)q->format;
+    v.pitch = turned ? m->rows : m->cols;
+    if (q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED) {
+        view_per_tensor(&v, m);
+        return v;
+    }
+    view_blocks(&v, m, use);
+    if (q->scheme == OCTET_NVFP4) {
+        view_nvfp4(&v, m, use);
+    }
+    return v;
+}
+
+/* Whether the exponent field of a scale keeps every code of the format a normal bf16: the least
+ * code is 2^-9 or 2^-16, the largest below 2^9 or 2^16. */
+static bool exponent_fits(const oct_view *v, uint32_t exponent) {
+    uint32_t reach = v->format == OCTET_E4M3 ? 9 : 16;
+    return exponent >= 1 + reach && exponent <= 255 - reach;
+}
+
+/* Whether the codes that one scale stands for are all zero. */
+static bool block_is_zero(const oct_view *v, int64_t row, int64_t block) {
+    int64_t rows = v->across ? v->depth : v->outer, cols = v->across ? v->outer : v->depth;
+    int64_t last_row = oct_min(row + v->row_run, rows);
+    int64_t last_col = oct_min((block + 1) << v->shift, cols);
+    uint32_t found = 0;
+    for (int64_t r = row; r < last_row; r++) {
+        for (int64_t c = block << v->shift; c < last_col; c++) {
+            found |= v->data[r * v->pitch + c] & 0x7fu;
+        }
+    }
+    return found == 0;
+}
+
+static bool scale_fits(const oct_view *v, int64_t row, int64_t block) {
+    int64_t at = oct_scale_index(v, row, block);
+    if (v->scale_format == OCTET_E8M0) {
+        uint32_t exponent = ((const uint8_t *)v->scale)[at];
+        return exponent_fits(v, exponent) || (exponent != 255 && block_is_zero(v, row, block));
+    }
+    uint32_t bits = oct_f32_bits(((const float *)v->scale)[at]);
+    return (bits & 0x007fffffu) == 0 && exponent_fits(v, bits >> 23);
+}
+
+/* Whether all of 32 codes of scales fit: the loop that finds that nothing is unusual. */
+static bool codes_fit(const oct_view *v, const uint8_t *codes) {
+    uint8_t reach = v->format == OCTET_E4M3 ? 9 : 16;
+    uint8_t least = (uint8_t)(1 + reach), width = (uint8_t)(254 - 2 * reach);
+    uint8_t bad[32];
+    for (int n = 0; n < 32; n++) {
+        bad[n] = (uint8_t)(codes[n] - least) > width;
+    }
+    uint64_t words[4];
+    memcpy(words, bad, sizeof words);
+    return (words[0] | words[1] | words[2] | words[3]) == 0;
+}
+
+bool oct_span_fits_bf16(const oct_view *view, const oct_span *span) {
+    int64_t step = view->lines_down ? view->scales.line_step : view->scales.block_step;
+    bool dense = view->scale_format == OCTET_E8M0 && !view->scales.tiles && step == 1;
+    int64_t row = span->row >> view->row_shift << view->row_shift;
+    int64_t block = span->from >> view->shift;
+    int64_t end = ((span->from + span->count - 1) >> view->shift) + 1;
+    const uint8_t *codes = view->scale;
+    while (block < end) {
+        bool whole = dense && end - block >= 32;
+        if (whole && codes_fit(view, codes + oct_scale_index(view, row, block))) {
+            block += 32;
+            continue;
+        }
+        for (int64_t last = whole ? block + 32 : end; block < last; block++) {
+            if (!scale_fits(view, row, block)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* E2M1 codes times E4M3 scales have 6 bits and lie within 2^-10 .. 2688, so they always fit. */
+bool oct_view_fits_bf16(const oct_view *view) {
+    if (!view->scale || view->format == OCTET_E2M1) {
+        return view->format != OCTET_F32 && view->format != OCTET_F16;
+    }
+    int64_t rows = view->across ? view->depth : view->outer;
+    int64_t cols = view->across ? view->outer : view->depth;
+    bool fits = true;
+    for (int64_t row = 0; fits && cols && row < rows; row += view->row_run) {
+        fits = oct_span_fits_bf16(view, &(oct_span){row, 0, cols});
+    }
+    return fits;
+}
