@@ -17,7 +17,6 @@ CTEST := $(dir $(CMAKE))ctest
 WHEEL := $(filter $(BIN)/cmake,$(CMAKE))
 
 C_FILES = $(shell find include src tests tools bench examples -name '*.[ch]' 2>/dev/null)
-BENCHES = $(basename $(notdir $(wildcard bench/*.c)))
 
 # $(call build,folder,target,cmake flags) configures, in silence unless it fails, and builds.
 build = $(CMAKE) -S . -B $1 -DOCTET_WERROR=$(WERROR) $3 >/dev/null \
@@ -37,7 +36,7 @@ suite = status=0; \
     exit $$status
 
 .NOTPARALLEL:
-.PHONY: help lib test test-all sanitize tsan format format-check bench install clean
+.PHONY: help lib test test-all sanitize tsan format format-check bench examples install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 20
@@ -69,9 +68,13 @@ format-check: $(TOOLS) ## fail where `make format` would change something
 	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 
-bench: $(WHEEL) ## build the benchmarks and run each
+bench: $(WHEEL) $(TOOLS) ## run the CPU benchmarks beside torch; writes bench/RESULTS.md
+	@$(call build,$(BUILD),all)
 	@$(call build,$(BUILD),bench)
-	@for name in $(BENCHES); do $(BUILD)/bench/$$name || exit 1; done
+	@$(BIN)/python bench/report.py --build $(BUILD)
+
+examples: $(WHEEL) ## build the example programs
+	@$(call build,$(BUILD),examples)
 
 install: lib ## into PREFIX (default /usr/local); DESTDIR is honoured
 	@$(CMAKE) --install $(BUILD) --prefix $(PREFIX)

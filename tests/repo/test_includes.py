@@ -15,7 +15,7 @@ ARROWS: dict[str, set[str]] = {
     "src/quant": {"cpu", "cuda", "format", "core"},
     "src/linear": {"quant", "cpu", "cuda", "format", "core"},
     "src/torch": set(),
-    "src/python": set(),
+    "src/python": {"torch"},
     "tools/octet": set(),
     "examples": set(),
 }
@@ -32,7 +32,7 @@ STANDARD = {
 # Foreign headers, and the only folder that may know them.
 FOREIGN = {
     re.compile(r"Python\.h|cpython/"): "src/python",
-    re.compile(r"torch/|ATen/|c10/"): "src/torch",
+    re.compile(r"torch/(csrc|headeronly)|ATen/|c10/"): "src/torch",
     re.compile(r"cuda|cublas|nvrtc|nvJitLink|nvml"): "src/cuda",
 }
 

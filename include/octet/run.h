@@ -1,0 +1,112 @@
+/* run.h - the plan on the caller's memory. */
+#ifndef OCTET_RUN_H
+#define OCTET_RUN_H
+
+#include "octet/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- run: the plan on the caller's memory ---------------------------------------------- */
+
+/* Does the items [begin, end) of some work. */
+typedef void (*octet_task)(void *arg, int64_t begin, int64_t end);
+
+/* Where and on which threads a plan runs. parallel_for must call task over disjoint ranges that
+ * cover [0, count), possibly at once, and return when all are done. NULL: serial. */
+typedef struct octet_exec {
+    uint32_t size;
+    uint32_t threads; /* workers that parallel_for may use at once; 0 counts as 1 */
+    void (*parallel_for)(void *pool, int64_t count, octet_task task, void *arg);
+    void *pool;
+    void *stream; /* CUDA */
+} octet_exec;
+
+#define OCTET_EXEC_INIT OCTET_SIZED(octet_exec)
+
+/* Of saved, kept and workspace, in bytes. The sizes that plans ask for are multiples of it. */
+#define OCTET_BLOCK_ALIGN 64
+
+/* The caller's memory for one run: by port, and the blocks. All of it stays the caller's. A
+ * port that no step of the phase uses, or of 0 bytes, may be NULL. Pointers to F32 data are
+ * 4-byte aligned, to 16-bit data 2, to I64 8. What is written overlaps nothing else. */
+typedef struct octet_memory {
+    uint32_t size;
+    uint32_t reserved;
+    const void *args[OCTET_PLAN_ARGS];    /* written only where the port is_mutable */
+    int64_t arg_strides[OCTET_PLAN_ARGS]; /* of plain matrices, in elements; 0: dense */
+    void *outs[OCTET_PLAN_OUTS];
+    void *exchanges[OCTET_PLAN_EXCHANGES];
+    void *saved;
+    int64_t saved_bytes;
+    const void *kept[2]; /* what forward (0) and backward (1) saved */
+    int64_t kept_bytes[2];
+    void *workspace;
+    int64_t workspace_bytes;
+} octet_memory;
+
+#define OCTET_MEMORY_INIT OCTET_SIZED(octet_memory)
+
+/* Runs a plan without collectives, or one phase of any plan; the caller does the collectives of
+ * phase p before it runs phase p + 1. Allocates nothing, locks nothing, keeps no state; calls
+ * with disjoint written memory may run at once. All checks come before the first write. */
+OCTET_API OCTET_CHECKED octet_status octet_run(const octet_plan *plan,
+                                               const octet_memory *memory,
+                                               const octet_exec *exec, octet_error *err);
+OCTET_API OCTET_CHECKED octet_status octet_run_phase(const octet_plan *plan, int phase,
+                                                     const octet_memory *memory,
+                                                     const octet_exec *exec, octet_error *err);
+
+/* One tensor by itself. Quantize: argument 0 is the tensor, outputs are its buffers in flatten
+ * order (delayed scaling: argument scale, output amax; stochastic rounding: argument random).
+ * Dequantize: arguments are the buffers, output 0 the tensor in proto's dtype. */
+OCTET_API OCTET_CHECKED octet_status octet_plan_quantize(octet_plan *out,
+                                                         const octet_proto *source,
+                                                         const octet_quantizer *quantizer,
+                                                         octet_error *err);
+OCTET_API OCTET_CHECKED octet_status octet_plan_dequantize(octet_plan *out,
+                                                           const octet_proto *quantized,
+                                                           octet_error *err);
+
+/* Delayed scaling's state for `slots` tensors: scale[slots], history[length][slots]. */
+typedef struct octet_delayed {
+    uint32_t size;
+    uint8_t format; /* octet_dtype: E4M3 or E5M2, whose maximum scales aim at */
+    uint8_t algo;   /* octet_amax_algo: MAX or MOST_RECENT */
+    uint8_t reserved[2];
+    int32_t margin;
+    uint32_t length;
+    int64_t slots;
+    float *scale;
+    float *history;
+} octet_delayed;
+
+#define OCTET_DELAYED_INIT OCTET_SIZED(octet_delayed)
+
+/* history[0] = max(history[0], amax), slot by slot; NaN amaxes are ignored. */
+OCTET_API OCTET_CHECKED octet_status octet_delayed_record(const octet_delayed *state,
+                                                          const float *amax, octet_error *err);
+/* Rolls the history and moves the scales. `reduced` replaces history[0] where it is not zero;
+ * it may be NULL. A slot without a new amax does not move. */
+OCTET_API OCTET_CHECKED octet_status octet_delayed_update(const octet_delayed *state,
+                                                          const float *reduced,
+                                                          octet_error *err);
+
+/* A small pool of threads for programs that have none; its parallel_for goes into octet_exec.
+ * Made and freed by the caller; one parallel_for at a time, never from inside a task. Without a
+ * pool, NULL, the caller does the work. octet_pool_create is the only call that allocates. */
+typedef struct octet_pool octet_pool;
+OCTET_API OCTET_CHECKED octet_status octet_pool_create(octet_pool **out, int threads,
+                                                       octet_error *err);
+OCTET_API void octet_pool_free(octet_pool *pool);
+OCTET_API void octet_pool_parallel_for(void *pool, int64_t count, octet_task task, void *arg);
+
+/* The instruction set whose kernels the CPU device runs: "avx512bf16", ..., "reference". */
+OCTET_API const char *octet_cpu_name(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

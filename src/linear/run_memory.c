@@ -1,0 +1,234 @@
+/* run_memory.c - the buffers of a plan in the caller's memory: found, and checked before use.
+ */
+#include "linear/run_memory.h"
+
+#include "core/fail.h"
+#include "core/size.h"
+#include "linear/names.h"
+
+/* A piece of memory that the caller hands over whole: a port's, or a block. */
+typedef struct region {
+    const octet_port *port; /* NULL: a block */
+    const void *at;
+    int64_t stride; /* elements from row to row of an argument; 0: dense */
+    int64_t given;  /* bytes that a block has */
+    int64_t need;   /* bytes that the plan uses */
+    int align;
+    bool is_used, is_written; /* by a step of the phase */
+} region;
+
+/* Regions by place: ports one after the other, then the blocks. */
+enum {
+    OUTS = OCTET_PLAN_ARGS,
+    EXCHANGES = OUTS + OCTET_PLAN_OUTS,
+    SAVED = EXCHANGES + OCTET_PLAN_EXCHANGES,
+    KEPT, /* by forward, and by backward */
+    WORK = KEPT + 2,
+    REGIONS
+};
+
+static int region_of(const octet_plan_buffer *buffer) {
+    static const int first[OCTET_PLACES] = {
+        [OCTET_PLACE_ARG] = 0,       [OCTET_PLACE_OUT] = OUTS,
+        [OCTET_PLACE_SAVED] = SAVED, [OCTET_PLACE_KEPT] = KEPT,
+        [OCTET_PLACE_WORK] = WORK,   [OCTET_PLACE_EXCHANGE] = EXCHANGES,
+    };
+    bool single = buffer->place == OCTET_PLACE_SAVED || buffer->place == OCTET_PLACE_WORK;
+    return first[buffer->place] + (single ? 0 : buffer->port);
+}
+
+static const void *region_start(const octet_memory *memory, int index) {
+    return index < OUTS        ? memory->args[index]
+           : index < EXCHANGES ? memory->outs[index - OUTS]
+           : index < SAVED     ? memory->exchanges[index - EXCHANGES]
+           : index == SAVED    ? memory->saved
+           : index < WORK      ? memory->kept[index - KEPT]
+                               : memory->workspace;
+}
+
+void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t buffer) {
+    if (buffer == OCTET_ABSENT || plan->buffers[buffer].bytes == 0) {
+        return NULL;
+    }
+    const octet_plan_buffer *b = &plan->buffers[buffer];
+    return (char *)region_start(memory, region_of(b)) + b->offset;
+}
+
+uint8_t oct_memory_scratch(const octet_plan *plan) {
+    for (uint8_t i = 0; i < plan->buffer_count; i++) {
+        if (plan->tensors[plan->buffers[i].tensor].name == OCTET_NAME_SCRATCH) {
+            return i;
+        }
+    }
+    return OCTET_ABSENT;
+}
+
+/* ---- what the phase uses --------------------------------------------------------------- */
+
+static void set_port(region *r, const octet_port *port, const void *at, int64_t stride) {
+    int bytes = octet_dtype_bits((octet_dtype)port->dtype) / 8;
+    *r =
+        (region){.port = port, .at = at, .stride = stride, .need = port->bytes, .align = bytes};
+}
+
+static void set_block(region *r, const void *at, int64_t given, int64_t need) {
+    *r = (region){.at = at, .given = given, .need = need, .align = OCTET_BLOCK_ALIGN};
+}
+
+/* The bytes of an earlier plan's block up to the last that this plan knows of. */
+static int64_t kept_bytes(const octet_plan *plan, int port) {
+    int64_t bytes = 0;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[i];
+        bool here = b->place == OCTET_PLACE_KEPT && b->port == port && b->bytes;
+        bytes = here && b->offset + b->bytes > bytes ? b->offset + b->bytes : bytes;
+    }
+    return bytes;
+}
+
+static void lay_out(region regions[REGIONS], const octet_plan *plan, const octet_memory *m) {
+    for (int i = 0; i < plan->arg_count; i++) {
+        set_port(&regions[i], &plan->args[i], m->args[i], m->arg_strides[i]);
+    }
+    for (int i = 0; i < plan->out_count; i++) {
+        set_port(&regions[OUTS + i], &plan->outs[i], m->outs[i], 0);
+    }
+    for (int i = 0; i < plan->exchange_count; i++) {
+        set_port(&regions[EXCHANGES + i], &plan->exchanges[i], m->exchanges[i], 0);
+    }
+    set_block(&regions[SAVED], m->saved, m->saved_bytes, plan->saved_bytes);
+    for (int i = 0; i < 2; i++) {
+        set_block(&regions[KEPT + i], m->kept[i], m->kept_bytes[i], kept_bytes(plan, i));
+    }
+    set_block(&regions[WORK], m->workspace, m->workspace_bytes, plan->workspace_bytes);
+}
+
+static void mark_used(region regions[REGIONS], const octet_plan *plan, int phase) {
+    uint64_t reads = 0, writes = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE) {
+            reads |= step->reads;
+            writes |= step->writes;
+            regions[WORK].is_written |= step->op == OCTET_OP_GEMM;
+        }
+    }
+    for (int i = 0; i < plan->buffer_count; i++) {
+        region *r = &regions[region_of(&plan->buffers[i])];
+        r->is_used |= ((reads | writes) >> i & 1) != 0;
+        r->is_written |= (writes >> i & 1) != 0;
+    }
+    regions[WORK].is_used |= regions[WORK].is_written;
+    for (int i = 0; i < REGIONS; i++) {
+        regions[i].is_used = regions[i].is_used && regions[i].need > 0;
+    }
+}
+
+/* ---- what may be wrong ----------------------------------------------------------------- */
+
+#define NAME_TEXT 96
+
+/* "argument 2 (weight.cached rowwise data)", "the workspace". */
+static const char *name_of(char text[NAME_TEXT], const region *r, int index) {
+    static const char *const blocks[] = {"saved", "kept[0]", "kept[1]", "workspace"};
+    oct_writer writer = oct_writer_start(text, NAME_TEXT);
+    if (!r->port) {
+        oct_write(&writer, blocks[index - SAVED]);
+        return text;
+    }
+    oct_write(&writer, index < OUTS        ? "argument "
+                       : index < EXCHANGES ? "output "
+                                           : "exchange ");
+    oct_write_i64(&writer, index < OUTS        ? index
+                           : index < EXCHANGES ? index - OUTS
+                                               : index - EXCHANGES);
+    oct_write(&writer, " (");
+    oct_write_part_name(&writer, r->port->name, r->port->form, r->port->part);
+    oct_write(&writer, ")");
+    return text;
+}
+
+/* Rows of a plain matrix may lie apart; then the region is as long as they reach. */
+static octet_status check_stride(region *r, const char *name, octet_error *err) {
+    if (!r->stride) {
+        return OCTET_OK;
+    }
+    const octet_port *port = r->port;
+    bool is_matrix = port->part == OCTET_PART_VALUES && port->ndim == 2;
+    int64_t cols = port->shape[port->ndim - 1];
+    if (!is_matrix && r->stride != cols) {
+        return oct_fail(err, OCTET_INVALID,
+                        "%s has a stride of %lld elements; only a matrix that is not quantized "
+                        "may have one",
+                        name, (long long)r->stride);
+    }
+    if (r->stride < cols) {
+        return oct_fail(err, OCTET_INVALID,
+                        "%s has a stride of %lld elements, less than its row of %lld", name,
+                        (long long)r->stride, (long long)cols);
+    }
+    int64_t apart;
+    if (is_matrix &&
+        (!oct_size_mul(&apart, port->shape[0] - 1, r->stride) ||
+         !oct_size_add(&apart, apart, cols) || !oct_size_mul(&r->need, apart, r->align))) {
+        return oct_fail(err, OCTET_INVALID, "%s with a stride of %lld exceeds 64-bit sizes",
+                        name, (long long)r->stride);
+    }
+    return OCTET_OK;
+}
+
+static octet_status check_region(region *r, int index, octet_error *err) {
+    char text[NAME_TEXT];
+    const char *name = name_of(text, r, index);
+    if (!r->at) {
+        return oct_fail(err, OCTET_INVALID, "%s is NULL; this phase uses %lld bytes of it",
+                        name, (long long)r->need);
+    }
+    if (!r->port && r->given < r->need) {
+        return oct_fail(err, OCTET_INVALID, "%s has %lld bytes; the plan needs %lld", name,
+                        (long long)r->given, (long long)r->need);
+    }
+    if ((uintptr_t)r->at % (uintptr_t)r->align) {
+        return oct_fail(err, OCTET_INVALID, "%s is at %p; it must be aligned to %d bytes", name,
+                        (void *)r->at, r->align);
+    }
+    return check_stride(r, name, err);
+}
+
+static bool overlap(const region *a, const region *b) {
+    uintptr_t x = (uintptr_t)a->at, y = (uintptr_t)b->at;
+    return x < y + (uint64_t)b->need && y < x + (uint64_t)a->need;
+}
+
+/* What one step writes no other may see change, so written memory is nothing else besides. */
+static octet_status check_overlap(const region regions[REGIONS], int index, octet_error *err) {
+    const region *written = &regions[index];
+    for (int i = 0; i < REGIONS; i++) {
+        const region *other = &regions[i];
+        if (i != index && other->is_used && overlap(written, other)) {
+            char here[NAME_TEXT], there[NAME_TEXT];
+            return oct_fail(err, OCTET_INVALID,
+                            "%s is written but overlaps %s: %lld bytes at %p and %lld at %p",
+                            name_of(here, written, index), name_of(there, other, i),
+                            (long long)written->need, (void *)written->at,
+                            (long long)other->need, (void *)other->at);
+        }
+    }
+    return OCTET_OK;
+}
+
+octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
+                              octet_error *err) {
+    region regions[REGIONS] = {{0}};
+    octet_status status = OCTET_OK;
+    lay_out(regions, plan, memory);
+    mark_used(regions, plan, phase);
+    for (int i = 0; i < REGIONS && !status; i++) {
+        status = regions[i].is_used ? check_region(&regions[i], i, err) : OCTET_OK;
+    }
+    for (int i = 0; i < REGIONS && !status; i++) {
+        bool written = regions[i].is_used && regions[i].is_written;
+        status = written ? check_overlap(regions, i, err) : OCTET_OK;
+    }
+    return status;
+}

@@ -1,0 +1,240 @@
+/* check_steps.c - each step against its meaning, recomputed from the memory after the run. */
+#include "check.h"
+
+/* One step of one plan on one rank. */
+typedef struct place {
+    run_group *group;
+    int rank, plan, index;
+    const octet_step *step;
+} place;
+
+static run_view view_of(const place *p, int tensor) {
+    return run_view_of(p->group, p->rank, p->plan, tensor);
+}
+
+static const octet_plan_tensor *tensor_of(const place *p, int tensor) {
+    return &p->group->plans[p->plan].tensors[tensor];
+}
+
+static void *at(const place *p, int buffer) {
+    return run_at(p->group, p->rank, p->plan, buffer);
+}
+
+static bool expect(run_report *report, const place *p, bool held, const char *what, double got,
+                   double want) {
+    return run_expect(report, held, "plan %d step %d rank %d: %s: %.9g, expected %.9g", p->plan,
+                      p->index + 1, p->rank, what, got, want);
+}
+
+/* ---- products -------------------------------------------------------------------------- */
+
+/* (i, j, inner) of a product as rows and columns of an operand. */
+static double operand_at(const run_values *v, bool turned, int64_t line, int64_t inner) {
+    return *(turned ? run_cell(v, inner, line) : run_cell(v, line, inner));
+}
+
+/* Of n products in fp32, in any order: decoding both factors takes at most 4 roundings each,
+ * the product 1, sums n - 1, the scale 3, bias and the old value 2; each is 2^-24 of the sum of
+ * magnitudes. A flushed subnormal is less than 2^-126. Then one rounding to dst's dtype. */
+static double gemm_bound(int64_t n, double magnitude, double value, octet_dtype dtype) {
+    double sum = (double)(n + 16) * (0x1p-24 * magnitude + 0x1p-120);
+    return sum + run_unit(dtype) * (fabs(value) + sum) + run_least(dtype);
+}
+
+static void check_gemm(run_report *report, const place *p) {
+    const octet_step *s = p->step;
+    run_view va = view_of(p, s->a), vb = view_of(p, s->b), dst = view_of(p, s->dst);
+    run_values a = run_decode(&va, (octet_use)s->a_use);
+    run_values b = run_decode(&vb, (octet_use)s->b_use);
+    bool turn_a = s->gemm == OCTET_WGRAD, turn_b = s->gemm != OCTET_FPROP;
+    int64_t inner = turn_a ? a.rows : a.cols;
+    run_values old = run_local(&p->group->layer.main_grad, p->rank,
+                               s->accumulate ? dst.rows : 0, s->accumulate ? dst.cols : 0);
+    const octet_plan *plan = &p->group->plans[p->plan];
+    expect(report, p, inner == (turn_b ? b.rows : b.cols), "inner lengths", (double)inner,
+           (double)(turn_b ? b.rows : b.cols));
+    for (int64_t i = 0; i < dst.rows * dst.cols; i++) {
+        int64_t r = i / dst.cols, c = i % dst.cols;
+        double sum = s->accumulate ? old.at[i] : 0;
+        if (s->bias != OCTET_ABSENT) {
+            octet_dtype dtype = (octet_dtype)plan->buffers[s->bias].dtype;
+            sum += run_load(at(p, s->bias), dtype, c);
+        }
+        double magnitude = fabs(sum);
+        for (int64_t k = 0; k < inner; k++) {
+            double term = operand_at(&a, turn_a, r, k) * operand_at(&b, turn_b, c, k);
+            sum += term;
+            magnitude += fabs(term);
+        }
+        double got = run_decode_at(&dst, OCTET_USE_VALUES, r, c);
+        double bound = gemm_bound(inner, magnitude, sum, dst.dtype);
+        expect(report, p, run_close(report, got, sum, bound), "product", got, sum);
+    }
+    run_values_free(&a);
+    run_values_free(&b);
+    run_values_free(&old);
+}
+
+/* ---- quantized bytes ------------------------------------------------------------------- */
+
+/* Whether ranks agreed on the amax between measuring and quantizing. */
+static bool is_reduced(const place *p) {
+    const octet_plan *plan = &p->group->plans[p->plan];
+    const octet_plan_tensor *dst = tensor_of(p, p->step->dst);
+    for (int i = 0; i < plan->step_count; i++) {
+        uint8_t to = plan->steps[i].to;
+        bool max = plan->steps[i].collective == OCTET_ALL_REDUCE_MAX;
+        if (max && (to == p->step->amax || to == dst->buffers[OCTET_PART_ROW_AMAX] ||
+                    to == dst->buffers[OCTET_PART_COL_AMAX])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void check_amax(run_report *report, const place *p, const run_values *values) {
+    double got = run_load(at(p, p->step->amax), OCTET_F32, 0);
+    expect(report, p, got == run_amax(values), "amax", got, run_amax(values));
+}
+
+static void check_quantize(run_report *report, const place *p) {
+    const octet_step *s = p->step;
+    const octet_plan *plan = &p->group->plans[p->plan];
+    const octet_plan_tensor *dst = tensor_of(p, s->dst);
+    run_view source = view_of(p, s->a);
+    run_values values = run_decode(&source, OCTET_USE_VALUES);
+    run_quantizing how = {dst->quantizer, source.dtype, 1.0f, at(p, s->random)};
+    void *parts[OCTET_PARTS] = {NULL};
+    if (s->scale != OCTET_ABSENT) {
+        memcpy(&how.scale, at(p, s->scale), sizeof how.scale);
+    }
+    if (s->amax != OCTET_ABSENT && !is_reduced(p)) {
+        check_amax(report, p, &values);
+    }
+    octet_status status = OCTET_OK;
+    if (!is_reduced(p)) {
+        status = run_quantize(p->group, parts, &values, &how);
+        run_expect(report, status == OCTET_OK, "quantize: %s", p->group->err.text);
+    }
+    for (int part = 0; !status && !is_reduced(p) && part < OCTET_PARTS; part++) {
+        int buffer = dst->buffers[part];
+        int64_t bytes = buffer == OCTET_ABSENT ? 0 : plan->buffers[buffer].bytes;
+        bool same = !bytes || memcmp(at(p, buffer), parts[part], (size_t)bytes) == 0;
+        run_expect(report, same, "plan %d step %d rank %d: %s differs from octet_plan_quantize",
+                   p->plan, p->index + 1, p->rank, octet_part_name((octet_part)part));
+    }
+    run_values_free(&values);
+}
+
+/* ---- the rest -------------------------------------------------------------------------- */
+
+/* One number a place: what it should be, give or take. */
+static void check_each(run_report *report, const place *p, double slack, double add_bias) {
+    run_view a = view_of(p, p->step->a), dst = view_of(p, p->step->dst);
+    const octet_plan *plan = &p->group->plans[p->plan];
+    for (int64_t i = 0; i < dst.rows * dst.cols; i++) {
+        int64_t r = i / dst.cols, c = i % dst.cols;
+        double want = run_decode_at(&a, (octet_use)p->step->a_use, r, c);
+        double got = run_decode_at(&dst, OCTET_USE_VALUES, r, c);
+        if (add_bias != 0) {
+            octet_dtype dtype = (octet_dtype)plan->buffers[p->step->bias].dtype;
+            want += run_load(at(p, p->step->bias), dtype, c);
+        }
+        double bound = run_unit(dst.dtype) * fabs(want) * (1 + slack) + slack * fabs(want) +
+                       run_least(dst.dtype);
+        expect(report, p, run_close(report, got, want, bound), "number", got, want);
+    }
+}
+
+static void check_transpose(run_report *report, const place *p) {
+    run_view a = view_of(p, p->step->a), dst = view_of(p, p->step->dst);
+    octet_use have = (octet_use)p->step->a_use;
+    octet_use made = have == OCTET_USE_ROW ? OCTET_USE_COL : OCTET_USE_ROW;
+    for (int64_t i = 0; i < dst.rows * dst.cols; i++) {
+        double want = run_decode_at(&a, have, i / dst.cols, i % dst.cols);
+        double got = run_decode_at(&dst, made, i / dst.cols, i % dst.cols);
+        expect(report, p, got == want, "turned number", got, want);
+    }
+}
+
+static void check_bias_grad(run_report *report, const place *p) {
+    run_view a = view_of(p, p->step->a), dst = view_of(p, p->step->dst);
+    for (int64_t c = 0; c < dst.cols; c++) {
+        double sum = 0, magnitude = 0;
+        for (int64_t r = 0; r < a.rows; r++) {
+            sum += run_decode_at(&a, OCTET_USE_VALUES, r, c);
+            magnitude += fabs(run_decode_at(&a, OCTET_USE_VALUES, r, c));
+        }
+        double got = run_decode_at(&dst, OCTET_USE_VALUES, 0, c);
+        double bound = gemm_bound(a.rows, magnitude, sum, dst.dtype);
+        expect(report, p, run_close(report, got, sum, bound), "column sum", got, sum);
+    }
+}
+
+static void check_zero(run_report *report, const place *p) {
+    int64_t bytes = p->group->plans[p->plan].buffers[p->step->to].bytes;
+    const unsigned char *zero = at(p, p->step->to);
+    for (int64_t i = 0; i < bytes; i++) {
+        expect(report, p, zero[i] == 0, "zeroed byte", zero[i], 0);
+    }
+}
+
+/* Of a tensor with one amax; NVFP4's are parts of what QUANTIZE makes. */
+static void check_measured(run_report *report, const place *p) {
+    if (p->step->amax != OCTET_ABSENT) {
+        run_view source = view_of(p, p->step->a);
+        run_values values = run_decode(&source, OCTET_USE_VALUES);
+        check_amax(report, p, &values);
+        run_values_free(&values);
+    }
+}
+
+static void check_step(run_report *report, const place *p) {
+    switch (p->step->op) {
+    case OCTET_OP_AMAX:
+        check_measured(report, p);
+        break;
+    case OCTET_OP_GEMM:
+        check_gemm(report, p);
+        break;
+    case OCTET_OP_QUANTIZE:
+        check_quantize(report, p);
+        break;
+    case OCTET_OP_CAST:
+        check_each(report, p, 0, 0);
+        break;
+    case OCTET_OP_DEQUANTIZE: /* code times scale times amax, each rounded in fp32 */
+        if (!(p->step->a_use == OCTET_USE_COL &&
+              tensor_of(p, p->step->a)->quantizer.hadamard)) {
+            check_each(report, p, 0x1p-22, 0);
+        }
+        break;
+    case OCTET_OP_ADD_BIAS:
+        check_each(report, p, 0x1p-23, 1);
+        break;
+    case OCTET_OP_TRANSPOSE:
+        check_transpose(report, p);
+        break;
+    case OCTET_OP_BIAS_GRAD:
+        check_bias_grad(report, p);
+        break;
+    case OCTET_OP_ZERO:
+        check_zero(report, p);
+        break;
+    default: /* ASSEMBLE is checked by the products that read what it made */
+        break;
+    }
+}
+
+void run_check_steps(run_report *report, run_group *group) {
+    for (int rank = 0; rank < group->ranks; rank++) {
+        for (int plan = 0; plan < group->count; plan++) {
+            for (int i = 0; i < group->plans[plan].step_count; i++) {
+                place p = {group, rank, plan, i, &group->plans[plan].steps[i]};
+                check_step(report, &p);
+            }
+        }
+    }
+    run_expect(report, run_group_overruns(group) == 0, "%d guard bytes were overwritten",
+               run_group_overruns(group));
+}
