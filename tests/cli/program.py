@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OCTET = ROOT / os.environ.get("OCTET_BUILD", "build") / "octet"
-COMMANDS = ["plan", "layout", "quantizer", "recipe", "doctor"]
+COMMANDS = ["plan", "verify", "bench", "layout", "quantizer", "recipe", "doctor"]
 
 
 @dataclass(frozen=True)

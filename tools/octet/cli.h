@@ -26,6 +26,8 @@ typedef struct oct_cli_command {
 } oct_cli_command;
 
 extern const oct_cli_command oct_cli_plan;
+extern const oct_cli_command oct_cli_verify;
+extern const oct_cli_command oct_cli_bench;
 extern const oct_cli_command oct_cli_layout;
 extern const oct_cli_command oct_cli_quantizer;
 extern const oct_cli_command oct_cli_recipe;

@@ -56,6 +56,7 @@ static void show_cpu(void) {
     }
     putchar('\n');
 #endif
+    printf("  kernels         %s\n", octet_cpu_name());
 }
 
 static void show_schemes(void) {

@@ -5,7 +5,8 @@
 #include <string.h>
 
 static const oct_cli_command *const commands[] = {
-    &oct_cli_plan, &oct_cli_layout, &oct_cli_quantizer, &oct_cli_recipe, &oct_cli_doctor, NULL,
+    &oct_cli_plan,      &oct_cli_verify, &oct_cli_bench,  &oct_cli_layout,
+    &oct_cli_quantizer, &oct_cli_recipe, &oct_cli_doctor, NULL,
 };
 
 static int help(void) {

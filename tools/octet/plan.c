@@ -1,10 +1,8 @@
 /* plan.c - octet plan: what a Linear will do, from one-line problems. */
-#include "cli.h"
+#include "problems.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* What has been shown, and what is to stand above the next plan. */
 typedef struct plan_page {
@@ -81,102 +79,15 @@ static octet_status plan_backward(plan_page *page, const char *text, octet_error
     return status;
 }
 
-static bool starts_with(const char *text, const char *word) {
-    return strncmp(text, word, strlen(word)) == 0;
-}
-
-static const char *skip_blanks(const char *text) {
-    return text + strspn(text, " \t");
-}
-
-static int plan_problem(plan_page *page, oct_cli_source source) {
+static int plan_problem(void *context, const oct_cli_source *source, bool is_one_of_many) {
+    plan_page *page = context;
     octet_error err;
-    source.text = skip_blanks(source.text);
-    page->title = source.text;
-    octet_status status = starts_with(source.text, "linear-backward")
-                              ? plan_backward(page, source.text, &err)
-                              : plan_forward(page, source.text, &err);
-    return status == OCTET_OK ? OCT_CLI_OK : oct_cli_reject(&source, &err);
-}
-
-/* Joins words by spaces up to the next that starts a problem; *at moves there. */
-static char *join_problem(int *at, int count, char **words) {
-    char *text = oct_cli_format("%s", words[(*at)++]);
-    while (*at < count && !starts_with(skip_blanks(words[*at]), "linear")) {
-        char *longer = oct_cli_format("%s %s", text, words[(*at)++]);
-        free(text);
-        text = longer;
-    }
-    return text;
-}
-
-static int plan_words(const char *command, int count, char **words) {
-    int result = OCT_CLI_OK;
-    plan_page page = {0};
-    for (int i = 0; i < count;) {
-        char *text = join_problem(&i, count, words);
-        oct_cli_source source = {.command = command, .text = text};
-        page.has_titles = page.has_titles || i < count;
-        int status = plan_problem(&page, source);
-        result = status != OCT_CLI_OK ? status : result;
-        free(text);
-    }
-    return result;
-}
-
-/* Makes tabs spaces, cuts a comment (from a # that begins a word) and the blanks before it.
- * Returns whether anything is left. */
-static bool clean_line(char *text) {
-    size_t end = 0;
-    for (size_t i = 0; text[i] != '\0'; i++) {
-        if (text[i] == '\t') {
-            text[i] = ' ';
-        }
-        if (text[i] == '#' && (i == 0 || text[i - 1] == ' ')) {
-            break;
-        }
-        end = text[i] != ' ' ? i + 1 : end;
-    }
-    text[end] = '\0';
-    return end > 0;
-}
-
-static int plan_lines(oct_cli_source source, FILE *file) {
-    int result = OCT_CLI_OK;
-    plan_page page = {.has_titles = true};
-    oct_cli_line line = {0};
-    while (oct_cli_read_line(&line, file)) {
-        int status = OCT_CLI_OK;
-        source.text = line.text;
-        source.line = line.number;
-        if (line.has_zero) {
-            octet_error err = {.status = OCTET_INVALID, .text = "the line holds a zero byte"};
-            status = oct_cli_reject(&source, &err);
-        } else if (clean_line(line.text)) {
-            status = plan_problem(&page, source);
-        }
-        result = status != OCT_CLI_OK ? status : result;
-    }
-    free(line.text);
-    return result;
-}
-
-static int plan_file(const char *command, const char *path) {
-    bool is_stdin = strcmp(path, "-") == 0;
-    oct_cli_source source = {.command = command, .file = is_stdin ? "stdin" : path};
-    FILE *file = is_stdin ? stdin : fopen(path, "r");
-    if (file == NULL) {
-        return oct_cli_fail(command, "cannot open %s: %s", path, strerror(errno));
-    }
-    errno = 0;
-    int status = plan_lines(source, file);
-    if (ferror(file)) {
-        status = oct_cli_fail(command, "cannot read %s: %s", source.file, strerror(errno));
-    }
-    if (!is_stdin) {
-        (void)fclose(file);
-    }
-    return status;
+    page->has_titles = is_one_of_many;
+    page->title = source->text;
+    octet_status status = oct_cli_is_backward(source->text)
+                              ? plan_backward(page, source->text, &err)
+                              : plan_forward(page, source->text, &err);
+    return status == OCTET_OK ? OCT_CLI_OK : oct_cli_reject(source, &err);
 }
 
 static int run(const oct_cli_command *self, int count, char **words) {
@@ -184,14 +95,9 @@ static int run(const oct_cli_command *self, int count, char **words) {
     if (oct_cli_arguments(self, &count, words, options) != OCT_CLI_OK) {
         return OCT_CLI_USAGE;
     }
-    const char *path = options[0].value;
-    if (path != NULL && count > 0) {
-        return oct_cli_misuse(self, "give PROBLEMs or --file, not both");
-    }
-    if (path == NULL && count == 0) {
-        return oct_cli_misuse(self, "PROBLEM is missing");
-    }
-    return path != NULL ? plan_file(self->name, path) : plan_words(self->name, count, words);
+    plan_page page = {0};
+    oct_cli_visitor visitor = {plan_problem, &page};
+    return oct_cli_problems(self, count, words, options[0].value, visitor);
 }
 
 const oct_cli_command oct_cli_plan = {

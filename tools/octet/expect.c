@@ -1,0 +1,186 @@
+/* expect.c - a problem's results in double precision, and how far a run may be from them. */
+#include "expect.h"
+
+#include <string.h>
+
+static double size_of(double x) {
+    return x < 0 ? -x : x;
+}
+
+/* ---- what a product may be off by ------------------------------------------------------ */
+
+/* The numbers of an operand in double precision and how far its bytes may be from them. */
+typedef struct operand {
+    oct_cli_matrix own, moved;
+} operand;
+
+static void drop_operand(operand *o) {
+    oct_cli_matrix_drop(&o->own);
+    oct_cli_matrix_drop(&o->moved);
+}
+
+static void add_moved(operand *o, const octet_quantizer *q, octet_use use, double times) {
+    double amax = times * oct_cli_matrix_amax(&o->own);
+    oct_cli_matrix more = oct_cli_moved(q, &o->own, use, amax);
+    for (int64_t i = 0; i < more.rows * more.cols; i++) {
+        o->moved.at[i] += times * more.at[i];
+    }
+    oct_cli_matrix_drop(&more);
+}
+
+static octet_quantizer quantizer_of(const oct_cli_chain *chain, octet_role role) {
+    const octet_linear_args *args = &chain->args.forward;
+    const octet_quantizer *given = role == OCTET_INPUT    ? &args->input.quantizer
+                                   : role == OCTET_WEIGHT ? &args->weight.quantizer
+                                                          : &chain->args.grad_output.quantizer;
+    return *given;
+}
+
+/* A tensor may come quantized, be quantized by the recipe, and be narrowed to the dtype of the
+ * product: each moves its numbers. What one has moved, the next may move by half as much again.
+ * The transform sums 16 numbers to a quarter: what moved them before, it moves 4 times. */
+static operand operand_of(const oct_cli_chain *chain, const octet_plan_tensor *t, uint8_t use) {
+    octet_role role = t->name == OCTET_NAME_INPUT    ? OCTET_INPUT
+                      : t->name == OCTET_NAME_WEIGHT ? OCTET_WEIGHT
+                                                     : OCTET_GRAD_OUTPUT;
+    const oct_cli_matrix *whole = role == OCTET_INPUT    ? &chain->x
+                                  : role == OCTET_WEIGHT ? &chain->w
+                                                         : &chain->dy;
+    octet_quantizer given = quantizer_of(chain, role), later = t->quantizer;
+    bool transforms = use == OCTET_USE_COL && t->quantizer.hadamard != OCTET_HADAMARD_NONE;
+    bool is_given = given.scheme != OCTET_SCHEME_NONE;
+    if (t->form == OCTET_FORM_DEQUANTIZED && !is_given) {
+        (void)!octet_recipe_quantizer(&later, &chain->args.forward.recipe, role, NULL);
+    }
+    operand made = {
+        oct_cli_transformed(whole, transforms ? t->quantizer.hadamard : OCTET_HADAMARD_NONE),
+        {0, 0, NULL}};
+    if (!transforms) {
+        oct_cli_matrix_drop(&made.own);
+        made.own = oct_cli_matrix_make(whole->rows, whole->cols);
+        memcpy(made.own.at, whole->at,
+               sizeof(double) * (size_t)whole->rows * (size_t)whole->cols);
+    }
+    made.moved = oct_cli_matrix_make(made.own.rows, made.own.cols);
+    if (is_given) {
+        add_moved(&made, &given, OCTET_USE_VALUES, transforms ? 4 : 1);
+    }
+    if (later.scheme != OCTET_SCHEME_NONE && t->form != OCTET_FORM_GIVEN) {
+        octet_use bytes = is_given ? OCTET_USE_VALUES : (octet_use)use;
+        add_moved(&made, &later, bytes, is_given ? 1.5 : 1);
+    }
+    octet_dtype dtype = transforms ? OCTET_BF16 : (octet_dtype)t->dtype;
+    bool narrows = t->form != OCTET_FORM_GIVEN || transforms;
+    for (int64_t i = 0; narrows && i < made.own.rows * made.own.cols; i++) {
+        double x = size_of(made.own.at[i]) + made.moved.at[i];
+        made.moved.at[i] += oct_cli_unit_of(dtype) * x + oct_cli_least_of(dtype);
+    }
+    return made;
+}
+
+void oct_cli_result_drop(oct_cli_result *r) {
+    oct_cli_matrix_drop(&r->want);
+    oct_cli_matrix_drop(&r->bound);
+}
+
+/* Numbers a, b known to la, lb multiply to within |a| lb + la |b| + la lb. A sum of n products
+ * takes n additions and at most 16 roundings around them, each 2^-24 of the magnitudes; then it
+ * is rounded to its dtype. */
+static oct_cli_result multiply(const octet_step *step, const operand *a, const operand *b,
+                               octet_dtype dtype) {
+    bool turn_a = step->gemm == OCTET_WGRAD, turn_b = step->gemm != OCTET_FPROP;
+    const oct_cli_matrix *x = &a->own, *y = &b->own;
+    int64_t inner = turn_a ? x->rows : x->cols;
+    oct_cli_result made = {0};
+    made.want = oct_cli_matrix_make(turn_a ? x->cols : x->rows, turn_b ? y->cols : y->rows);
+    made.bound = oct_cli_matrix_make(made.want.rows, made.want.cols);
+    for (int64_t i = 0; i < made.want.rows * made.want.cols; i++) {
+        int64_t r = i / made.want.cols, c = i % made.want.cols;
+        double sum = 0, size = 0, moved = 0;
+        for (int64_t k = 0; k < inner; k++) {
+            int64_t ai = turn_a ? k * x->cols + r : r * x->cols + k;
+            int64_t bi = turn_b ? k * y->cols + c : c * y->cols + k;
+            double p = size_of(x->at[ai]), q = size_of(y->at[bi]);
+            sum += x->at[ai] * y->at[bi];
+            size += p * q;
+            moved +=
+                p * b->moved.at[bi] + a->moved.at[ai] * q + a->moved.at[ai] * b->moved.at[bi];
+        }
+        double rounding = (double)(inner + 16) * (0x1p-24 * (size + moved) + 0x1p-120);
+        made.want.at[i] = sum;
+        made.bound.at[i] = moved + rounding +
+                           oct_cli_unit_of(dtype) * (size_of(sum) + moved + rounding) +
+                           oct_cli_least_of(dtype);
+    }
+    return made;
+}
+
+/* ---- the results of a problem ---------------------------------------------------------- */
+
+/* Adds what stands besides the product: the bias, which may be narrowed to bf16, or what
+ * main_grad held. */
+static void add_rest(oct_cli_result *r, const oct_cli_chain *chain, octet_dtype dtype) {
+    const octet_linear_args *args = &chain->args.forward;
+    bool adds_bias =
+        r->name == OCTET_NAME_OUTPUT && args->bias.dtype != OCTET_NONE && !args->return_bias;
+    bool adds_old = r->name == OCTET_NAME_MAIN_GRAD && args->main_grad == OCTET_MAIN_GRAD_ADD;
+    for (int64_t i = 0; i < r->want.rows * r->want.cols; i++) {
+        double more = adds_bias  ? chain->b.at[i % r->want.cols]
+                      : adds_old ? chain->main_grad.at[i]
+                                 : 0;
+        r->want.at[i] += more;
+        r->bound.at[i] += adds_bias ? 0x1p-8 * size_of(more) : 0;
+        r->bound.at[i] += 2 * oct_cli_unit_of(dtype) * size_of(more);
+    }
+}
+
+static oct_cli_result column_sums(const oct_cli_chain *chain, octet_dtype dtype) {
+    octet_plan_tensor dy = {.name = OCTET_NAME_GRAD_OUTPUT,
+                            .form = OCTET_FORM_DEQUANTIZED,
+                            .dtype = chain->args.grad_output.dtype};
+    dy.form = chain->args.grad_output.quantizer.scheme ? dy.form : OCTET_FORM_GIVEN;
+    operand a = operand_of(chain, &dy, OCTET_USE_VALUES);
+    int64_t rows = a.own.rows, cols = a.own.cols;
+    double transforms = chain->args.grad_output.quantizer.hadamard ? 16 : 1;
+    oct_cli_result made = {.name = OCTET_NAME_GRAD_BIAS, .plan = 1};
+    made.want = oct_cli_matrix_make(1, cols);
+    made.bound = oct_cli_matrix_make(1, cols);
+    for (int64_t c = 0; c < cols; c++) {
+        double size = 0, moved = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            made.want.at[c] += a.own.at[r * cols + c];
+            size += size_of(a.own.at[r * cols + c]);
+            moved += transforms * a.moved.at[r * cols + c];
+        }
+        double rounding = (double)(rows + 16) * 0x1p-24 * (size + moved);
+        made.bound.at[c] = moved + rounding + oct_cli_least_of(dtype) +
+                           oct_cli_unit_of(dtype) * (size_of(made.want.at[c]) + moved);
+    }
+    drop_operand(&a);
+    return made;
+}
+
+int oct_cli_expect(oct_cli_result results[OCT_CLI_RESULTS], const oct_cli_chain *chain) {
+    int count = 0;
+    for (int plan = 0; plan < chain->count; plan++) {
+        const octet_plan *p = &chain->plans[plan];
+        for (int i = 0; i < p->step_count; i++) {
+            const octet_step *s = &p->steps[i];
+            const octet_plan_tensor *dst = s->dst == OCTET_ABSENT ? NULL : &p->tensors[s->dst];
+            octet_dtype dtype = dst != NULL ? (octet_dtype)dst->dtype : OCTET_F32;
+            if (s->op == OCTET_OP_GEMM) {
+                operand a = operand_of(chain, &p->tensors[s->a], s->a_use);
+                operand b = operand_of(chain, &p->tensors[s->b], s->b_use);
+                results[count] = multiply(s, &a, &b, dtype);
+                results[count].name = dst->name;
+                results[count].plan = plan;
+                add_rest(&results[count++], chain, dtype);
+                drop_operand(&a);
+                drop_operand(&b);
+            } else if (s->op == OCTET_OP_BIAS_GRAD) {
+                results[count++] = column_sums(chain, dtype);
+            }
+        }
+    }
+    return count;
+}
