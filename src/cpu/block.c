@@ -3,9 +3,9 @@
 
 #define BLOCK 128
 
-/* Where there are rows only, a task's tile is read along them, part by part. */
-#define ROW_TILE_ROWS 16
-#define ROW_TILE_COLS 1024
+/* Where there are rows only, a task reads them one by one, as far as prefetchers like. */
+#define ROW_TILE_ROWS 4
+#define ROW_TILE_COLS 4096
 
 typedef struct block_work {
     const oct_quantize_call *call;
@@ -45,7 +45,6 @@ static void quantize_columns(const block_work *work, const oct_rect *rect,
     int64_t at = oct_scale_at(&call->col, rect->col, rect->row / BLOCK);
     float *inverses = scales_at(call->dst, OCTET_USE_COL, at);
     oct_bytes out = oct_turned_at(call->dst, OCTET_PART_COL_DATA, rect);
-    oct_expect_turned(call, &out, rect->cols, rect->rows);
     call->kernels->absmax_columns(amaxes, tile);
     call->kernels->fp8_scales(inverses, factors, amaxes, rect->cols, &work->rule);
     oct_bytes codes = {scratch, BLOCK};
@@ -62,7 +61,6 @@ static void quantize_square(const block_work *work, const oct_rect *rect,
     oct_factors by = {&factor, OCT_WHOLE_ROW, 0};
     oct_bytes row = oct_data_at(call->dst, OCTET_PART_ROW_DATA, rect);
     oct_bytes col = oct_turned_at(call->dst, OCTET_PART_COL_DATA, rect);
-    oct_expect_turned(call, &col, rect->cols, rect->rows);
     if (row.at) {
         int64_t at = oct_scale_at(&call->row, rect->row, rect->col / BLOCK);
         *scales_at(call->dst, OCTET_USE_ROW, at) = 1.0f / factor;
@@ -89,8 +87,6 @@ static void quantize_tile(const block_work *work, const oct_rect *rect) {
     uint16_t dense[BLOCK * BLOCK];
     const oct_matrix *dst = work->call->dst;
     oct_tile tile = oct_tile_of(work->call->source, rect);
-    oct_bytes row = oct_data_at(dst, OCTET_PART_ROW_DATA, rect);
-    oct_expect_lines(&row, rect->rows, rect->cols);
     if (tile.dtype != OCTET_F32) {
         tile = oct_dense_copy(dense, &tile);
     }
@@ -106,7 +102,7 @@ static void quantize_tile(const block_work *work, const oct_rect *rect) {
 
 static void rows_task(void *arg, int64_t begin, int64_t end) {
     const block_work *work = arg;
-    const oct_parts rows = {1, ROW_TILE_COLS, quantize_row_part, work->call->source};
+    const oct_parts rows = {1, ROW_TILE_COLS, quantize_row_part};
     for (int64_t i = begin; i < end; i++) {
         oct_rect tile = oct_grid_at(&work->grid, i);
         oct_each_part(&tile, &rows, work);
@@ -117,10 +113,6 @@ static void tiles_task(void *arg, int64_t begin, int64_t end) {
     const block_work *work = arg;
     for (int64_t i = begin; i < end; i++) {
         oct_rect rect = oct_grid_down(&work->grid, i);
-        if (i + 1 < end) {
-            oct_rect next = oct_grid_down(&work->grid, i + 1);
-            oct_expect_source(work->call->source, &next);
-        }
         quantize_tile(work, &rect);
     }
 }

@@ -62,19 +62,22 @@ void oct_cpu_add_bias(const oct_matrix *dst, const oct_matrix *source, const voi
 void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source,
                        const oct_threads *threads);
 
-/* dst = a b (+ bias) (+ dst): fprop a(M,K) b(N,K); dgrad a(M,N) b(N,K); wgrad a(M,N) b(M,K). */
+/* dst = a b (+ bias) (+ dst): fprop a(M,K) b(N,K); dgrad a(M,N) b(N,K); wgrad a(M,N) b(M,K).
+ * Sums are fp32, dst is rounded once. The same bytes for every number of lanes and threads;
+ * instruction sets may differ from each other within the bound that gemm.c states. */
 typedef struct oct_cpu_gemm_call {
     octet_gemm gemm;
-    oct_matrix dst, a, b;
-    octet_use a_use,
-        b_use;        /* rowwise bytes may be read across where the product runs along rows */
-    const void *bias; /* or NULL; (dst.cols) */
-    octet_dtype bias_dtype;
+    oct_matrix dst, a, b;   /* dst is plain */
+    octet_use a_use, b_use; /* bytes that lie across the product are read across: those of a
+                             * transposable quantizer, MXFP8's columns, and plain values */
+    const void *bias;       /* or NULL; (dst.cols) */
+    octet_dtype bias_dtype; /* F32, BF16 or F16 */
     bool accumulate;
     void *scratch; /* OCT_CPU_LANE_BYTES for each of `lanes`, 64-byte aligned */
-    int lanes;
+    int lanes;     /* at least 1: parts of the work that may run at once */
 } oct_cpu_gemm_call;
 
+/* A group of panels of b, those of a, and sums; small products touch only part of it. */
 #define OCT_CPU_LANE_BYTES (9 << 18)
 
 void oct_cpu_gemm(const oct_cpu_gemm_call *call, const oct_threads *threads);

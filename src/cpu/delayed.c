@@ -5,6 +5,7 @@
 
 #include "core/fail.h"
 #include "core/size.h"
+#include "cpu/scaling.h"
 
 /* The larger of two amaxes; a NaN is no amax. */
 static float larger(float a, float b) {
@@ -70,11 +71,11 @@ static float aim(const octet_delayed *state) {
 
 /* Keeps the old scale unless the amax is positive and finite. */
 static float move_scale(float scale, float amax, float aim) {
-    if (!(amax > 0) || amax > FLT_MAX) {
+    if (!(amax > 0) || !oct_is_finite(amax)) {
         return scale;
     }
     float moved = aim / amax;
-    return moved > FLT_MAX ? FLT_MAX : moved;
+    return oct_is_finite(moved) ? moved : FLT_MAX;
 }
 
 /* One slot: row 0 is the amax since the last roll, rows 1 to length - 1 are older, oldest

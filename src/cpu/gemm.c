@@ -1,4 +1,22 @@
-/* gemm.c - one product over any mix of plain and quantized operands. */
+/* gemm.c - one product over any mix of plain and quantized operands.
+ *
+ * An element is worth what dequantizing it gives in exact arithmetic: code, times block scale,
+ * times the factor of the operand (or of its row or column). Block scales are applied
+ * while packing, factors to the sum. Packed are floats, or bf16 where the instruction set
+ * multiplies them and every code times its block scale is exactly a normal bf16 (per-tensor FP8
+ * and NVFP4 always; MXFP8 and FP8 blocks with powers of two unless a scale is near the ends of
+ * fp32's range, which is looked at first; plain bf16 by definition).
+ *
+ * The bound. With u = 2^-24, n the length of the product, S = sum |a||b| + |bias| + |old dst|:
+ *     |result in fp32 - exact| <= (n + 8) u / (1 - (n + 8) u) S + 2^-126 (n F + T) + 2^-148,
+ * and dst is that result rounded to nearest even, once. The second term is there only where
+ * bf16 is multiplied: such products take sums below 2^-126 for zero before the factors F are
+ * applied, and the subnormal elements of a plain bf16 operand, whose partners' magnitudes add
+ * up to T. NaN and Inf go through as in fp32; a factor that is not finite leaves no result
+ * finite. The floating-point environment is the default one: with FTZ or DAZ set, subnormals
+ * are zero.
+ *
+ * A product is cut into tiles, each done by one lane from its first term to its last. */
 #include "cpu/gemm.h"
 
 #include <string.h>
@@ -95,7 +113,7 @@ void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
                ((thin && job.b.scale) || oct_view_fits_bf16(&job.b));
     job.finish = finish_of(&job);
     (thin ? oct_gemm_cut_thin : oct_gemm_cut)(&job);
-    oct_parallel(threads, call->lanes, run_lanes, &job);
+    oct_parallel(threads, oct_min(call->lanes, oct_grid_count(&job.grid)), run_lanes, &job);
 }
 
 const oct_gemm_kernels *oct_gemm_kernels_of(oct_isa isa) {

@@ -72,14 +72,14 @@ static void read_b(const oct_gemm_job *job, thin_room *room, const oct_span *spa
     }
 }
 
-/* The products of a's rows, from `at` on in their decoded length, with the rows in the room. */
-static void add_dots(const oct_gemm_job *job, thin_room *room, int64_t at, int64_t count,
-                     float *sums, bool bf16) {
+/* The products of a's rows, from at->from on in their decoded length, with the rows of b in the
+ * room, added to the sums of column at->row of the tile. */
+static void add_dots(const oct_gemm_job *job, thin_room *room, const oct_span *at, bool bf16) {
     const oct_gemm_kernels *k = job->kernels;
     for (int64_t row = 0; row < job->a.outer; row += OCT_GEMM_ROWS) {
         float dots[OCT_GEMM_ROWS * OCT_GEMM_ROWS];
         int rows = (int)oct_min(OCT_GEMM_ROWS, job->a.outer - row);
-        int64_t first = row * a_length(job) + at;
+        int64_t first = row * a_length(job) + at->from;
         oct_dot_call call = {
             .out = dots,
             .a = bf16 ? (const void *)(room->a_bf16 + first)
@@ -87,12 +87,12 @@ static void add_dots(const oct_gemm_job *job, thin_room *room, int64_t at, int64
             .b = room->b,
             .a_pitch = a_length(job) * (bf16 ? 2 : 4),
             .b_pitch = LENGTH * 4,
-            .count = oct_round_up(count, 32),
+            .count = oct_round_up(at->count, 32),
             .rows = rows,
         };
         (bf16 ? k->dot_bf16 : k->dot_f32)(&call);
         for (int n = 0; n < OCT_GEMM_ROWS * rows; n++) {
-            sums[(row + n % rows) * COLS + n / rows] += dots[n];
+            room->sums[row + n % rows][at->row + n / rows] += dots[n];
         }
     }
 }
@@ -124,7 +124,7 @@ static void add_part(const oct_gemm_job *job, const oct_rect *tile, const oct_sp
                 have_f32 = true;
             }
             read_b(job, room, &span, bf16);
-            add_dots(job, room, p, span.count, room->sums[0] + col, bf16);
+            add_dots(job, room, &(oct_span){col, p, span.count}, bf16);
         }
     }
 }

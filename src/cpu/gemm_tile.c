@@ -66,9 +66,10 @@ static void try_grids(const oct_gemm_job *job, int64_t down, cut *best) {
     int64_t rows = job->a.outer, cols = job->b.outer;
     int64_t tile_rows = oct_round_up(oct_size_ceil_div(rows, down), k->mr);
     int64_t most = most_cols(job, tile_rows);
-    for (int64_t n = 0; most && n < 2 * job->call->lanes + 8; n++) {
+    int64_t tile_cols = INT64_MAX;
+    for (int64_t n = 0; most && n < job->call->lanes + 8 && tile_cols > k->nr; n++) {
         int64_t across = oct_size_ceil_div(cols, most) + n;
-        int64_t tile_cols = oct_round_up(oct_size_ceil_div(cols, across), k->nr);
+        tile_cols = oct_round_up(oct_size_ceil_div(cols, across), k->nr);
         oct_grid grid = {
             .rows = rows, .cols = cols, .tile_rows = tile_rows, .tile_cols = tile_cols};
         int64_t cost = tile_cost(job, &grid);

@@ -4,10 +4,11 @@
 #define BLOCK 32
 #define SCALES 256 /* of a part, in either direction */
 
-/* A task's tile is read from memory along its rows, part by part; its columns then come from
- * the cache. */
-#define WIDE 1024
+/* A task reads its rows one by one, as far as prefetchers like; columns then come from the
+ * cache. */
+#define WIDE 4096
 #define COL_PART_COLS SCALES
+#define ROW_TILE_ROWS 4 /* where there are rows only */
 
 typedef struct mx_work {
     const oct_quantize_call *call;
@@ -87,11 +88,11 @@ static void quantize_squares(const void *work, const oct_rect *rect) {
 
 static void quantize_task(void *arg, int64_t begin, int64_t end) {
     const mx_work *work = arg;
-    const oct_matrix *dst = work->call->dst, *source = work->call->source;
+    const oct_matrix *dst = work->call->dst;
     bool row = dst->parts[OCTET_PART_ROW_DATA], col = dst->parts[OCTET_PART_COL_DATA];
-    const oct_parts squares = {BLOCK, COL_PART_COLS, quantize_squares, source};
-    const oct_parts rows = {1, WIDE, quantize_rows, source};
-    const oct_parts columns = {BLOCK, COL_PART_COLS, quantize_columns, row ? NULL : source};
+    const oct_parts squares = {BLOCK, COL_PART_COLS, quantize_squares};
+    const oct_parts rows = {1, WIDE, quantize_rows};
+    const oct_parts columns = {BLOCK, COL_PART_COLS, quantize_columns};
     for (int64_t i = begin; i < end; i++) {
         oct_rect tile = oct_grid_at(&work->grid, i);
         if (oct_is_square(&dst->quantizer)) {
@@ -108,6 +109,9 @@ static void quantize_task(void *arg, int64_t begin, int64_t end) {
 }
 
 void oct_quantize_mxfp8(const oct_quantize_call *call, const oct_threads *threads) {
-    mx_work work = {call, {call->source->rows, call->source->cols, BLOCK, WIDE}};
+    bool whole = oct_is_square(&call->dst->quantizer) || call->dst->parts[OCTET_PART_COL_DATA];
+    mx_work work = {.call = call};
+    work.grid =
+        (oct_grid){call->source->rows, call->source->cols, whole ? BLOCK : ROW_TILE_ROWS, WIDE};
     oct_parallel(threads, oct_grid_count(&work.grid), quantize_task, &work);
 }

@@ -7,10 +7,10 @@
 #define CODES (BLOCK * SCALES) /* of the same */
 
 /* Where there are columns, a tile's line of codes grows by 64 bytes, a cache line. Where there
- * are rows only, a task's tile is read along them, part by part. */
+ * are rows only, a task reads them one by one, as far as prefetchers like. */
 #define TALL 128
-#define ROW_TILE_ROWS 16
-#define ROW_TILE_COLS 1024
+#define ROW_TILE_ROWS 4
+#define ROW_TILE_COLS CODES
 
 typedef struct nv_work {
     const oct_quantize_call *call;
@@ -229,14 +229,8 @@ static void quantize_tile(const oct_quantize_call *call, const oct_rect *rect) {
     int64_t stride = oct_nv_line_bytes(call->dst, OCTET_USE_COL);
     int64_t bytes = oct_min(TALL / 2, stride - rect->row / 2);
     oct_bytes out = {data ? data + rect->col * stride + rect->row / 2 : NULL, stride};
-    oct_expect_turned(call, &out, rect->cols, bytes);
     for (int64_t r = 0; r < rect->rows; r += BLOCK) {
         oct_rect group = {rect->row + r, rect->col, oct_min(BLOCK, rect->rows - r), rect->cols};
-        if (r + BLOCK < rect->rows) {
-            oct_rect next = {group.row + BLOCK, group.col,
-                             oct_min(BLOCK, rect->rows - r - BLOCK), group.cols};
-            oct_expect_source(call->source, &next);
-        }
         quantize_group(call, &group, data ? pairs + r / 2 * rect->cols : NULL);
     }
     if (data) {
@@ -246,7 +240,7 @@ static void quantize_tile(const oct_quantize_call *call, const oct_rect *rect) {
 
 static void rows_task(void *arg, int64_t begin, int64_t end) {
     const nv_work *work = arg;
-    const oct_parts rows = {1, ROW_TILE_COLS, quantize_rows, work->call->source};
+    const oct_parts rows = {1, ROW_TILE_COLS, quantize_rows};
     for (int64_t i = begin; i < end; i++) {
         oct_rect tile = oct_grid_at(&work->grid, i);
         oct_each_part(&tile, &rows, work->call);

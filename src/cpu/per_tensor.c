@@ -29,8 +29,6 @@ static void quantize_tile(const tensor_work *work, const oct_rect *rect) {
         return;
     }
     oct_bytes codes = {scratch, TURN_TILE_COLS};
-    oct_expect_lines(&row, rect->rows, rect->cols);
-    oct_expect_turned(call, &col, rect->cols, rect->rows);
     call->kernels->encode(&codes, &tile, &by, oct_call_format(call));
     for (int64_t r = 0; row.at && r < rect->rows; r++) {
         memcpy(row.at + r * row.stride, codes.at + r * codes.stride, (size_t)rect->cols);

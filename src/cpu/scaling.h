@@ -41,14 +41,19 @@ typedef struct oct_scale_rule {
     bool pow2;      /* the mantissa is cut off */
 } oct_scale_rule;
 
+/* By its bits: gcc 13 takes a comparison with FLT_MAX for one that infinity does not pass. */
+static inline bool oct_is_finite(float x) {
+    return (oct_f32_bits(x) & 0x7f800000u) != 0x7f800000u;
+}
+
 /* aim / amax; 1 for an amax of 0 or Inf, pow2 or not. */
 static inline float oct_scale_of(float amax, const oct_scale_rule *rule) {
     amax = amax < rule->epsilon ? rule->epsilon : amax;
-    if (amax == 0.0f || !(amax <= FLT_MAX)) {
+    if (amax == 0.0f || !oct_is_finite(amax)) {
         return 1.0f;
     }
     float scale = rule->aim / amax;
-    scale = scale > FLT_MAX ? rule->overflow : scale;
+    scale = oct_is_finite(scale) ? scale : rule->overflow;
     return rule->pow2 ? oct_bits_f32(oct_f32_bits(scale) & 0xff800000u) : scale;
 }
 

@@ -4,8 +4,9 @@
  * S = sum |a||b| + |bias| + |old|: each term of the sum passes at most n roundings (one
  * multiplication or none, and the additions), an operand at most one when it is decoded, the
  * sum at most three for its factors, and one each for bias and old. Dot products of bf16 also
- * lose what is below 2^-126 before the factors are applied, once per term. So
- *     |fp32 result - exact| <= E = g S + n 2^-126 max(1, |factor|) + 2^-148
+ * take sums below 2^-126 for zero, before the factors are applied, and the subnormals of a
+ * plain bf16 operand. With T the sum of the magnitudes that the latter are multiplied with
+ *     |fp32 result - exact| <= E = g S + 2^-126 (n + T) + 2^-148
  * and rounding to dst adds half a unit in the last place of a value of |exact| + E. */
 #ifndef GEMM_CHECK_H
 #define GEMM_CHECK_H
@@ -149,14 +150,20 @@ static inline double product_largest(octet_dtype dtype) {
     return dtype == OCTET_F16 ? 65520.0 : dtype == OCTET_BF16 ? 0x1.ffp127 : 0x1.ffffffp127;
 }
 
+static inline bool product_is_bf16(const operand *o) {
+    return o->use == OCTET_USE_VALUES && o->m.dtype == OCTET_BF16;
+}
+
 /* The error of dst(i, j) over its bound; infinite where a NaN or Inf is missing or invented. */
 static inline double product_error(const product *p, int64_t i, int64_t j) {
     octet_dtype dtype = (octet_dtype)p->call.dst.dtype;
-    double sum = 0.0, size = 0.0;
+    double sum = 0.0, size = 0.0, a_size = 0.0, b_size = 0.0;
     for (int64_t k = 0; k < p->depth; k++) {
-        double term = product_a(p, i, k) * product_b(p, j, k);
-        sum += term;
-        size += fabs(term);
+        double a = product_a(p, i, k), b = product_b(p, j, k);
+        sum += a * b;
+        size += fabs(a * b);
+        a_size += fabs(a);
+        b_size += fabs(b);
     }
     int64_t at = i * p->call.dst.stride + j;
     double old = p->call.accumulate ? product_load(p->old, at, dtype) : 0.0;
@@ -166,8 +173,10 @@ static inline double product_error(const product *p, int64_t i, int64_t j) {
         return isnan(exact) == isnan(got) && (isnan(exact) || exact == got) ? 0.0 : INFINITY;
     }
     double n = (double)p->depth + 8.0, u = 0x1p-24;
+    double flushed =
+        (product_is_bf16(&p->a) ? b_size : 0.0) + (product_is_bf16(&p->b) ? a_size : 0.0) + n;
     double bound =
-        n * u / (1.0 - n * u) * (size + fabs(bias) + fabs(old)) + 0x1p-148 + n * 0x1p-126;
+        n * u / (1.0 - n * u) * (size + fabs(bias) + fabs(old)) + 0x1p-148 + 0x1p-126 * flushed;
     bound += product_half_ulp(fabs(exact) + bound, dtype);
     if (isinf(got) && fabs(exact) + bound >= product_largest(dtype)) {
         return (got > 0) == (exact > 0) ? 0.0 : INFINITY;

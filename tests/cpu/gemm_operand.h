@@ -22,6 +22,8 @@ typedef struct operand {
 typedef enum operand_kind {
     OPERAND_USUAL,   /* scales within some powers of two of 1 */
     OPERAND_EXTREME, /* the smallest and the largest scales, zero blocks among them */
+    OPERAND_FACTORS, /* factors of the whole operand, or of its lines, near fp32's limits */
+    OPERAND_TINY,    /* plain: bf16 subnormals among the values */
     OPERAND_NAN      /* one NaN (or Inf) element */
 } operand_kind;
 
@@ -69,13 +71,9 @@ static inline uint8_t operand_code(const octet_quantizer *q, uint64_t *state) {
     return (code & 0x7f) > most ? (uint8_t)(code & 0xbf) : code;
 }
 
-static inline float operand_scale(const octet_quantizer *q, operand_kind kind,
-                                  uint64_t *state) {
-    int spread = (int)(operand_random(state) % 9) - 4;
-    if (kind == OPERAND_EXTREME) {
-        spread = operand_random(state) % 2 ? -125 : 3;
-    }
-    float scale = ldexpf(1.0f, spread);
+/* A scale of an FP8 block. */
+static inline float operand_scale(const octet_quantizer *q, int exponent, uint64_t *state) {
+    float scale = ldexpf(1.0f, exponent);
     return q->pow2 ? scale : scale * (1.0f + (float)(operand_random(state) % 1000) / 1001.0f);
 }
 
@@ -107,12 +105,13 @@ static inline double operand_block_scale(operand *o, operand_kind kind, int64_t 
     int64_t group = q->block_rows > 1 ? line / q->block_rows : line;
     uint64_t state = seed + 977 * (uint64_t)group + 131071 * (uint64_t)block;
     operand_random(&state);
-    float value = operand_scale(q, kind, &state);
+    /* Extreme: the least scales here and there, or in every other line. */
+    bool low = (seed % 4 < 2 ? (uint64_t)group : operand_random(&state)) % 2;
+    int usual = (int)(operand_random(&state) % 9) - 4;
+    float value = operand_scale(q, kind == OPERAND_EXTREME && low ? -125 : usual, &state);
     uint8_t code = (uint8_t)(operand_random(&state) % 0x7f);
     if (q->scheme == OCTET_MXFP8) {
-        int spread = (int)(operand_random(&state) % 9) - 4;
-        bool low = operand_random(&state) % 2;
-        code = (uint8_t)(kind == OPERAND_EXTREME ? (low ? 0 : 130) : 127 + spread);
+        code = (uint8_t)(kind == OPERAND_EXTREME && low ? 0 : 127 + usual);
         value = octet_decode(OCTET_E8M0, code);
     } else if (q->scheme == OCTET_NVFP4) {
         value = octet_decode(OCTET_E4M3, code);
@@ -138,11 +137,18 @@ static inline double operand_put(operand *o, int64_t line, int64_t at, uint8_t c
     return (double)octet_decode((octet_dtype)q->format, code);
 }
 
-static inline double operand_factor(operand *o, int64_t line, uint64_t *state) {
+/* Odd seeds are tiny, even ones huge, so that the product of two operands is neither. */
+static inline float operand_amount(operand_kind kind, uint64_t seed, uint64_t *state) {
+    float amount = 0.01f + (float)(operand_random(state) % 100) / 7.0f;
+    return kind != OPERAND_FACTORS ? amount : amount * (seed % 2 ? 0x1p-125f : 0x1p115f);
+}
+
+static inline double operand_factor(operand *o, operand_kind kind, int64_t line, uint64_t seed,
+                                    uint64_t *state) {
     const octet_quantizer *q = &o->m.quantizer;
     if (q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED) {
         float *scale = o->m.parts[OCTET_PART_SCALE];
-        *scale = line == 0 ? 0.001f + (float)(operand_random(state) % 100) / 7.0f : *scale;
+        *scale = line == 0 ? operand_amount(kind, seed, state) : *scale;
         return (double)*scale;
     }
     if (q->scheme != OCTET_NVFP4) {
@@ -152,7 +158,7 @@ static inline double operand_factor(operand *o, int64_t line, uint64_t *state) {
     float *amax = o->m.parts[row ? OCTET_PART_ROW_AMAX : OCTET_PART_COL_AMAX];
     amax += q->row_scaled ? line : 0;
     if (q->row_scaled || line == 0) {
-        *amax = 0.01f + (float)(operand_random(state) % 100) / 3.0f;
+        *amax = operand_amount(kind, seed, state);
     }
     return (double)*amax / (6.0 * (q->max256 ? 256.0 : 448.0));
 }
@@ -163,7 +169,7 @@ static inline void operand_fill(operand *o, operand_kind kind, uint64_t seed) {
     int64_t lines = row ? o->rows : o->cols, length = row ? o->cols : o->rows;
     uint64_t state = seed;
     for (int64_t line = 0; line < lines; line++) {
-        double factor = operand_factor(o, line, &state), scale = 1.0;
+        double factor = operand_factor(o, kind, line, seed, &state), scale = 1.0;
         for (int64_t at = 0; at < length; at++) {
             if (q->block_cols && at % q->block_cols == 0) {
                 scale = operand_block_scale(o, kind, line, at / q->block_cols, seed);
@@ -195,6 +201,7 @@ static inline void operand_fill_plain(operand *o, operand_kind kind, uint64_t se
             bool special = r == o->rows / 2 && c == o->cols / 2;
             value = kind == OPERAND_NAN && special ? INFINITY : value;
             value = kind == OPERAND_EXTREME && r % 2 ? value * 0x1p-60f : value;
+            value = kind == OPERAND_TINY && c % 3 == 0 ? value * 0x1p-128f : value;
             uint32_t code = octet_encode((octet_dtype)o->m.dtype, value);
             memcpy(data + (r * o->m.stride + c) * bytes, &code, (size_t)bytes);
             o->values[r * o->cols + c] = (double)octet_decode((octet_dtype)o->m.dtype, code);

@@ -232,20 +232,20 @@ static float six_emax(const octet_quantizer *q) {
 
 static float global_encode(float G, const octet_quantizer *q) {
     float s = six_emax(q) / G;
-    s = s > FLT_MAX ? FLT_MAX : s;
+    s = isinf(s) ? FLT_MAX : s;
     return G == 0 || s == 0 ? 1 : s;
 }
 
 static model_scale nv_scale_of(uint32_t code, float encode) {
     float product = octet_decode(OCTET_E4M3, code) * (1.0f / encode);
     float e = 1.0f / product;
-    return (model_scale){(float)code, e > FLT_MAX ? FLT_MAX : e};
+    return (model_scale){(float)code, isinf(e) ? FLT_MAX : e};
 }
 
 static model_scale nv_scale(float amax, float encode) {
     float mult = encode * bits(0x3e2aaaab);
     float value = amax * mult;
-    return nv_scale_of(octet_encode(OCTET_E4M3, value > FLT_MAX ? FLT_MAX : value), encode);
+    return nv_scale_of(octet_encode(OCTET_E4M3, isinf(value) ? FLT_MAX : value), encode);
 }
 
 static float line_error(const direction *d, const float x[16], model_scale s, float G) {

@@ -66,11 +66,28 @@ TEST(gemm__every_result_bias_and_old_value) {
 
 TEST(gemm__extreme_scales_within_the_bound) {
     for (size_t n = 0; n < PROBLEMS; n++) {
-        for (uint64_t seed = 1; seed < 5; seed++) {
+        for (uint64_t seed = 1; seed < 9; seed++) {
             product_options o = {.dst = OCTET_F32, .kind = OPERAND_EXTREME, .seed = seed};
             check(&problems[n], (int64_t[]){21, 40, 300}, &o);
             check(&problems[n], (int64_t[]){4, 40, 300}, &o);
         }
+    }
+}
+
+TEST(gemm__extreme_factors_within_the_bound) {
+    for (size_t n = 0; n < PROBLEMS; n++) {
+        for (uint64_t seed = 1; seed < 3; seed++) {
+            product_options o = {.dst = OCTET_F32, .kind = OPERAND_FACTORS, .seed = seed};
+            check(&problems[n], (int64_t[]){21, 40, 100}, &o);
+            check(&problems[n], (int64_t[]){3, 40, 100}, &o);
+        }
+    }
+}
+
+TEST(gemm__subnormal_values_within_the_bound) {
+    for (size_t n = 0; n < PROBLEMS; n++) {
+        product_options o = {.dst = OCTET_F32, .kind = OPERAND_TINY, .seed = n + 1};
+        check(&problems[n], (int64_t[]){21, 40, 100}, &o);
     }
 }
 
@@ -100,5 +117,6 @@ TEST(gemm__nothing_to_do) {
 
 TEST_MAIN(gemm__every_operand_within_the_bound, gemm__every_length_of_the_product,
           gemm__every_size_around_the_register_tiles, gemm__every_result_bias_and_old_value,
-          gemm__extreme_scales_within_the_bound, gemm__nan_and_inf_reach_what_they_touch,
+          gemm__extreme_scales_within_the_bound, gemm__extreme_factors_within_the_bound,
+          gemm__subnormal_values_within_the_bound, gemm__nan_and_inf_reach_what_they_touch,
           gemm__larger_than_a_tile, gemm__nothing_to_do)
