@@ -1,0 +1,61 @@
+"""FP8 and FP4 linear layers that compile whole.
+
+>>> layer = octet.Linear(64, 32, device="cpu")
+>>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
+...     y = layer(torch.randn(8, 64))
+"""
+
+from octet import _tensor_ops, recipe
+from octet._autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
+from octet._C import version as _version
+from octet._dtypes import DType
+from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
+from octet._support import (
+    explain,
+    is_fp8_available,
+    is_fp8_block_scaling_available,
+    is_mxfp8_available,
+    is_nvfp4_available,
+    support,
+)
+from octet.linear import Linear
+from octet.proto import TensorProto, to_tensor_proto
+from octet.quantizers import (
+    Float8BlockQuantizer,
+    Float8CurrentScalingQuantizer,
+    Float8Quantizer,
+    MXFP8Quantizer,
+    NVFP4Quantizer,
+    Quantizer,
+)
+from octet.tensor import QuantizedTensor
+
+del _tensor_ops  # imported for what it adds to QuantizedTensor
+
+__version__ = _version()
+__all__ = [
+    "DType",
+    "Float8BlockQuantizer",
+    "Float8CurrentScalingQuantizer",
+    "Float8Quantizer",
+    "Linear",
+    "MXFP8Quantizer",
+    "NVFP4Quantizer",
+    "QuantizedTensor",
+    "Quantizer",
+    "TensorProto",
+    "autocast",
+    "default_recipe",
+    "explain",
+    "fp8_autocast",
+    "is_fp8_available",
+    "is_fp8_block_scaling_available",
+    "is_mxfp8_available",
+    "is_nvfp4_available",
+    "is_value_opaque_quantizer",
+    "quantized_model_init",
+    "recipe",
+    "register_value_opaque_quantizer",
+    "support",
+    "to_tensor_proto",
+]

@@ -1,0 +1,128 @@
+"""autocast and quantized_model_init: which recipe the layers inside use."""
+
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from octet._state import ACTIVE, Init, Region
+from octet.recipe import MXFP8BlockScaling, Recipe
+
+if TYPE_CHECKING:
+    from octet.linear import Linear
+
+# Layers, so that leaving an autocast finds those that recorded amaxes inside compiled code,
+# where nothing but the layer itself can be written without a guard.
+LAYERS: "weakref.WeakSet[Linear]" = weakref.WeakSet()
+
+
+def default_recipe() -> Recipe:
+    """The recipe that ``recipe=None`` stands for: MXFP8, which has no state.
+
+    >>> octet.default_recipe()
+    MXFP8BlockScaling('mxfp8')
+    """
+    return MXFP8BlockScaling()
+
+
+def _roll_eager() -> None:
+    for layer in list(LAYERS):
+        if layer._moved:
+            layer._moved = False
+            layer._roll(layer._delayed_recipe)
+
+
+class autocast:  # noqa: N801
+    """Layers inside quantize by a recipe. Nests; the inner one wins.
+
+    ``enabled=False`` switches quantization off inside; with ``calibrating=True`` layers then
+    record delayed scaling's amaxes all the same. Works around and inside compiled code.
+
+    >>> with octet.autocast(recipe=octet.recipe.NVFP4BlockScaling()):
+    ...     y = layer(x)
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        calibrating: bool = False,
+        recipe: Recipe | None = None,
+        amax_reduction_group: Any = None,  # noqa: ANN401
+    ) -> None:
+        if amax_reduction_group is not None:
+            raise NotImplementedError(
+                "autocast(amax_reduction_group=...): amaxes are not reduced over process groups"
+            )
+        self.enabled = enabled
+        self.calibrating = calibrating
+        self.recipe = recipe
+
+    def __enter__(self) -> "autocast":
+        recipe = default_recipe() if self.recipe is None else self.recipe
+        traced = torch.compiler.is_compiling()
+        self._outer = ACTIVE.region
+        ACTIVE.region = Region(self.enabled, recipe, self.calibrating, traced)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        region, outer = ACTIVE.region, self._outer
+        ACTIVE.region = outer
+        active = outer.enabled or outer.calibrating
+        if region.traced:
+            if active:
+                outer.used.extend(region.used)
+            elif torch.is_grad_enabled():
+                for layer, text in region.used:
+                    layer._roll(text)
+        elif not active and torch.is_grad_enabled():
+            _roll_eager()
+
+
+def fp8_autocast(
+    enabled: bool = True,
+    calibrating: bool = False,
+    fp8_recipe: Recipe | None = None,
+    fp8_group: Any = None,  # noqa: ANN401
+) -> autocast:
+    """autocast by its older name and arguments."""
+    return autocast(enabled, calibrating, fp8_recipe, fp8_group)
+
+
+class quantized_model_init:  # noqa: N801
+    """Layers made inside hold quantized weights, by the recipe's weight quantizer.
+
+    With ``preserve_high_precision_init_val`` such a weight answers
+    ``get_high_precision_init_val()``, a CPU tensor, until ``clear_high_precision_init_val()``.
+
+    >>> with octet.quantized_model_init(recipe=octet.recipe.MXFP8BlockScaling()):
+    ...     layer = octet.Linear(64, 32, device="cpu")
+    >>> type(layer.weight.data).__name__
+    'QuantizedTensor'
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        recipe: Recipe | None = None,
+        preserve_high_precision_init_val: bool = False,
+    ) -> None:
+        made = default_recipe() if recipe is None else recipe
+        self._inner = Init(made, preserve_high_precision_init_val) if enabled else None
+
+    def __enter__(self) -> "quantized_model_init":
+        self._outer = ACTIVE.init
+        ACTIVE.init = self._inner
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        ACTIVE.init = self._outer

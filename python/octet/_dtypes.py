@@ -1,0 +1,57 @@
+"""Names of dtypes in the C core's texts and in torch."""
+
+import enum
+
+import torch
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "u8": torch.uint8,
+    "i64": torch.int64,
+}
+NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+HIGH_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class DType(enum.Enum):
+    """An element format, by the names that users of TransformerEngine know.
+
+    >>> octet.MXFP8Quantizer(octet.DType.kFloat8E4M3)
+    MXFP8Quantizer('mxfp8:e4m3/1x32+row+col')
+    """
+
+    kFloat8E4M3 = "e4m3"  # noqa: N815
+    kFloat8E5M2 = "e5m2"  # noqa: N815
+    kFloat4E2M1 = "e2m1"  # noqa: N815
+
+
+_FORMATS: dict[object, str] = {
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
+    **{member: member.value for member in DType},
+}
+
+
+def format_name(dtype: object) -> str:
+    """The C core's word for a format: a DType, a torch dtype, or the word itself."""
+    if isinstance(dtype, str):
+        return dtype
+    name = _FORMATS.get(dtype)
+    if name is None:
+        raise ValueError(
+            f"{dtype!r} is not an element format; use an octet.DType, a torch float8 dtype, "
+            "or 'e4m3', 'e5m2', 'e2m1'"
+        )
+    return name
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The C core's word for a torch dtype: "bf16"."""
+    name = NAMES.get(dtype)
+    if name is None:
+        raise ValueError(
+            f"{dtype} is not a dtype that Octet uses; use float32, bfloat16 or float16"
+        )
+    return name

@@ -1,0 +1,149 @@
+"""The ops: registered from C, described to torch's compilers from the C plans."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from octet import _C, _plans
+
+_LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib")
+
+
+def _libtorch() -> str:
+    folder = Path(torch.__file__).parent / "lib"
+    for name in _LIBRARIES:
+        if (folder / name).exists():
+            return str(folder / name)
+    raise ImportError(
+        f"there is no {_LIBRARIES[0]} in {folder}: Octet needs torch 2.10 or newer"
+    )
+
+
+_C.register_ops(_libtorch())
+
+quantize = torch.ops.octet.quantize.default
+quantize_into = torch.ops.octet.quantize_into.default
+dequantize = torch.ops.octet.dequantize.default
+linear = torch.ops.octet.linear.default
+linear_backward = torch.ops.octet.linear_backward.default
+linear_backward_into = torch.ops.octet.linear_backward_into.default
+linear_wgrad = torch.ops.octet.linear_wgrad.default
+linear_wgrad_into = torch.ops.octet.linear_wgrad_into.default
+advance = torch.ops.octet.advance.default
+delayed_record = torch.ops.octet.delayed_record.default
+delayed_update = torch.ops.octet.delayed_update.default
+
+_INTO_OUTPUTS = len(linear_backward_into._schema.returns)
+
+
+def _check(plan: _plans.Plan, args: Sequence[torch.Tensor], mutated: int = 0) -> None:
+    """Count and dtypes of the arguments: what a kernel would refuse is refused here, too."""
+    ports = [port for port in plan.args if not (mutated and port.is_mutable)]
+    wanted = len(ports) + sum(plan.blocks)
+    if len(args) != wanted or len(plan.args) - len(ports) != mutated:
+        names = ", ".join(port.name for port in ports)
+        raise ValueError(f"{len(args)} tensors; the plan takes {wanted}: {names}, kept blocks")
+    for port, tensor in zip(ports, args, strict=False):
+        if tensor.dtype != port.dtype:
+            raise ValueError(f"{port.name} is {tensor.dtype}; the text says {port.dtype}")
+
+
+def _outputs(
+    kind: str, text: str, sizes: Sequence[_plans.Size], like: torch.Tensor
+) -> list[torch.Tensor]:
+    plan, at = _plans.describe(kind, text), _plans.axes(kind, sizes)
+    outs = [
+        like.new_empty(_plans.shape(port.dims, at), dtype=port.dtype)
+        for port in plan.outs
+        if port.alias < 0
+    ]
+    if plan.block:
+        outs.append(like.new_empty([_plans.block_bytes(plan, at)], dtype=torch.uint8))
+    return outs
+
+
+@torch.library.register_fake("octet::quantize")
+def _(input: torch.Tensor, live: list[torch.Tensor], text: str) -> list[torch.Tensor]:
+    _check(_plans.describe("quantize", text), [input, *live])
+    return _outputs("quantize", text, input.shape, input)
+
+
+@torch.library.register_fake("octet::quantize_into")
+def _(
+    buffers: list[torch.Tensor], input: torch.Tensor, live: list[torch.Tensor], text: str
+) -> None:
+    plan = _plans.describe("quantize", text)
+    _check(plan, [input, *live])
+    if [buffer.dtype for buffer in buffers] != [port.dtype for port in plan.outs]:
+        raise ValueError(f"{len(buffers)} buffers are not those of {text}")
+
+
+@torch.library.register_fake("octet::dequantize")
+def _(buffers: list[torch.Tensor], sizes: Sequence[_plans.Size], text: str) -> torch.Tensor:
+    _check(_plans.describe("dequantize", text), buffers)
+    return _outputs("dequantize", text, sizes, buffers[0])[0]
+
+
+@torch.library.register_fake("octet::linear")
+def _(
+    args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
+) -> list[torch.Tensor]:
+    _check(_plans.describe("linear", problem), args)
+    return _outputs("linear", problem, sizes, args[0])
+
+
+@torch.library.register_fake("octet::linear_backward")
+def _(
+    args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
+) -> list[torch.Tensor]:
+    _check(_plans.describe("linear_backward", problem), args)
+    return _outputs("linear_backward", problem, sizes, args[0])
+
+
+@torch.library.register_fake("octet::linear_wgrad")
+def _(
+    args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
+) -> list[torch.Tensor]:
+    _check(_plans.describe("linear_wgrad", problem), args)
+    return _outputs("linear_wgrad", problem, sizes, args[0])
+
+
+@torch.library.register_fake("octet::linear_backward_into")
+def _(
+    main_grad: torch.Tensor,
+    args: list[torch.Tensor],
+    sizes: Sequence[_plans.Size],
+    problem: str,
+) -> tuple[torch.Tensor, ...]:
+    _check(_plans.describe("linear_backward", problem), args, mutated=1)
+    outs = _outputs("linear_backward", problem, sizes, args[0])
+    none = [torch.empty(0, dtype=torch.uint8) for _ in range(_INTO_OUTPUTS - len(outs))]
+    return (*outs, *none)
+
+
+@torch.library.register_fake("octet::linear_wgrad_into")
+def _(
+    main_grad: torch.Tensor,
+    args: list[torch.Tensor],
+    sizes: Sequence[_plans.Size],
+    problem: str,
+) -> None:
+    _check(_plans.describe("linear_wgrad", problem), args, mutated=1)
+
+
+@torch.library.register_fake("octet::delayed_record")
+def _(history: torch.Tensor, amax: torch.Tensor) -> None: ...
+
+
+@torch.library.register_fake("octet::delayed_update")
+def _(
+    scale: torch.Tensor,
+    history: torch.Tensor,
+    amaxes: list[torch.Tensor],
+    recipe: str,
+    role: str,
+) -> None: ...
+
+
+@torch.library.register_fake("octet::advance")
+def _(random: torch.Tensor) -> None: ...

@@ -1,0 +1,129 @@
+"""What the C plans say, as tuples: ports, blocks, and where each tensor of backward comes from.
+
+A plan's structure never depends on a size, so each is described once, at unit sizes, and its
+dimensions are expressions that evaluate to numbers or to symbolic sizes alike.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from octet import _C
+from octet._constant import constant
+from octet._dtypes import TORCH_DTYPES
+from octet._texts import Dim
+
+Size = Any  # an int, or torch.SymInt under a compiler
+Slot = tuple[str, int]  # where a saved tensor lies: ("arg", 1), ("saved", 0)
+
+
+class Port(NamedTuple):
+    """An argument or output of a plan."""
+
+    name: str
+    part: str
+    dtype: torch.dtype
+    dims: tuple[Dim, ...]
+    is_mutable: bool
+    alias: int  # of an output: the argument that it is; -1 otherwise
+    quantizer: str  # of the tensor that it is part of
+
+
+class Plan(NamedTuple):
+    """A plan without numbers."""
+
+    args: tuple[Port, ...]
+    outs: tuple[Port, ...]
+    block: tuple[tuple[int, tuple[Dim, ...]], ...]
+    saved: tuple[Slot, ...]
+    kept: tuple[Slot, ...]
+    blocks: tuple[int, int]
+
+
+def _port(row: tuple[Any, ...]) -> Port:
+    name, part, dtype, dims, is_mutable, alias, quantizer = row
+    return Port(name, part, TORCH_DTYPES[dtype], dims, bool(is_mutable), alias, quantizer)
+
+
+@constant
+def describe(kind: str, text: str) -> Plan:
+    """The plan of one kind of call, from its text, which names no size."""
+    one = kind in ("quantize", "dequantize")
+    args, outs, block, saved, kept, blocks = _C.describe(
+        kind, text, (1, 1) if one else (1, 1, 1)
+    )
+    return Plan(tuple(map(_port, args)), tuple(map(_port, outs)), block, saved, kept, blocks)
+
+
+class Axes(NamedTuple):
+    """What the axes of a call measure."""
+
+    leading: tuple[Size, ...]
+    m: Size
+    k: Size
+    n: Size
+
+
+def axes(kind: str, sizes: Sequence[Size]) -> Axes:
+    """The axes of a call: Linear's sizes end with K and N, a tensor's with K."""
+    last = 1 if kind in ("quantize", "dequantize") else 2
+    leading = tuple(sizes[: len(sizes) - last])
+    m: Size = 1
+    for size in leading:
+        m = m * size
+    k = sizes[-last] if len(sizes) >= last else 1
+    return Axes(leading, m, k, sizes[-1] if last == 2 else 1)
+
+
+def _size(dim: Dim, at: Axes) -> Size:
+    axis, mul, div, align = dim
+    size = 1 if axis == "one" else {"m": at.m, "k": at.k, "n": at.n}[axis]
+    size = (size * mul + div - 1) // div if div > 1 else size * mul
+    return (size + align - 1) // align * align if align > 1 else size
+
+
+def shape(dims: tuple[Dim, ...], at: Axes) -> list[Size]:
+    """A port's dimensions as sizes, numbers or symbols."""
+    sizes: list[Size] = []
+    for dim in dims:
+        sizes.extend(at.leading if dim[0] == "leading" else (_size(dim, at),))
+    return sizes
+
+
+def block_bytes(plan: Plan, at: Axes) -> Size:
+    """The bytes of the block that a plan saves: its buffers, each rounded up."""
+    total: Size = 0
+    for item_bytes, dims in plan.block:
+        size: Size = item_bytes
+        for dim in dims:
+            size = size * (at.m if dim[0] == "leading" else _size(dim, at))
+        total = total + (size + _C.BLOCK_ALIGN - 1) // _C.BLOCK_ALIGN * _C.BLOCK_ALIGN
+    return total
+
+
+class Group(NamedTuple):
+    """The ports of one tensor: one where it is plain, its buffers where it is quantized."""
+
+    name: str
+    start: int
+    count: int
+    quantizer: str
+
+
+def groups(ports: Sequence[Port]) -> tuple[Group, ...]:
+    """Neighbouring ports of one name belong to one tensor."""
+    found: list[Group] = []
+    for index, port in enumerate(ports):
+        if found and found[-1].name == port.name:
+            found[-1] = found[-1]._replace(count=found[-1].count + 1)
+        else:
+            found.append(Group(port.name, index, 1, port.quantizer))
+    return tuple(found)
+
+
+def group_of(ports: Sequence[Port], index: int) -> int:
+    """Which group a port belongs to."""
+    for number, group in enumerate(groups(ports)):
+        if group.start <= index < group.start + group.count:
+            return number
+    raise IndexError(index)

@@ -1,0 +1,72 @@
+"""What runs here, and how: every recipe runs everywhere, natively or by exact emulation."""
+
+import torch
+from octet import _C, _problem
+from octet._dtypes import dtype_name
+from octet.recipe import Recipe
+
+_SCHEMES = {
+    "fp8": "fp8-tensor:e4m3",
+    "fp8_block_scaling": "fp8-block:e4m3",
+    "mxfp8": "mxfp8:e4m3",
+    "nvfp4": "nvfp4:e2m1",
+}
+
+
+def support() -> dict[str, str]:
+    """For each family of recipes "native" or "emulated", and the CPU kernels' instruction set.
+
+    >>> octet.support()["mxfp8"]
+    'native'
+    """
+    found = {
+        name: "native" if _C.native(text, 0, 0) else "emulated"
+        for name, text in _SCHEMES.items()
+    }
+    return {**found, "cpu": _C.cpu_name()}
+
+
+def _available(return_reason: bool) -> bool | tuple[bool, str]:
+    return (True, "") if return_reason else True
+
+
+def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether FP8 recipes run here; ``support()`` tells how."""
+    return _available(return_reason)
+
+
+def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether MXFP8 runs here; ``support()`` tells how."""
+    return _available(return_reason)
+
+
+def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether FP8 block scaling runs here; ``support()`` tells how."""
+    return _available(return_reason)
+
+
+def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether NVFP4 runs here; ``support()`` tells how."""
+    return _available(return_reason)
+
+
+def explain(
+    in_features: int,
+    out_features: int,
+    rows: int,
+    recipe: Recipe | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    bias: bool = True,
+) -> str:
+    """The plans of a Linear's forward and backward, for people.
+
+    >>> print(octet.explain(64, 32, 16, octet.recipe.MXFP8BlockScaling()))  # doctest: +ELLIPSIS
+    linear forward: m=16 k=64 n=32, recipe mxfp8, on cpu
+    ...
+    """
+    text = "none" if recipe is None else recipe.text
+    dtypes = (dtype, dtype, dtype if bias else None)
+    problem = _problem.problem_text(dtypes, (None, None), text, (True, True, bias), ())
+    sizes, words = (rows, in_features, out_features), f" dy={dtype_name(dtype)}"
+    forward = _C.explain("linear", problem, sizes)
+    return f"{forward}\n{_C.explain('linear_backward', problem + words, sizes)}"

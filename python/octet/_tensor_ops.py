@@ -1,0 +1,186 @@
+"""What torch's ops do to quantized tensors: a few keep the bytes, all others decode."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+import torch
+from octet import _ops, _plans, _texts
+from octet.tensor import HANDLERS, QuantizedTensor, quantize_into
+
+aten = torch.ops.aten
+
+
+def _like(tensor: QuantizedTensor, buffers: Sequence[torch.Tensor]) -> QuantizedTensor:
+    return QuantizedTensor(buffers, tensor._text, tensor.dtype, tensor.shape)
+
+
+def _detach(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    return _like(args[0], [func(buffer) for buffer in args[0].buffers()])
+
+
+def _clone(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    return _like(args[0], [buffer.clone() for buffer in args[0].buffers()])
+
+
+def _empty_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    tensor = args[0]
+    dtype = kwargs.get("dtype") or tensor.dtype
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return NotImplemented
+    device = kwargs.get("device")
+    made = [func(buffer, device=device) for buffer in tensor.buffers()]
+    return QuantizedTensor(made, tensor._text, dtype, tensor.shape)
+
+
+def _zeros_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    made = _empty_like(aten.empty_like.default, args, kwargs)
+    if made is NotImplemented:
+        return made
+    return quantize_into(made, torch.zeros(made.shape, dtype=made.dtype, device=made.device))
+
+
+def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    tensor = args[0]
+    dtype = kwargs.get("dtype") or tensor.dtype
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return NotImplemented
+    device = kwargs.get("device") or tensor.device
+    buffers = [buffer.to(device, copy=True) for buffer in tensor.buffers()]
+    return QuantizedTensor(buffers, tensor._text, dtype, tensor.shape)
+
+
+def _view(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """Another shape of the same rows is the same bytes; anything else is decoded."""
+    tensor, sizes = args[0], list(args[1])
+    count = 1
+    for size in sizes:
+        count *= size if size != -1 else 1
+    sizes = [size if size != -1 else tensor.numel() // max(count, 1) for size in sizes]
+    if not sizes or not tensor.shape or sizes[-1] != tensor.shape[-1]:
+        return NotImplemented
+    at = _plans.axes("dequantize", sizes)
+    buffers = [
+        buffer.view(_plans.shape(row[3], at))
+        for row, buffer in zip(_texts.layout(tensor._text), tensor.buffers(), strict=True)
+    ]
+    return QuantizedTensor(buffers, tensor._text, tensor.dtype, sizes)
+
+
+def _copy_(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    if isinstance(args[0], QuantizedTensor):
+        same = args[1].shape == args[0].shape
+        quantize_into(args[0], args[1] if same else args[1].expand(args[0].shape))
+        return args[0]
+    return NotImplemented
+
+
+def _expand_args(kind: str, problem: str, args: Sequence[Any], mutated: int = 0) -> list[Any]:
+    """The plan's arguments: of a quantized tensor, the buffers that the plan reads."""
+    plan = _plans.describe(kind, problem)
+    ports = [port for port in plan.args if not (mutated and port.is_mutable)]
+    flat: list[Any] = []
+    for arg in args:
+        if not isinstance(arg, QuantizedTensor):
+            flat.append(arg)
+            continue
+        name, parts = ports[len(flat)].name, _texts.part_names(arg._text)
+        while len(flat) < len(ports) and ports[len(flat)].name == name:
+            part = ports[len(flat)].part
+            if part not in parts:
+                raise ValueError(
+                    f"{name} is {arg._text}, which has no {part}: quantize it again"
+                )
+            flat.append(getattr(arg, parts[part]))
+    return flat
+
+
+def _kind(func: Any) -> str:  # noqa: ANN401
+    return func._schema.name.removeprefix("octet::").removesuffix("_into")
+
+
+def _with_gradient(
+    kind: str, text: str, args: Sequence[Any], mutated: int
+) -> tuple[str, list[Any]]:
+    """A backward whose gradient arrives quantized: the text says so, and what the plan then
+    does not read is left out."""
+    if kind != "linear_backward" or not isinstance(args[0], QuantizedTensor):
+        return text, list(args)
+    plain = _plans.describe(kind, text)
+    quantized = f"{text} qdy={args[0]._text}"
+    wanted = [g.name for g in _plans.groups(_plans.describe(kind, quantized).args)]
+    names = [
+        g.name for g in _plans.groups(plain.args) if not (mutated and g.name == "main_grad")
+    ]
+    kept = [arg for name, arg in zip(names, args, strict=False) if name in wanted]
+    return quantized, kept + list(args[len(names) :])
+
+
+def _planned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    tensors, sizes, text = args
+    kind = _kind(func)
+    text, tensors = _with_gradient(kind, text, tensors, 0)
+    return func(_expand_args(kind, text, tensors), sizes, text)
+
+
+def _planned_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    main_grad, tensors, sizes, text = args
+    kind = _kind(func)
+    text, tensors = _with_gradient(kind, text, tensors, 1)
+    return func(main_grad, _expand_args(kind, text, tensors, mutated=1), sizes, text)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[tuple[Any, str]]:  # noqa: ANN401
+    """The arguments that an op writes."""
+    if not func._schema.is_mutable:
+        return []
+    found = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            found.append((value, argument.name))
+    return found
+
+
+def _decoded(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """Any other op: on what the tensors stand for; what it wrote is quantized again."""
+    stands_for: dict[int, tuple[QuantizedTensor, torch.Tensor]] = {}
+
+    def decode(value: Any) -> Any:  # noqa: ANN401
+        if not isinstance(value, QuantizedTensor):
+            return value
+        if id(value) not in stands_for:
+            stands_for[id(value)] = (value, value.dequantize())
+        return stands_for[id(value)][1]
+
+    args_, kwargs_ = pytree.tree_map(decode, (args, kwargs))
+    result = func(*args_, **kwargs_)
+    for value, _ in _written(func, args, kwargs):
+        for tensor in value if isinstance(value, list | tuple) else [value]:
+            if id(tensor) in stands_for:
+                quantize_into(*stands_for[id(tensor)])
+    back = {id(plain): tensor for tensor, plain in stands_for.values()}
+    return pytree.tree_map(lambda value: back.get(id(value), value), result)
+
+
+HANDLERS.update(
+    {
+        None: _decoded,
+        aten.detach.default: _detach,
+        aten.alias.default: _detach,
+        aten.clone.default: _clone,
+        aten.empty_like.default: _empty_like,
+        aten.zeros_like.default: _zeros_like,
+        aten._to_copy.default: _to_copy,
+        aten.view.default: _view,
+        aten._unsafe_view.default: _view,
+        aten.copy_.default: _copy_,
+        _ops.dequantize: _planned,
+        _ops.linear: _planned,
+        _ops.linear_backward: _planned,
+        _ops.linear_wgrad: _planned,
+        _ops.linear_backward_into: _planned_into,
+        _ops.linear_wgrad_into: _planned_into,
+    }
+)

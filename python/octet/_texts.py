@@ -1,0 +1,88 @@
+"""What the C core says of a text; remembered, and constant where it is traced."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from octet import _C
+from octet._constant import constant
+
+Dim = tuple[str, int, int, int]  # axis, mul, div, align: roundup(ceil(axis * mul / div), align)
+
+
+@constant
+def scheme(text: str) -> str:
+    """The scheme of a quantizer; "none" where there is none."""
+    return str(_C.fields("quantizer", text)["scheme"])
+
+
+@constant
+def element_format(text: str) -> str:
+    """The element format of a quantizer."""
+    return str(_C.fields("quantizer", text)["format"])
+
+
+@constant
+def is_stochastic(text: str) -> bool:
+    """Whether quantizing draws random bits."""
+    return bool(_C.fields("quantizer", text)["stochastic"])
+
+
+@constant
+def usages(text: str) -> tuple[bool, bool]:
+    """Whether a quantizer makes rowwise and columnwise bytes."""
+    fields = _C.fields("quantizer", text)
+    return bool(fields["rowwise"]), bool(fields["columnwise"])
+
+
+@constant
+def with_usage(text: str, rowwise: bool | None, columnwise: bool | None) -> str:
+    """The quantizer with these usages; None keeps one as it is."""
+    now = usages(text)
+    return _C.with_usage(
+        text,
+        now[0] if rowwise is None else rowwise,
+        now[1] if columnwise is None else columnwise,
+    )
+
+
+@constant
+def layout(text: str) -> tuple[tuple[str, str, str, tuple[Dim, ...]], ...]:
+    """A quantizer's buffers in flatten order: name, part, dtype, dims."""
+    return _C.layout(text)
+
+
+@constant
+def buffer_names(text: str) -> tuple[str, ...]:
+    """The names of a quantizer's buffers, in flatten order."""
+    return tuple(row[0] for row in _C.layout(text))
+
+
+@constant
+def part_names(text: str) -> dict[str, str]:
+    """The name of the buffer that holds each part."""
+    return {part: name for name, part, _, _ in _C.layout(text)}
+
+
+@constant
+def role_quantizer(recipe: str, role: str) -> str:
+    """The quantizer that a recipe gives to a role."""
+    return _C.role_quantizer(recipe, role)
+
+
+@constant
+def covers(have: str, need: str) -> bool:
+    """Whether bytes of one quantizer hold all that another would have made."""
+    return all(b or not a for a, b in zip(usages(need), usages(have), strict=True)) and (
+        _C.with_usage(have, *usages(need)) == need
+    )
+
+
+@constant
+def stored_weight(recipe: str, dtype: str) -> str:
+    """The quantizer of a weight that is kept quantized between calls under a recipe."""
+    return _C.cache_quantizer(f"linear m=1 k=1 n=1 in={dtype} recipe={recipe}")
+
+
+def make(kind: str, text: str, fields: Mapping[str, Any]) -> str:
+    """A value's text with some of its fields changed."""
+    return _C.make(kind, text, fields)

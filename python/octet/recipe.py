@@ -1,0 +1,349 @@
+"""Recipes: which quantizer each role of a layer gets. Values: equal by content, hashable.
+
+>>> octet.recipe.MXFP8BlockScaling()
+MXFP8BlockScaling('mxfp8')
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from octet import _C
+from octet._constant import constant
+
+if TYPE_CHECKING:
+    from octet.quantizers import Quantizer
+
+__all__ = [
+    "CustomRecipe",
+    "DelayedScaling",
+    "Float8BlockScaling",
+    "Float8CurrentScaling",
+    "Format",
+    "MMParams",
+    "MXFP8BlockScaling",
+    "NVFP4BlockScaling",
+    "QParams",
+    "QuantizerRole",
+    "Recipe",
+]
+
+
+class Format(enum.Enum):
+    """Element formats of a recipe. HYBRID is E4M3 forward and E5M2 for gradients."""
+
+    E4M3 = "e4m3"
+    E5M2 = "e5m2"
+    HYBRID = "hybrid"
+    E2M1 = "e2m1"
+
+
+@dataclass(frozen=True)
+class QParams:
+    """How one group of tensors (inputs, weights or gradients) is quantized."""
+
+    power_2_scale: bool = False
+    amax_epsilon: float = 0.0
+    random_hadamard_transform: bool = False
+    stochastic_rounding: bool = False
+    fp4_2d_quantization: bool = False
+
+    def _fields(self) -> tuple[tuple[str, Any], ...]:
+        return (
+            ("pow2", self.power_2_scale),
+            ("epsilon", self.amax_epsilon),
+            ("hadamard", "signed" if self.random_hadamard_transform else "none"),
+            ("stochastic", self.stochastic_rounding),
+            ("two_d", self.fp4_2d_quantization),
+        )
+
+
+@dataclass(frozen=True)
+class MMParams:
+    """How one product accumulates."""
+
+    use_split_accumulator: bool = True
+
+
+def _word(params: MMParams | None, split: bool = True) -> str:
+    """How a product accumulates; None is the recipe's own way."""
+    split = split if params is None else params.use_split_accumulator
+    return "split" if split else "fast"
+
+
+@dataclass(frozen=True)
+class QuantizerRole:
+    """Who asks a custom recipe for a quantizer."""
+
+    module_type: str = ""
+    tensor_type: str = ""
+    name: str = ""
+
+
+Fields = tuple[tuple[str, Any], ...]
+
+
+@constant
+def _text(kind: str, fields: Fields) -> str:
+    """The recipe of that kind with these fields; groups are tuples of fields themselves."""
+    named = {name: dict(value) if isinstance(value, tuple) else value for name, value in fields}
+    return _C.make("recipe", kind, named)
+
+
+class Recipe:
+    """The base of every recipe. ``text`` is its one-line form in the C core's grammar."""
+
+    text: str
+
+    def _set(self, kind: str, fields: Fields) -> None:
+        object.__setattr__(self, "text", _text(kind, fields))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text!r})"
+
+    def delayed(self) -> bool:
+        """Delayed scaling: its scales are state that the layer keeps."""
+        return isinstance(self, DelayedScaling)
+
+
+def _override(backward_override: str | None) -> tuple[str, str]:
+    return "override_", backward_override or "none"
+
+
+@dataclass(frozen=True, repr=False)
+class DelayedScaling(Recipe):
+    """FP8 with scales from the amaxes of earlier steps.
+
+    >>> octet.recipe.DelayedScaling(amax_history_len=16)
+    DelayedScaling('delayed:history=16')
+    """
+
+    margin: int = 0
+    fp8_format: Format = Format.HYBRID
+    amax_history_len: int = 1024
+    amax_compute_algo: str = "max"
+    reduce_amax: bool = True
+    backward_override: str | None = None
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+
+    def __post_init__(self) -> None:
+        self._set(
+            "delayed",
+            (
+                ("margin", self.margin),
+                ("format", self.fp8_format.value),
+                ("history", self.amax_history_len),
+                ("algo", self.amax_compute_algo),
+                ("reduce_amax", self.reduce_amax),
+                _override(self.backward_override),
+            ),
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Float8CurrentScaling(Recipe):
+    """FP8 with one scale per tensor from its own amax.
+
+    >>> octet.recipe.Float8CurrentScaling(use_power_2_scales=True)
+    Float8CurrentScaling('current+pow2')
+    """
+
+    use_power_2_scales: bool = False
+    fp8_format: Format = Format.HYBRID
+    fp8_quant_fwd_inp: QParams | None = None
+    fp8_quant_fwd_weight: QParams | None = None
+    fp8_quant_bwd_grad: QParams | None = None
+    fp8_gemm_fprop: MMParams | None = None
+    fp8_gemm_dgrad: MMParams | None = None
+    fp8_gemm_wgrad: MMParams | None = None
+    backward_override: str | None = None
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+
+    def __post_init__(self) -> None:
+        plain = QParams(power_2_scale=self.use_power_2_scales)
+        self._set(
+            "current",
+            (
+                ("format", self.fp8_format.value),
+                ("input", (self.fp8_quant_fwd_inp or plain)._fields()),
+                ("weight", (self.fp8_quant_fwd_weight or plain)._fields()),
+                ("grad", (self.fp8_quant_bwd_grad or plain)._fields()),
+                ("split_fprop", _word(self.fp8_gemm_fprop, split=False)),
+                ("split_dgrad", _word(self.fp8_gemm_dgrad)),
+                ("split_wgrad", _word(self.fp8_gemm_wgrad)),
+                _override(self.backward_override),
+            ),
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class MXFP8BlockScaling(Recipe):
+    """FP8 with a power-of-two scale per 32 elements.
+
+    >>> octet.recipe.MXFP8BlockScaling(enable_2d_quantization=True)
+    MXFP8BlockScaling('mxfp8+2d')
+    """
+
+    margin: int = 0
+    fp8_format: Format = Format.E4M3
+    enable_2d_quantization: bool = False
+    backward_override: str | None = None
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+
+    def __post_init__(self) -> None:
+        self._set(
+            "mxfp8",
+            (
+                ("margin", self.margin),
+                ("format", self.fp8_format.value),
+                ("weight", (("two_d", self.enable_2d_quantization),)),
+                _override(self.backward_override),
+            ),
+        )
+
+
+def _block(qparams: QParams | None, pow2: bool, dim: int, name: str) -> Fields:
+    if dim not in (1, 2):
+        raise ValueError(f"{name} is {dim}; blocks have 1 or 2 dimensions")
+    params = qparams or QParams(power_2_scale=pow2)
+    return (
+        ("pow2", params.power_2_scale),
+        ("epsilon", params.amax_epsilon),
+        ("two_d", dim == 2),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Float8BlockScaling(Recipe):
+    """FP8 with an fp32 scale per block of 128 elements, or 128x128.
+
+    >>> octet.recipe.Float8BlockScaling(use_f32_scales=True)
+    Float8BlockScaling('block+nopow2')
+    """
+
+    use_f32_scales: bool = False
+    fp8_format: Format = Format.E4M3
+    x_block_scaling_dim: int = 1
+    w_block_scaling_dim: int = 2
+    grad_block_scaling_dim: int = 1
+    fp8_quant_fwd_inp: QParams | None = None
+    fp8_quant_fwd_weight: QParams | None = None
+    fp8_quant_bwd_grad: QParams | None = None
+    fp8_gemm_fprop: MMParams | None = None
+    fp8_gemm_dgrad: MMParams | None = None
+    fp8_gemm_wgrad: MMParams | None = None
+    backward_override: str | None = None
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+
+    def __post_init__(self) -> None:
+        pow2 = not self.use_f32_scales
+        x, w, g = (
+            self.x_block_scaling_dim,
+            self.w_block_scaling_dim,
+            self.grad_block_scaling_dim,
+        )
+        self._set(
+            "block",
+            (
+                ("format", self.fp8_format.value),
+                ("input", _block(self.fp8_quant_fwd_inp, pow2, x, "x_block_scaling_dim")),
+                ("weight", _block(self.fp8_quant_fwd_weight, pow2, w, "w_block_scaling_dim")),
+                ("grad", _block(self.fp8_quant_bwd_grad, pow2, g, "grad_block_scaling_dim")),
+                ("split_fprop", _word(self.fp8_gemm_fprop)),
+                ("split_dgrad", _word(self.fp8_gemm_dgrad)),
+                ("split_wgrad", _word(self.fp8_gemm_wgrad)),
+                _override(self.backward_override),
+            ),
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class NVFP4BlockScaling(Recipe):
+    """FP4 with an E4M3 scale per 16 elements.
+
+    >>> octet.recipe.NVFP4BlockScaling(disable_stochastic_rounding=True)
+    NVFP4BlockScaling('nvfp4+nosr')
+    """
+
+    disable_rht: bool = False
+    disable_stochastic_rounding: bool = False
+    disable_2d_quantization: bool = False
+    row_scaled_activation: bool = False
+    nvfp4_4over6: str = "none"
+    nvfp4_4over6_e4m3_use_256: str = "all"
+    nvfp4_4over6_err_mode: str = "MAE"
+    fp4_format: Format = Format.E2M1
+    fp8_format: Format = Format.E4M3
+    fp4_quant_fwd_inp: QParams | None = None
+    fp4_quant_fwd_weight: QParams | None = None
+    fp4_quant_bwd_grad: QParams | None = None
+    backward_override: str | None = None
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fp4_format is not Format.E2M1:
+            raise ValueError(f"fp4_format is {self.fp4_format}; it is Format.E2M1")
+        rht, rounding = not self.disable_rht, not self.disable_stochastic_rounding
+        x = QParams(random_hadamard_transform=rht)
+        w = QParams(fp4_2d_quantization=not self.disable_2d_quantization)
+        g = QParams(random_hadamard_transform=rht, stochastic_rounding=rounding)
+        self._set(
+            "nvfp4",
+            (
+                ("format", self.fp8_format.value),
+                ("input", (self.fp4_quant_fwd_inp or x)._fields()),
+                ("weight", (self.fp4_quant_fwd_weight or w)._fields()),
+                ("grad", (self.fp4_quant_bwd_grad or g)._fields()),
+                ("row_scaled", self.row_scaled_activation),
+                ("four_over_six", self.nvfp4_4over6),
+                ("max256", self.nvfp4_4over6_e4m3_use_256),
+                ("error_mode", self.nvfp4_4over6_err_mode.lower()),
+                _override(self.backward_override),
+            ),
+        )
+
+
+_ROLES = ("input", "weight", "output", "grad_output", "grad_input", "grad_weight")
+
+
+@constant
+def _custom_text(roles: tuple[tuple[str, str], ...], fields: Fields) -> str:
+    return _C.make("recipe", _C.custom_recipe(dict(roles)), dict(fields))
+
+
+@dataclass(frozen=True, repr=False)
+class CustomRecipe(Recipe):
+    """A quantizer for each role from a function; None leaves the role in high precision.
+
+    >>> octet.recipe.CustomRecipe(lambda role: octet.MXFP8Quantizer("e4m3"))
+    CustomRecipe(<lambda>)
+    """
+
+    qfactory: Callable[[QuantizerRole], "Quantizer | None"]
+    fp8_format: Format = Format.HYBRID
+    backward_override: str | None = None
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+
+    def text_for(self, module_type: str, name: str) -> str:
+        """What the factory answers to a layer now, as a recipe's text."""
+        roles = []
+        for role in _ROLES:
+            quantizer = self.qfactory(QuantizerRole(module_type, role, name))
+            if quantizer is not None and not quantizer._is_core:
+                raise NotImplementedError(
+                    f"the recipe's quantizer for {role} has a quantize method of its own; this "
+                    "version takes quantizers that are their text alone"
+                )
+            if quantizer is not None:
+                roles.append((role, quantizer.text))
+        return _custom_text(tuple(roles), (_override(self.backward_override),))
+
+    def __repr__(self) -> str:
+        return f"CustomRecipe({getattr(self.qfactory, '__name__', self.qfactory)})"

@@ -1,0 +1,241 @@
+"""QuantizedTensor: one tensor subclass for every scheme: a text, a shape and its buffers."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from octet import _ops, _texts, quantizers
+from octet._dtypes import dtype_name
+
+# What ops do to quantized tensors, filled by octet._tensor_ops; None stands for all others.
+HANDLERS: dict[Any, Callable[[Any, Any, Any], Any]] = {}
+
+
+class QuantizedTensor(torch.Tensor):
+    """A tensor that is stored quantized and stands for a high-precision one.
+
+    ``shape`` and ``dtype`` are those it stands for; its buffers are attributes
+    (``_rowwise_data``, ...). Ops that are not listed in the documentation dequantize it.
+
+    >>> x = octet.MXFP8Quantizer("e4m3")(torch.randn(4, 64))
+    >>> x.shape, x.dtype, x._rowwise_data.dtype
+    (torch.Size([4, 64]), torch.float32, torch.uint8)
+    """
+
+    _text: str
+
+    @staticmethod
+    def __new__(
+        cls: type["QuantizedTensor"],
+        buffers: Sequence[torch.Tensor],
+        text: str,
+        dtype: torch.dtype,
+        shape: Sequence[int],
+        requires_grad: bool = False,
+    ) -> "QuantizedTensor":
+        """A quantized tensor of these buffers, in flatten order."""
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, shape, dtype=dtype, device=buffers[0].device, requires_grad=requires_grad
+        )
+        self._text = text
+        for name, buffer in zip(_texts.buffer_names(text), buffers, strict=True):
+            setattr(self, name, buffer)
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        del args, kwargs
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def __tensor_flatten__(self) -> tuple[list[str], tuple[str, torch.dtype]]:
+        return list(_texts.buffer_names(self._text)), (self._text, self.dtype)
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor],
+        meta: tuple[str, torch.dtype],
+        outer_size: Sequence[int],
+        outer_stride: Sequence[int],
+    ) -> "QuantizedTensor":
+        del outer_stride
+        text, dtype = meta
+        return QuantizedTensor(
+            [inner[n] for n in _texts.buffer_names(text)], text, dtype, outer_size
+        )
+
+    def __coerce_same_metadata_as_tangent__(
+        self,
+        expected: Any,  # noqa: ANN401
+        expected_type: type | None = None,
+    ) -> torch.Tensor | None:
+        return self.dequantize() if expected_type is torch.Tensor else None
+
+    # ---- what it is ------------------------------------------------------------------------
+
+    @property
+    def quantizer(self) -> quantizers.Quantizer | None:
+        """The quantizer of its bytes, a value of its own."""
+        return quantizers.from_text(self._text)
+
+    def buffers(self) -> list[torch.Tensor]:
+        """Its buffers, in flatten order."""
+        return [getattr(self, name) for name in _texts.buffer_names(self._text)]
+
+    def get_usages(self) -> dict[str, bool]:
+        """Which bytes it has: ``{"rowwise": True, "columnwise": False}``."""
+        rowwise, columnwise = _texts.usages(self._text)
+        return {"rowwise": rowwise, "columnwise": columnwise}
+
+    def update_usage(
+        self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
+    ) -> None:
+        """Drops bytes that are not wanted; bytes that are not there are an error."""
+        text = _texts.with_usage(self._text, rowwise_usage, columnwise_usage)
+        missing = set(_texts.buffer_names(text)) - set(_texts.buffer_names(self._text))
+        if missing:
+            raise RuntimeError(f"the tensor has no {min(missing)}: quantize it again")
+        for name in set(_texts.buffer_names(self._text)) - set(_texts.buffer_names(text)):
+            delattr(self, name)
+        self._text = text
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"QuantizedTensor({self._text!r}, shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    # ---- what it does ----------------------------------------------------------------------
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:  # type: ignore[override]
+        """The tensor it stands for, in its dtype or another."""
+        return _Dequantize.apply(self, dtype or self.dtype)
+
+    def get_high_precision_init_val(self) -> torch.Tensor | None:
+        """The value a parameter was made from, where quantized_model_init preserved it."""
+        return getattr(self, "_high_precision_init_val", None)
+
+    def clear_high_precision_init_val(self) -> None:
+        """Forgets the preserved value."""
+        self.__dict__.pop("_high_precision_init_val", None)
+
+    def quantize_(self, tensor: torch.Tensor) -> "QuantizedTensor":
+        """Quantizes a tensor into these buffers."""
+        return quantize_into(self, tensor)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        del protocol
+        state = (self.buffers(), self._text, self.dtype, tuple(self.shape))
+        is_param = isinstance(self, torch.nn.Parameter)
+        return rebuild, (*state, self.requires_grad, is_param)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "QuantizedTensor":
+        if id(self) not in memo:
+            buffers = [buffer.clone() for buffer in self.buffers()]
+            is_param = isinstance(self, torch.nn.Parameter)
+            memo[id(self)] = rebuild(
+                buffers, self._text, self.dtype, self.shape, self.requires_grad, is_param
+            )
+        return memo[id(self)]
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        del types
+        handler = HANDLERS.get(func)
+        result = handler(func, args, kwargs or {}) if handler else NotImplemented
+        return HANDLERS[None](func, args, kwargs or {}) if result is NotImplemented else result
+
+
+def rebuild(
+    buffers: Sequence[torch.Tensor],
+    text: str,
+    dtype: torch.dtype,
+    shape: Sequence[int],
+    requires_grad: bool,
+    is_param: bool,
+) -> QuantizedTensor:
+    """A quantized tensor as it was saved."""
+    made = QuantizedTensor(buffers, text, dtype, shape)
+    if is_param:
+        return torch.nn.Parameter(made, requires_grad)  # type: ignore[return-value]
+    return made.requires_grad_(requires_grad)
+
+
+class _Quantize(torch.autograd.Function):
+    """Quantizes; the gradient passes straight through."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        text: str,
+        live: list[torch.Tensor],
+        tensor: torch.Tensor,
+    ) -> QuantizedTensor:
+        del ctx
+        buffers = _ops.quantize(tensor, live, f"{dtype_name(tensor.dtype)} {text}")
+        return QuantizedTensor(buffers, text, tensor.dtype, tensor.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        del ctx
+        return None, None, grad
+
+
+class _Dequantize(torch.autograd.Function):
+    """Decodes; the gradient passes straight through, in the tensor's dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: QuantizedTensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401
+        ctx.dtype = tensor.dtype
+        text = f"{dtype_name(dtype)} {tensor._text}"
+        return _ops.dequantize([tensor], tensor.shape, text)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        return grad.to(ctx.dtype), None
+
+
+def quantize(text: str, tensor: torch.Tensor, live: list[torch.Tensor]) -> QuantizedTensor:
+    """The quantized tensor; its gradient is the tensor's."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return _Quantize.apply(text, live, tensor)
+    buffers = _ops.quantize(tensor, live, f"{dtype_name(tensor.dtype)} {text}")
+    return QuantizedTensor(buffers, text, tensor.dtype, tensor.shape)
+
+
+def quantize_into(
+    out: QuantizedTensor, tensor: torch.Tensor, live: list[torch.Tensor] | None = None
+) -> QuantizedTensor:
+    """Quantizes a tensor, or copies a quantized one, into the buffers of another."""
+    if tuple(out.shape) != tuple(tensor.shape):
+        raise ValueError(f"a tensor {tuple(tensor.shape)} does not fit into {tuple(out.shape)}")
+    with torch.no_grad():
+        if isinstance(tensor, QuantizedTensor):
+            if tensor._text == out._text:
+                for mine, theirs in zip(out.buffers(), tensor.buffers(), strict=True):
+                    mine.copy_(theirs)
+                return out
+            tensor = tensor.dequantize()
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            tensor = tensor.to(out.dtype)
+        buffers = out.buffers()
+        if live is None:
+            live, buffers = _live_of(out, buffers)
+        _ops.quantize_into(buffers, tensor, live, f"{dtype_name(tensor.dtype)} {out._text}")
+    return out
+
+
+def _live_of(
+    out: QuantizedTensor, buffers: list[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What quantizing into a tensor reads: delayed scaling keeps the scale it has."""
+    if _texts.scheme(out._text) == "fp8-delayed":
+        scale_inv = getattr(out, _texts.part_names(out._text)["scale_inv"])
+        return [scale_inv.reciprocal()], [*buffers, torch.empty_like(scale_inv)]
+    quantizer = out.quantizer
+    return (quantizer._live() if quantizer else []), buffers
+
+
+torch.serialization.add_safe_globals([rebuild, QuantizedTensor])

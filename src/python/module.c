@@ -1,0 +1,21 @@
+/* module.c - octet._C: thin wrappers of the C core. Nothing is decided here or in Python. */
+#include "octet_c.h"
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "octet._C",
+    .m_doc = "Octet's C core: values, layouts, plans and torch's ops.",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__C(void);
+PyMODINIT_FUNC PyInit__C(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && (PyModule_AddFunctions(module, oct_py_value_methods) ||
+                   PyModule_AddFunctions(module, oct_py_tensor_methods) ||
+                   PyModule_AddFunctions(module, oct_py_plan_methods) ||
+                   PyModule_AddIntConstant(module, "BLOCK_ALIGN", OCTET_ALIGN))) {
+        Py_CLEAR(module);
+    }
+    return module;
+}

@@ -1,0 +1,28 @@
+/* octet_c.h - what the files of the extension module share. */
+#ifndef OCT_PYTHON_H
+#define OCT_PYTHON_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "octet.h"
+#include "octet/run.h"
+
+/* Raises the failure as ValueError, NotImplementedError, MemoryError or RuntimeError. Always
+ * returns NULL. */
+PyObject *oct_py_raise(octet_status status, const octet_error *err);
+
+/* A struct by its field table, as a dict: flags are bools, words strings, structs dicts. */
+PyObject *oct_py_fields(const octet_field *rows, const void *from);
+/* Writes those fields that the dict has. -1 with an exception set where one is wrong. */
+int oct_py_set_fields(const octet_field *rows, void *to, PyObject *fields);
+
+/* ("m", 1, 32, 4): roundup(ceil(m * 1 / 32), 4). */
+PyObject *oct_py_dims(const octet_dim *dims, int count);
+
+/* Method tables of the other files; module.c joins them. Each ends with a NULL name. */
+extern PyMethodDef oct_py_value_methods[];
+extern PyMethodDef oct_py_tensor_methods[];
+extern PyMethodDef oct_py_plan_methods[];
+
+#endif

@@ -1,0 +1,195 @@
+/* plans.c - what a plan takes, gives, saves and keeps, as plain tuples. */
+#include <string.h>
+
+#include "octet_c.h"
+#include "torch/ops.h"
+#include "torch/problem.h"
+
+static int find_kind(const char *name) {
+    static const char *const names[OCTET_PLAN_KINDS] = {
+        "linear", "linear_backward", "linear_wgrad", "quantize", "dequantize"};
+    for (int i = 0; i < OCTET_PLAN_KINDS; i++) {
+        if (!strcmp(name, names[i])) {
+            return i;
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "'%s' is not a kind of plan", name);
+    return -1;
+}
+
+static int read_sizes(oct_problem *problem, PyObject *sizes) {
+    Py_ssize_t rank = PySequence_Size(sizes);
+    if (rank > OCTET_MAX_RANK + 1) {
+        PyErr_Format(PyExc_ValueError, "%zd sizes; at most %d axes", rank, OCTET_MAX_RANK);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < rank; i++) {
+        PyObject *item = PySequence_GetItem(sizes, i);
+        problem->sizes[i] = item ? (int64_t)PyLong_AsLongLong(item) : -1;
+        Py_XDECREF(item);
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    problem->rank = (int)rank;
+    return rank < 0 ? -1 : 0;
+}
+
+/* kind, text, sizes. */
+static int read_plan(octet_plan *plan, PyObject *args) {
+    const char *kind_name, *text;
+    PyObject *sizes;
+    octet_error err;
+    if (!PyArg_ParseTuple(args, "ssO", &kind_name, &text, &sizes)) {
+        return -1;
+    }
+    int kind = find_kind(kind_name);
+    oct_problem problem = {.kind = (octet_plan_kind)kind, .text = text, .threads = 1};
+    if (kind < 0 || read_sizes(&problem, sizes)) {
+        return -1;
+    }
+    octet_status status = oct_problem_plan(plan, &problem, &err);
+    if (status) {
+        (void)oct_py_raise(status, &err);
+    }
+    return status ? -1 : 0;
+}
+
+/* ---- pieces ------------------------------------------------------------------------------ */
+
+static PyObject *port_tuple(const octet_plan *plan, octet_place place, int index) {
+    const octet_port *port = place == OCTET_PLACE_ARG ? &plan->args[index] : &plan->outs[index];
+    char name[64], quantizer[OCTET_QUANTIZER_TEXT] = "none";
+    int tensor = oct_port_tensor(plan, place, index);
+    oct_port_name(name, sizeof name, plan, place, index);
+    if (tensor >= 0) {
+        (void)octet_quantizer_print(quantizer, sizeof quantizer,
+                                    &plan->tensors[tensor].quantizer);
+    }
+    return Py_BuildValue(
+        "(sssNiis)", name, octet_part_name((octet_part)port->part),
+        octet_dtype_name((octet_dtype)port->dtype), oct_py_dims(port->dims, port->ndim),
+        (int)port->is_mutable,
+        port->alias == OCTET_ABSENT || place == OCTET_PLACE_ARG ? -1 : port->alias, quantizer);
+}
+
+static PyObject *ports(const octet_plan *plan, octet_place place) {
+    int count = place == OCTET_PLACE_ARG ? plan->arg_count : plan->out_count;
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple && i < count; i++) {
+        PyObject *port = port_tuple(plan, place, i);
+        if (!port || PyTuple_SetItem(tuple, i, port)) {
+            Py_CLEAR(tuple);
+        }
+    }
+    return tuple;
+}
+
+/* The buffers of the saved block: (bytes of an element, dims), each rounded up to OCTET_ALIGN;
+ * their sum is the block. */
+static PyObject *block(const octet_plan *plan) {
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < plan->buffer_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[i];
+        if (b->place != OCTET_PLACE_SAVED) {
+            continue;
+        }
+        PyObject *term = Py_BuildValue("(iN)", octet_dtype_bits((octet_dtype)b->dtype) / 8,
+                                       oct_py_dims(b->dims, b->ndim));
+        if (!term || PyList_Append(list, term)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(term);
+    }
+    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
+}
+
+/* Where each slot lies: ("arg", 1), ("out", 2), ("saved", 0), ("kept", 0). */
+static PyObject *slots(const octet_plan *plan, const uint8_t *buffers, int count) {
+    static const char *const places[OCTET_PLACES] = {"arg",  "out",  "saved",
+                                                     "kept", "work", "exchange"};
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple && i < count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[buffers[i]];
+        PyObject *slot = Py_BuildValue("(si)", places[b->place], (int)b->port);
+        if (!slot || PyTuple_SetItem(tuple, i, slot)) {
+            Py_CLEAR(tuple);
+        }
+    }
+    return tuple;
+}
+
+static int keeps(const octet_plan *plan, int port) {
+    for (int i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].place == OCTET_PLACE_KEPT && plan->buffers[i].port == port) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* ---- methods ----------------------------------------------------------------------------- */
+
+static PyObject *describe(PyObject *self, PyObject *args) {
+    octet_plan plan;
+    (void)self;
+    if (read_plan(&plan, args)) {
+        return NULL;
+    }
+    return Py_BuildValue(
+        "(NNNNN(ii))", ports(&plan, OCTET_PLACE_ARG), ports(&plan, OCTET_PLACE_OUT),
+        block(&plan), slots(&plan, plan.saved, plan.saved_count),
+        slots(&plan, plan.kept, plan.kept_count), keeps(&plan, 0), keeps(&plan, 1));
+}
+
+static PyObject *measure(PyObject *self, PyObject *args) {
+    octet_plan plan;
+    (void)self;
+    if (read_plan(&plan, args)) {
+        return NULL;
+    }
+    return Py_BuildValue("(LLL)", (long long)plan.saved_bytes, (long long)plan.aliased_bytes,
+                         (long long)plan.workspace_bytes);
+}
+
+static PyObject *explain(PyObject *self, PyObject *args) {
+    octet_plan plan;
+    (void)self;
+    if (read_plan(&plan, args)) {
+        return NULL;
+    }
+    size_t length = octet_plan_print(NULL, 0, &plan);
+    char *text = PyMem_Malloc(length + 1);
+    if (!text) {
+        return PyErr_NoMemory();
+    }
+    (void)octet_plan_print(text, length + 1, &plan);
+    PyObject *result = PyUnicode_FromString(text);
+    PyMem_Free(text);
+    return result;
+}
+
+static PyObject *register_ops(PyObject *self, PyObject *args) {
+    const char *path;
+    octet_error err;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "s", &path)) {
+        return NULL;
+    }
+    octet_status status = oct_torch_register(path, &err);
+    return status ? oct_py_raise(status, &err) : Py_NewRef(Py_None);
+}
+
+PyMethodDef oct_py_plan_methods[] = {
+    {"describe", describe, METH_VARARGS,
+     "describe(kind, text, sizes) -> (args, outs, block, saved, kept, blocks)\n"
+     "args and outs: (name, part, dtype, dims, is_mutable, alias or -1, quantizer)"},
+    {"measure", measure, METH_VARARGS,
+     "measure(kind, text, sizes) -> (saved bytes, aliased bytes, workspace bytes)"},
+    {"explain", explain, METH_VARARGS, "explain(kind, text, sizes) -> the plan for people"},
+    {"register_ops", register_ops, METH_VARARGS,
+     "register_ops(path of libtorch_cpu) registers the ops; once per process"},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,221 @@
+/* call.c - plans, views the arguments, makes the outputs and the workspace, and runs. */
+#include "torch/call.h"
+
+#include <string.h>
+
+/* ---- threads ----------------------------------------------------------------------------- */
+
+typedef struct bridge {
+    octet_task task;
+    void *arg;
+} bridge;
+
+static void cross(int64_t begin, int64_t end, void *arg) {
+    const bridge *b = arg;
+    b->task(b->arg, begin, end);
+}
+
+/* torch's own pool, so that there is no second one to compete with. */
+static void parallel_for(void *pool, int64_t count, octet_task task, void *arg) {
+    bridge b = {task, arg};
+    (void)pool;
+    if (oct_torch.torch_parallel_for(0, count, 1, cross, &b)) {
+        task(arg, 0, count);
+    }
+}
+
+/* ---- memory ------------------------------------------------------------------------------ */
+
+static bool has_place(const octet_plan *plan, octet_place place, int port) {
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[i];
+        if (b->place == place && (place == OCTET_PLACE_SAVED || b->port == port)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static octet_status name_argument(octet_error *err, const octet_plan *plan, int port) {
+    char name[64];
+    octet_error cause = *err;
+    oct_port_name(name, sizeof name, plan, OCTET_PLACE_ARG, port);
+    return oct_torch_fail(err, cause.status, "argument %d (%s): %.400s", port, name,
+                          cause.text);
+}
+
+/* Arguments by port: mutable ones from `mutated`, the others from `in`, in order. */
+static octet_status view_arguments(octet_memory *memory, oct_call *call, const octet_plan *plan,
+                                   octet_error *err) {
+    int read = 0, written = 0;
+    for (int i = 0; i < plan->arg_count; i++) {
+        const octet_port *port = &plan->args[i];
+        oct_tensors *from = port->is_mutable ? &call->mutated : &call->in;
+        int *next = port->is_mutable ? &written : &read;
+        if (*next == from->count) {
+            return oct_torch_fail(err, OCTET_INVALID, "%d tensors; the plan has %d arguments",
+                                  call->in.count + call->mutated.count, plan->arg_count);
+        }
+        oct_view view;
+        if (oct_view_port(&view, &from->at[(*next)++], plan, port, err)) {
+            return name_argument(err, plan, i);
+        }
+        memory->args[i] = view.data;
+        memory->arg_strides[i] = view.stride;
+    }
+    return OCTET_OK;
+}
+
+static octet_status view_block(void **data, int64_t *bytes, oct_torch_tensor **tensor,
+                               const octet_plan *plan, octet_error *err) {
+    octet_port port = {
+        .part = OCTET_PART_VALUES, .dtype = OCTET_U8, .ndim = 1, .is_mutable = 1};
+    int64_t *sizes = NULL;
+    int64_t dim = 0;
+    oct_view view;
+    if (oct_torch.aoti_torch_get_dim(*tensor, &dim) ||
+        oct_torch.aoti_torch_get_sizes(*tensor, &sizes) || dim != 1) {
+        return oct_torch_fail(err, OCTET_INVALID, "a kept block has %lld axes instead of one",
+                              (long long)dim);
+    }
+    port.bytes = port.shape[0] = *bytes = sizes[0];
+    octet_status status = oct_view_port(&view, tensor, plan, &port, err);
+    *data = status ? NULL : view.data;
+    return status;
+}
+
+/* The blocks that earlier plans kept follow the arguments. */
+static octet_status view_kept(octet_memory *memory, oct_call *call, const octet_plan *plan,
+                              octet_error *err) {
+    octet_status status = OCTET_OK;
+    int next = plan->arg_count - call->mutated.count;
+    for (int i = 0; i < 2 && !status; i++) {
+        if (!has_place(plan, OCTET_PLACE_KEPT, i)) {
+            continue;
+        }
+        if (next >= call->in.count) {
+            return oct_torch_fail(err, OCTET_INVALID,
+                                  "%d tensors: the block kept by %s is missing", call->in.count,
+                                  i ? "backward" : "forward");
+        }
+        void *data = NULL;
+        status = view_block(&data, &memory->kept_bytes[i], &call->in.at[next++], plan, err);
+        memory->kept[i] = data;
+    }
+    if (!status && next < call->in.count) {
+        status = oct_torch_fail(err, OCTET_INVALID, "%d tensors; the plan takes %d",
+                                call->in.count, next);
+    }
+    return status;
+}
+
+static octet_status make_outputs(octet_memory *memory, oct_call *call, const octet_plan *plan,
+                                 octet_error *err) {
+    octet_status status = OCTET_OK;
+    for (int i = 0; i < plan->out_count && !status; i++) {
+        oct_shape shape;
+        const octet_port *port = &plan->outs[i];
+        if (port->alias != OCTET_ABSENT) {
+            continue;
+        }
+        status = oct_port_shape(&shape, plan, port, &call->problem, err);
+        status = status ? status
+                        : oct_new_tensor(&call->out, (octet_dtype)port->dtype, &shape,
+                                         &plan->device, err);
+        if (!status && oct_torch.aoti_torch_get_data_ptr(call->out.at[call->out.count - 1],
+                                                         &memory->outs[i])) {
+            status = oct_torch_fail(err, OCTET_DEVICE, "aoti_torch_get_data_ptr failed");
+        }
+    }
+    return status;
+}
+
+/* Outputs into memory that was given; every one of them is written. */
+static octet_status view_given(octet_memory *memory, oct_call *call, const octet_plan *plan,
+                               octet_error *err) {
+    octet_status status = OCTET_OK;
+    if (call->given.count != plan->out_count) {
+        return oct_torch_fail(err, OCTET_INVALID, "%d outputs were given; the plan has %d",
+                              call->given.count, plan->out_count);
+    }
+    for (int i = 0; i < plan->out_count && !status; i++) {
+        octet_port port = plan->outs[i];
+        oct_view view;
+        port.is_mutable = 1;
+        status = oct_view_port(&view, &call->given.at[i], plan, &port, err);
+        memory->outs[i] = status ? NULL : view.data;
+    }
+    return status;
+}
+
+static octet_status new_block(void **data, oct_tensors *owner, int64_t bytes,
+                              const octet_plan *plan, octet_error *err) {
+    oct_shape shape = {.sizes = {bytes}, .rank = 1};
+    octet_status status = oct_new_tensor(owner, OCTET_U8, &shape, &plan->device, err);
+    if (!status && oct_torch.aoti_torch_get_data_ptr(owner->at[owner->count - 1], data)) {
+        status = oct_torch_fail(err, OCTET_DEVICE, "aoti_torch_get_data_ptr failed");
+    }
+    return status;
+}
+
+/* What lies between the buffers of a block is zero, so that equal calls save equal bytes. */
+static octet_status zero_gaps(const oct_call *call, void *saved, const octet_plan *plan,
+                              octet_error *err) {
+    if (plan->device.kind != OCTET_CPU) {
+        return oct_torch.aoti_torch_zero_(call->out.at[call->out.count - 1])
+                   ? oct_torch_fail(err, OCTET_DEVICE, "aoti_torch_zero_ failed")
+                   : OCTET_OK;
+    }
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[i];
+        int64_t gap = (OCTET_ALIGN - b->bytes % OCTET_ALIGN) % OCTET_ALIGN;
+        if (b->place == OCTET_PLACE_SAVED && gap) {
+            memset((char *)saved + b->offset + b->bytes, 0, (size_t)gap);
+        }
+    }
+    return OCTET_OK;
+}
+
+static octet_status make_memory(octet_memory *memory, oct_call *call, const octet_plan *plan,
+                                octet_error *err) {
+    octet_status status = view_arguments(memory, call, plan, err);
+    status = status ? status : view_kept(memory, call, plan, err);
+    status = status              ? status
+             : call->given.count ? view_given(memory, call, plan, err)
+                                 : make_outputs(memory, call, plan, err);
+    if (!status && has_place(plan, OCTET_PLACE_SAVED, 0)) {
+        memory->saved_bytes = plan->saved_bytes;
+        status = new_block(&memory->saved, &call->out, plan->saved_bytes, plan, err);
+        status = status ? status : zero_gaps(call, memory->saved, plan, err);
+    }
+    return status;
+}
+
+octet_status oct_call_run(oct_call *call, octet_error *err) {
+    octet_plan plan;
+    octet_exec exec = OCTET_EXEC_INIT;
+    octet_memory memory = OCTET_MEMORY_INIT;
+    oct_tensors work = {.count = 0};
+    if (oct_torch.torch_get_num_threads(&exec.threads)) {
+        exec.threads = 1;
+    }
+    call->problem.text = call->text;
+    call->problem.threads = exec.threads;
+    octet_status status = oct_problem_plan(&plan, &call->problem, err);
+    status = status ? status : make_memory(&memory, call, &plan, err);
+    if (!status && plan.workspace_bytes) {
+        memory.workspace_bytes = plan.workspace_bytes;
+        status = new_block(&memory.workspace, &work, plan.workspace_bytes, &plan, err);
+    }
+    exec.parallel_for = parallel_for;
+    status = status ? status : octet_run(&plan, &memory, &exec, err);
+    oct_free_tensors(&work);
+    return status;
+}
+
+void oct_call_free(oct_call *call) {
+    oct_free_tensors(&call->in);
+    oct_free_tensors(&call->mutated);
+    oct_free_tensors(&call->given);
+    oct_free_tensors(&call->out);
+}

@@ -1,0 +1,21 @@
+/* call.h - one plan on torch's tensors. */
+#ifndef OCT_TORCH_CALL_H
+#define OCT_TORCH_CALL_H
+
+#include "torch/tensor.h"
+
+/* A call of an op. The tensors are owned by the call; oct_call_free frees them all.
+ *   in     the plan's arguments by port, but for the mutable ones, which are in `mutated`, and
+ *          then the blocks that earlier plans kept, the forward's before the backward's
+ *   given  where not empty: memory for the outputs, by port
+ *   out    the outputs by port, but for those that are arguments, and then the saved block */
+typedef struct oct_call {
+    oct_problem problem;
+    char text[OCTET_LINEAR_TEXT];
+    oct_tensors in, mutated, given, out;
+} oct_call;
+
+octet_status oct_call_run(oct_call *call, octet_error *err);
+void oct_call_free(oct_call *call);
+
+#endif

@@ -1,0 +1,137 @@
+/* ops.c - the ops on plans: take the arguments, run, give the outputs. */
+#include "torch/ops.h"
+
+#include <string.h>
+
+#include "torch/call.h"
+
+static octet_status first(octet_status a, octet_status b) {
+    return a ? a : b;
+}
+
+/* The input's own axes are the sizes. */
+static octet_status read_sizes(oct_problem *problem, oct_torch_tensor *tensor,
+                               octet_error *err) {
+    int64_t dim = 0, *sizes = NULL;
+    if (oct_torch.aoti_torch_get_dim(tensor, &dim) ||
+        oct_torch.aoti_torch_get_sizes(tensor, &sizes) || dim > OCTET_MAX_RANK) {
+        return oct_torch_fail(err, OCTET_INVALID, "a tensor of %lld axes; at most %d",
+                              (long long)dim, OCTET_MAX_RANK);
+    }
+    problem->rank = (int)dim;
+    memcpy(problem->sizes, sizes, (size_t)dim * sizeof *sizes);
+    return OCTET_OK;
+}
+
+/* input, live, text: from stack[at] on. */
+static octet_status take_quantize(oct_call *call, const oct_torch_value *stack,
+                                  octet_error *err) {
+    call->problem.kind = OCTET_PLAN_QUANTIZE;
+    octet_status status = oct_take_tensor(&call->in, stack[0], err);
+    status = first(status, read_sizes(&call->problem, call->in.at[0], err));
+    octet_status live = oct_take_tensors(&call->in, stack[1], err);
+    octet_status text = oct_take_text(call->text, sizeof call->text, stack[2], err);
+    return first(status, first(live, text));
+}
+
+octet_status oct_op_quantize(oct_torch_value *stack, octet_error *err) {
+    oct_call call = {.in = {.count = 0}};
+    octet_status status = take_quantize(&call, stack, err);
+    status = status ? status : oct_call_run(&call, err);
+    status = status ? status : oct_give_tensors(stack, &call.out, err);
+    oct_call_free(&call);
+    return status;
+}
+
+octet_status oct_op_quantize_into(oct_torch_value *stack, octet_error *err) {
+    oct_call call = {.in = {.count = 0}};
+    octet_status given = oct_take_tensors(&call.given, stack[0], err);
+    octet_status status = first(given, take_quantize(&call, stack + 1, err));
+    status = status ? status : oct_call_run(&call, err);
+    oct_call_free(&call);
+    return status;
+}
+
+/* args, sizes, text. */
+static octet_status take_planned(oct_call *call, octet_plan_kind kind,
+                                 const oct_torch_value *stack, octet_error *err) {
+    call->problem.kind = kind;
+    octet_status tensors = oct_take_tensors(&call->in, stack[0], err);
+    octet_status sizes = oct_take_sizes(&call->problem, stack[1], err);
+    octet_status text = oct_take_text(call->text, sizeof call->text, stack[2], err);
+    return first(tensors, first(sizes, text));
+}
+
+octet_status oct_op_dequantize(oct_torch_value *stack, octet_error *err) {
+    oct_call call = {.in = {.count = 0}};
+    octet_status status = take_planned(&call, OCTET_PLAN_DEQUANTIZE, stack, err);
+    status = status ? status : oct_call_run(&call, err);
+    if (!status) {
+        stack[0] = (uintptr_t)call.out.at[0];
+        call.out.count = 0;
+    }
+    oct_call_free(&call);
+    return status;
+}
+
+static octet_status run_listed(octet_plan_kind kind, oct_torch_value *stack, octet_error *err) {
+    oct_call call = {.in = {.count = 0}};
+    octet_status status = take_planned(&call, kind, stack, err);
+    status = status ? status : oct_call_run(&call, err);
+    status = status ? status : oct_give_tensors(stack, &call.out, err);
+    oct_call_free(&call);
+    return status;
+}
+
+octet_status oct_op_linear(oct_torch_value *stack, octet_error *err) {
+    return run_listed(OCTET_PLAN_LINEAR, stack, err);
+}
+
+octet_status oct_op_linear_backward(oct_torch_value *stack, octet_error *err) {
+    return run_listed(OCTET_PLAN_LINEAR_BACKWARD, stack, err);
+}
+
+octet_status oct_op_linear_wgrad(oct_torch_value *stack, octet_error *err) {
+    return run_listed(OCTET_PLAN_LINEAR_WGRAD, stack, err);
+}
+
+/* The outputs, and empty tensors up to the fixed number. */
+static octet_status give_fixed(oct_torch_value *stack, oct_tensors *out, octet_error *err) {
+    const octet_device cpu = {OCTET_CPU, 0, 0};
+    const oct_shape none = {.sizes = {0}, .rank = 1};
+    octet_status status = OCTET_OK;
+    if (out->count > OCT_TORCH_INTO_OUTPUTS) {
+        return oct_torch_fail(err, OCTET_UNSUPPORTED,
+                              "%d outputs; an op that adds to main_grad has at most %d",
+                              out->count, OCT_TORCH_INTO_OUTPUTS);
+    }
+    while (!status && out->count < OCT_TORCH_INTO_OUTPUTS) {
+        status = oct_new_tensor(out, OCTET_U8, &none, &cpu, err);
+    }
+    for (int i = 0; i < OCT_TORCH_INTO_OUTPUTS && !status; i++) {
+        stack[i] = (uintptr_t)out->at[i];
+    }
+    out->count = status ? out->count : 0;
+    return status;
+}
+
+octet_status oct_op_linear_backward_into(oct_torch_value *stack, octet_error *err) {
+    oct_call call = {.in = {.count = 0}};
+    octet_status grad = oct_take_tensor(&call.mutated, stack[0], err);
+    octet_status status =
+        first(grad, take_planned(&call, OCTET_PLAN_LINEAR_BACKWARD, stack + 1, err));
+    status = status ? status : oct_call_run(&call, err);
+    status = status ? status : give_fixed(stack, &call.out, err);
+    oct_call_free(&call);
+    return status;
+}
+
+octet_status oct_op_linear_wgrad_into(oct_torch_value *stack, octet_error *err) {
+    oct_call call = {.in = {.count = 0}};
+    octet_status grad = oct_take_tensor(&call.mutated, stack[0], err);
+    octet_status status =
+        first(grad, take_planned(&call, OCTET_PLAN_LINEAR_WGRAD, stack + 1, err));
+    status = status ? status : oct_call_run(&call, err);
+    oct_call_free(&call);
+    return status;
+}

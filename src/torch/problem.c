@@ -1,0 +1,140 @@
+/* problem.c - text and sizes become arguments, and those a plan. */
+#include "torch/problem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "torch/api.h"
+
+#define TEXT (OCTET_LINEAR_TEXT + 512)
+
+/* "linear m=4x128 k=64 n=32 ", or with m=none for a vector. The words of `text` follow. */
+static octet_status write_problem(char text[TEXT], const oct_problem *p, octet_error *err) {
+    const char *word = p->kind == OCTET_PLAN_LINEAR ? "linear" : "linear-backward";
+    if (p->rank < 2 || p->rank > OCTET_MAX_RANK) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "%d sizes; they are the input's axes, at most %d, and then N",
+                              p->rank, OCTET_MAX_RANK);
+    }
+    size_t at = (size_t)snprintf(text, TEXT, "%s m=%s", word, p->rank == 2 ? "none" : "");
+    for (int i = 0; i + 2 < p->rank; i++) {
+        at += (size_t)snprintf(text + at, TEXT - at, "%s%lld", i ? "x" : "",
+                               (long long)p->sizes[i]);
+    }
+    int length =
+        snprintf(text + at, TEXT - at, " k=%lld n=%lld %s", (long long)p->sizes[p->rank - 2],
+                 (long long)p->sizes[p->rank - 1], p->text);
+    if (length < 0 || (size_t)length >= TEXT - at) {
+        return oct_torch_fail(err, OCTET_INVALID, "a problem of more than %d characters",
+                              OCTET_LINEAR_TEXT);
+    }
+    return OCTET_OK;
+}
+
+static octet_status plan_linear(octet_plan *plan, const oct_problem *p, octet_error *err) {
+    char text[TEXT];
+    octet_linear_args args;
+    octet_linear_backward_args backward;
+    octet_status status = write_problem(text, p, err);
+    if (p->kind == OCTET_PLAN_LINEAR) {
+        status = status ? status : octet_linear_parse(&args, text, err);
+        if (!status) {
+            args.threads = p->threads;
+        }
+        return status ? status : octet_plan_linear(plan, &args, err);
+    }
+    status = status ? status : octet_linear_backward_parse(&backward, text, err);
+    if (!status) {
+        backward.forward.threads = p->threads;
+    }
+    status = status ? status
+             : p->kind == OCTET_PLAN_LINEAR_BACKWARD
+                 ? octet_plan_linear_backward(plan, &backward, err)
+                 : octet_plan_linear_wgrad(plan, &backward, err);
+    return status;
+}
+
+/* "bf16 mxfp8:e4m3/1x32+row": dtype and quantizer. */
+static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_error *err) {
+    const char *space = strchr(p->text, ' ');
+    size_t length = space ? (size_t)(space - p->text) : strlen(p->text);
+    octet_dtype dtype = OCTET_NONE;
+    for (int i = OCTET_F32; i <= OCTET_F16; i++) {
+        const char *name = octet_dtype_name((octet_dtype)i);
+        dtype =
+            strlen(name) == length && !strncmp(name, p->text, length) ? (octet_dtype)i : dtype;
+    }
+    if (!space || dtype == OCTET_NONE) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "'%s' is not a dtype (f32, bf16, f16) and a quantizer", p->text);
+    }
+    if (p->rank > OCTET_MAX_RANK) {
+        return oct_torch_fail(err, OCTET_INVALID, "a tensor of %d axes; at most %d", p->rank,
+                              OCTET_MAX_RANK);
+    }
+    *proto = octet_proto_make(dtype, p->rank, p->sizes);
+    return octet_quantizer_parse(&proto->quantizer, space + 1, err);
+}
+
+static octet_status plan_tensor(octet_plan *plan, const oct_problem *p, octet_error *err) {
+    octet_proto proto;
+    octet_status status = read_tensor(&proto, p, err);
+    if (status || p->kind == OCTET_PLAN_DEQUANTIZE) {
+        return status ? status : octet_plan_dequantize(plan, &proto, err);
+    }
+    octet_quantizer quantizer = proto.quantizer;
+    memset(&proto.quantizer, 0, sizeof proto.quantizer);
+    return octet_plan_quantize(plan, &proto, &quantizer, err);
+}
+
+octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err) {
+    bool one = problem->kind == OCTET_PLAN_QUANTIZE || problem->kind == OCTET_PLAN_DEQUANTIZE;
+    *plan = (octet_plan)OCTET_PLAN_INIT;
+    return one ? plan_tensor(plan, problem, err) : plan_linear(plan, problem, err);
+}
+
+/* ---- ports in the caller's rank ---------------------------------------------------------- */
+
+octet_status oct_port_shape(oct_shape *out, const octet_plan *plan, const octet_port *port,
+                            const oct_problem *problem, octet_error *err) {
+    bool one = plan->kind == OCTET_PLAN_QUANTIZE || plan->kind == OCTET_PLAN_DEQUANTIZE;
+    int leading = problem->rank - (one ? 1 : 2);
+    out->rank = 0;
+    for (int i = 0; i < port->ndim; i++) {
+        bool many = port->dims[i].axis == OCTET_AXIS_LEADING;
+        if (out->rank + (many ? leading : 1) > OCTET_MAX_RANK) {
+            return oct_torch_fail(err, OCTET_INVALID, "a tensor of more than %d axes",
+                                  OCTET_MAX_RANK);
+        }
+        for (int axis = 0; many && axis < leading; axis++) {
+            out->sizes[out->rank++] = problem->sizes[axis];
+        }
+        if (!many) {
+            out->sizes[out->rank++] = port->shape[i];
+        }
+    }
+    return OCTET_OK;
+}
+
+int oct_port_tensor(const octet_plan *plan, octet_place place, int port) {
+    bool alias = place == OCTET_PLACE_OUT && plan->outs[port].alias != OCTET_ABSENT;
+    if (alias) {
+        place = OCTET_PLACE_ARG;
+        port = plan->outs[port].alias;
+    }
+    for (int i = 0; i < plan->buffer_count; i++) {
+        if (plan->buffers[i].place == place && plan->buffers[i].port == port) {
+            return plan->buffers[i].tensor;
+        }
+    }
+    return -1;
+}
+
+void oct_port_name(char *text, size_t size, const octet_plan *plan, octet_place place,
+                   int port) {
+    int tensor = oct_port_tensor(plan, place, port);
+    text[0] = 0;
+    if (tensor >= 0) {
+        (void)octet_plan_tensor_print(text, size, plan, tensor);
+    }
+}

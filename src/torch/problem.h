@@ -1,0 +1,39 @@
+/* problem.h - an op's text and sizes become a plan. */
+#ifndef OCT_TORCH_PROBLEM_H
+#define OCT_TORCH_PROBLEM_H
+
+#include "octet.h"
+#include "octet/run.h"
+
+/* What an op is asked: its kind, its text (which names no size) and its sizes. Linear's sizes
+ * are the input's axes and then N; a tensor's are its own axes. */
+typedef struct oct_problem {
+    octet_plan_kind kind;
+    const char *text;
+    int64_t sizes[OCTET_MAX_RANK + 1];
+    int rank;         /* of sizes */
+    uint32_t threads; /* CPU workers to provide workspace for */
+} oct_problem;
+
+/* The texts:
+ *   LINEAR...              the words of a problem but for m, k and n: "in=bf16 recipe=mxfp8"
+ *   QUANTIZE, DEQUANTIZE   dtype and quantizer: "bf16 mxfp8:e4m3"
+ * *plan needs no initializer. */
+octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err);
+
+/* A port's shape as the caller sees it: OCTET_AXIS_LEADING becomes the leading axes. */
+typedef struct oct_shape {
+    int64_t sizes[OCTET_MAX_RANK];
+    int rank;
+} oct_shape;
+
+octet_status oct_port_shape(oct_shape *out, const octet_plan *plan, const octet_port *port,
+                            const oct_problem *problem, octet_error *err);
+
+/* The tensor that an argument or output is part of; -1 where there is none. */
+int oct_port_tensor(const octet_plan *plan, octet_place place, int port);
+/* "input.quantized": what an argument or output is, for people. */
+void oct_port_name(char *text, size_t size, const octet_plan *plan, octet_place place,
+                   int port);
+
+#endif

@@ -1,0 +1,245 @@
+/* tensor.c - takes values off an op's stack, makes tensors, and views them as ports. */
+#include "torch/tensor.h"
+
+#include <string.h>
+
+static octet_status failed(octet_error *err, const char *call) {
+    return oct_torch_fail(err, OCTET_DEVICE, "%s failed", call);
+}
+
+/* ---- off the stack ----------------------------------------------------------------------- */
+
+octet_status oct_take_tensor(oct_tensors *out, oct_torch_value value, octet_error *err) {
+    oct_torch_tensor *tensor = (oct_torch_tensor *)(uintptr_t)value;
+    if (out->count == OCT_TENSORS) {
+        (void)oct_torch.aoti_torch_delete_tensor_object(tensor);
+        return oct_torch_fail(err, OCTET_INVALID, "more than %d tensors", OCT_TENSORS);
+    }
+    out->at[out->count++] = tensor;
+    return OCTET_OK;
+}
+
+octet_status oct_take_tensors(oct_tensors *out, oct_torch_value value, octet_error *err) {
+    oct_torch_list *list = (oct_torch_list *)(uintptr_t)value;
+    octet_status status = OCTET_OK;
+    size_t size = 0;
+    if (oct_torch.torch_list_size(list, &size)) {
+        status = failed(err, "torch_list_size");
+    }
+    for (size_t i = 0; i < size; i++) {
+        oct_torch_value element;
+        if (oct_torch.torch_list_get_item(list, i, &element)) {
+            status = failed(err, "torch_list_get_item");
+        } else {
+            octet_status taken = oct_take_tensor(out, element, err);
+            status = status ? status : taken;
+        }
+    }
+    (void)oct_torch.torch_delete_list(list);
+    return status;
+}
+
+octet_status oct_take_sizes(oct_problem *out, oct_torch_value value, octet_error *err) {
+    oct_torch_list *list = (oct_torch_list *)(uintptr_t)value;
+    octet_status status = OCTET_OK;
+    size_t size = 0;
+    if (oct_torch.torch_list_size(list, &size)) {
+        status = failed(err, "torch_list_size");
+    } else if (size > sizeof out->sizes / sizeof *out->sizes) {
+        status = oct_torch_fail(err, OCTET_INVALID, "%zu sizes; at most %d axes", size,
+                                OCTET_MAX_RANK);
+    }
+    for (size_t i = 0; i < size && !status; i++) {
+        oct_torch_value element;
+        if (oct_torch.torch_list_get_item(list, i, &element)) {
+            status = failed(err, "torch_list_get_item");
+        } else {
+            out->sizes[i] = (int64_t)element;
+        }
+    }
+    out->rank = status ? 0 : (int)size;
+    (void)oct_torch.torch_delete_list(list);
+    return status;
+}
+
+octet_status oct_take_text(char *text, size_t size, oct_torch_value value, octet_error *err) {
+    oct_torch_string *string = (oct_torch_string *)(uintptr_t)value;
+    const char *data = "";
+    size_t length = 0;
+    octet_status status = OCTET_OK;
+    if (oct_torch.torch_string_length(string, &length) ||
+        oct_torch.torch_string_c_str(string, &data)) {
+        status = failed(err, "torch_string_c_str");
+    } else if (length >= size || memchr(data, 0, length)) {
+        status = oct_torch_fail(err, OCTET_INVALID,
+                                "a text of %zu characters; at most %zu, none of them 0", length,
+                                size - 1);
+    } else {
+        memcpy(text, data, length);
+        text[length] = 0;
+    }
+    (void)oct_torch.torch_delete_string(string);
+    return status;
+}
+
+void oct_free_tensors(oct_tensors *tensors) {
+    for (int i = 0; i < tensors->count; i++) {
+        (void)oct_torch.aoti_torch_delete_tensor_object(tensors->at[i]);
+    }
+    tensors->count = 0;
+}
+
+/* ---- onto the stack ---------------------------------------------------------------------- */
+
+octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape *shape,
+                            const octet_device *device, octet_error *err) {
+    int64_t strides[OCTET_MAX_RANK];
+    int64_t stride = 1;
+    for (int i = shape->rank - 1; i >= 0; i--) {
+        strides[i] = stride;
+        stride *= shape->sizes[i] > 1 ? shape->sizes[i] : 1;
+    }
+    if (out->count == OCT_TENSORS) {
+        return oct_torch_fail(err, OCTET_INVALID, "more than %d tensors", OCT_TENSORS);
+    }
+    if (oct_torch.aoti_torch_empty_strided(
+            shape->rank, shape->sizes, strides, oct_torch.dtypes[dtype],
+            oct_torch.devices[device->kind], device->kind == OCTET_CPU ? -1 : device->index,
+            &out->at[out->count])) {
+        return oct_torch_fail(err, OCTET_NO_MEMORY, "torch cannot allocate a %s tensor of %lld",
+                              octet_dtype_name(dtype), (long long)stride);
+    }
+    out->count++;
+    return OCTET_OK;
+}
+
+octet_status oct_give_tensors(oct_torch_value *out, oct_tensors *tensors, octet_error *err) {
+    oct_torch_list *list;
+    octet_status status = OCTET_OK;
+    if (oct_torch.torch_new_list_reserve_size((size_t)tensors->count, &list)) {
+        return failed(err, "torch_new_list_reserve_size");
+    }
+    for (int i = 0; i < tensors->count && !status; i++) {
+        if (oct_torch.torch_list_push_back(list, (uintptr_t)tensors->at[i])) {
+            status = failed(err, "torch_list_push_back");
+        }
+    }
+    if (status) {
+        (void)oct_torch.torch_delete_list(list);
+        return status;
+    }
+    tensors->count = 0;
+    *out = (uintptr_t)list;
+    return OCTET_OK;
+}
+
+/* ---- tensors as ports -------------------------------------------------------------------- */
+
+typedef struct facts {
+    int64_t dim, elements;
+    const int64_t *sizes, *strides;
+    int32_t dtype, device, index;
+} facts;
+
+static octet_status look(facts *out, oct_torch_tensor *tensor, octet_error *err) {
+    int64_t *sizes = NULL, *strides = NULL;
+    if (oct_torch.aoti_torch_get_dim(tensor, &out->dim) ||
+        oct_torch.aoti_torch_get_sizes(tensor, &sizes) ||
+        oct_torch.aoti_torch_get_strides(tensor, &strides) ||
+        oct_torch.aoti_torch_get_dtype(tensor, &out->dtype) ||
+        oct_torch.aoti_torch_get_device_type(tensor, &out->device) ||
+        oct_torch.aoti_torch_get_device_index(tensor, &out->index)) {
+        return failed(err, "aoti_torch_get_sizes");
+    }
+    out->sizes = sizes;
+    out->strides = strides;
+    out->elements = 1;
+    for (int64_t i = 0; i < out->dim; i++) {
+        out->elements *= sizes[i];
+    }
+    return OCTET_OK;
+}
+
+/* The step from row to row of a tensor read as a matrix; -1 where there is no single one. */
+static int64_t row_stride(const facts *f) {
+    int64_t last = f->dim - 1;
+    if (f->elements < 2) {
+        return 0;
+    }
+    if (f->sizes[last] > 1 && f->strides[last] != 1) {
+        return -1;
+    }
+    int64_t cols = f->sizes[last], step = 0, next = 0;
+    for (int64_t i = last - 1; i >= 0; i--) {
+        if (f->sizes[i] == 1) {
+            continue;
+        }
+        step = step ? step : f->strides[i];
+        if ((next && f->strides[i] != next) || f->strides[i] < cols) {
+            return -1;
+        }
+        next = f->strides[i] * f->sizes[i];
+    }
+    return step == cols ? 0 : step;
+}
+
+static octet_status densify(oct_torch_tensor **tensor, const facts *f, const octet_plan *plan,
+                            const octet_port *port, octet_error *err) {
+    oct_tensors copy = {.count = 0};
+    oct_shape shape = {.rank = (int)f->dim};
+    memcpy(shape.sizes, f->sizes, (size_t)f->dim * sizeof *shape.sizes);
+    octet_status status =
+        oct_new_tensor(&copy, (octet_dtype)port->dtype, &shape, &plan->device, err);
+    if (status) {
+        return status;
+    }
+    if (oct_torch.aoti_torch_copy_(copy.at[0], *tensor, 0)) {
+        oct_free_tensors(&copy);
+        return failed(err, "aoti_torch_copy_");
+    }
+    (void)oct_torch.aoti_torch_delete_tensor_object(*tensor);
+    *tensor = copy.at[0];
+    return OCTET_OK;
+}
+
+static octet_status check(const facts *f, const octet_plan *plan, const octet_port *port,
+                          octet_error *err) {
+    int64_t elements = port->bytes / (octet_dtype_bits((octet_dtype)port->dtype) / 8);
+    if (f->dtype != oct_torch.dtypes[port->dtype]) {
+        return oct_torch_fail(err, OCTET_INVALID, "its dtype is not %s, as the text says",
+                              octet_dtype_name((octet_dtype)port->dtype));
+    }
+    if (f->elements != elements || f->dim > OCTET_MAX_RANK) {
+        return oct_torch_fail(err, OCTET_INVALID, "it has %lld elements; the plan has %lld",
+                              (long long)f->elements, (long long)elements);
+    }
+    if (f->device != oct_torch.devices[plan->device.kind]) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "it is on another device than the text says: move it there");
+    }
+    return OCTET_OK;
+}
+
+octet_status oct_view_port(oct_view *out, oct_torch_tensor **tensor, const octet_plan *plan,
+                           const octet_port *port, octet_error *err) {
+    facts f;
+    octet_status status = look(&f, *tensor, err);
+    status = status ? status : check(&f, plan, port, err);
+    if (status) {
+        return status;
+    }
+    int64_t stride = row_stride(&f);
+    bool matrix = port->part == OCTET_PART_VALUES && port->ndim == 2 && !port->is_mutable;
+    if (stride != 0 && port->is_mutable) {
+        return oct_torch_fail(err, OCTET_INVALID, "it is written, so it must be contiguous");
+    }
+    if (stride < 0 || (stride && !matrix)) {
+        status = densify(tensor, &f, plan, port, err);
+        stride = 0;
+    }
+    if (!status && oct_torch.aoti_torch_get_data_ptr(*tensor, &out->data)) {
+        status = failed(err, "aoti_torch_get_data_ptr");
+    }
+    out->stride = stride;
+    return status;
+}

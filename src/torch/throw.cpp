@@ -1,0 +1,36 @@
+/* throw.cpp - an op that failed throws, and torch makes a Python exception of it. The only C++:
+ * an exception starts here, above every C frame of the op, and passes through none. */
+#include <new>
+#include <stdexcept>
+
+#include "torch/ops.h"
+
+namespace {
+
+/* torch turns these into ValueError, MemoryError and RuntimeError. */
+[[noreturn]] void raise(octet_status status, const octet_error &err) {
+    if (status == OCTET_INVALID) {
+        throw std::invalid_argument(err.text);
+    }
+    if (status == OCTET_NO_MEMORY) {
+        throw std::bad_alloc();
+    }
+    throw std::runtime_error(err.text);
+}
+
+template <octet_status (*op)(oct_torch_value *, octet_error *)>
+void kernel(oct_torch_value *stack, uint64_t, uint64_t) {
+    octet_error err = {};
+    octet_status status = op(stack, &err);
+    if (status != OCTET_OK) {
+        raise(status, err);
+    }
+}
+
+} // namespace
+
+extern "C" const oct_torch_kernel oct_torch_kernels[] = {
+#define X(name, schema) kernel<oct_op_##name>,
+    OCT_TORCH_OPS(X)
+#undef X
+};

@@ -1,0 +1,97 @@
+"""What the tests share: quantizers, recipes, layers, and how two runs are compared."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import octet
+from octet import recipe
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import torch
+
+QUANTIZERS = [
+    octet.Float8CurrentScalingQuantizer("e4m3"),
+    octet.Float8CurrentScalingQuantizer("e5m2", columnwise=False, force_pow_2_scales=True),
+    octet.Float8BlockQuantizer("e4m3"),
+    octet.Float8BlockQuantizer("e4m3", block_scaling_dim=1, rowwise=False),
+    octet.MXFP8Quantizer("e4m3"),
+    octet.MXFP8Quantizer("e5m2", with_2d_quantization=True, columnwise=False),
+    octet.NVFP4Quantizer(),
+    octet.NVFP4Quantizer(with_rht=True),
+    octet.NVFP4Quantizer(with_2d_quantization=True, columnwise=False),
+    octet.NVFP4Quantizer(nvfp4_use_4over6=True, nvfp4_e4m3_max=256),
+    octet.NVFP4Quantizer(row_scaled_nvfp4=True),
+]
+
+RECIPES: dict[str, recipe.Recipe | None] = {
+    "none": None,
+    "delayed": recipe.DelayedScaling(amax_history_len=4),
+    "current": recipe.Float8CurrentScaling(),
+    "block": recipe.Float8BlockScaling(),
+    "mxfp8": recipe.MXFP8BlockScaling(),
+    "nvfp4": recipe.NVFP4BlockScaling(),
+}
+
+
+def layer(**options: Any) -> octet.Linear:  # noqa: ANN401
+    """A small layer whose sizes are no multiple of any block."""
+    torch.manual_seed(1)
+    options = {"params_dtype": torch.bfloat16, "device": "cpu", **options}
+    return octet.Linear(70, 44, **options)
+
+
+def inputs(*leading: int, dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any]:
+    """An input and a gradient of the output for `layer`."""
+    leading = leading or (3, 13)
+    torch.manual_seed(2)
+    return torch.randn(*leading, 70, dtype=dtype), torch.randn(*leading, 44, dtype=dtype)
+
+
+def twins(**options: Any) -> tuple[octet.Linear, octet.Linear]:  # noqa: ANN401
+    """Two layers of the same weights and state."""
+    first = layer(**options)
+    return first, copy.deepcopy(first)
+
+
+def within(active: recipe.Recipe | None, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call inside an autocast of its own."""
+
+    def inside(*args: Any) -> Any:  # noqa: ANN401
+        with octet.autocast(enabled=active is not None, recipe=active):
+            return call(*args)
+
+    return inside
+
+
+def plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return tensor.dequantize() if isinstance(tensor, octet.QuantizedTensor) else tensor
+
+
+def step(linear: octet.Linear, call: Callable[..., Any], x: Any, grad: Any) -> list[Any]:  # noqa: ANN401
+    """Output and gradients of one training step, and the state it leaves."""
+    x = x.detach().clone().requires_grad_()
+    linear.zero_grad()
+    y = call(x)
+    plain(y).backward(grad)
+    state = [linear.fp8_scale, linear.fp8_grad_scale, linear.rounding_state]
+    found = [y.detach(), x.grad, linear.weight.grad]
+    found += [] if linear.bias is None else [linear.bias.grad]
+    return [None if t is None else plain(t).clone() for t in found + state]
+
+
+def assert_same(a: list[Any], b: list[Any]) -> None:
+    """Bit for bit."""
+    for left, right in zip(a, b, strict=True):
+        assert (left is None) == (right is None)
+        assert left is None or (left.dtype == right.dtype and torch.equal(left, right))
+
+
+def compiled(
+    call: Callable[..., Any],
+    backend: str = "aot_eager",
+    dynamic: bool | None = None,
+) -> tuple[Callable[..., Any], CompileCounterWithBackend]:
+    """The call compiled whole, and the counter of its graphs."""
+    counter = CompileCounterWithBackend(backend)
+    return torch.compile(call, fullgraph=True, backend=counter, dynamic=dynamic), counter

@@ -1,0 +1,173 @@
+"""autocast: the inner one wins, nothing leaks, and delayed scaling moves as it should."""
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
+from octet import recipe
+from octet._state import ACTIVE
+
+import torch
+
+
+def test_autocast__nests_and_restores() -> None:
+    outer = ACTIVE.region
+    with octet.autocast(recipe=RECIPES["mxfp8"]):
+        middle = ACTIVE.region
+        with octet.autocast(enabled=False):
+            assert not ACTIVE.region.enabled
+        assert ACTIVE.region is middle
+        with pytest.raises(KeyError), octet.autocast(recipe=RECIPES["nvfp4"]):
+            raise KeyError
+        assert ACTIVE.region is middle
+    assert ACTIVE.region is outer
+
+
+def test_autocast__default_recipe_is_said() -> None:
+    linear = layer()
+    x, _ = inputs()
+    with octet.autocast():
+        y = linear(x)
+    with octet.fp8_autocast(fp8_recipe=octet.default_recipe()):
+        assert torch.equal(y, linear(x))
+    assert torch.equal(y, within(RECIPES["mxfp8"], linear)(x))
+
+
+def test_autocast__nested_inside_a_graph() -> None:
+    linear = layer()
+    x, grad = inputs()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        with octet.autocast(recipe=recipe.MXFP8BlockScaling()):
+            y = linear(x)
+            with octet.autocast(recipe=recipe.Float8BlockScaling()):
+                y = y + linear(x)
+            with octet.autocast(enabled=False):
+                y = y + linear(x)
+        return y
+
+    fast, counter = compiled(call)
+    for _ in range(2):
+        assert_same(step(linear, call, x, grad), step(linear, fast, x, grad))
+    assert counter.frame_count == 1
+
+
+def test_autocast__inline_recipes_leave_nothing_behind() -> None:
+    linear = layer()
+    x, _ = inputs()
+    fast, counter = compiled(linear)
+    for _ in range(1000):
+        with octet.autocast(recipe=recipe.MXFP8BlockScaling()):
+            pass
+    for _ in range(20):
+        with octet.autocast(recipe=recipe.MXFP8BlockScaling()):
+            fast(x)
+    assert counter.frame_count == 1
+
+
+def test_autocast__another_recipe_is_another_graph_and_back() -> None:
+    linear = layer()
+    x, _ = inputs()
+    fast, counter = compiled(linear)
+    for name in ("mxfp8", "block", "mxfp8", "block", "none", "none"):
+        assert torch.equal(within(RECIPES[name], fast)(x), within(RECIPES[name], linear)(x))
+    assert counter.frame_count == 3
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_autocast__custom_recipes_follow_their_factory(compile_it: bool) -> None:
+    linear = layer()
+    x, grad = inputs()
+
+    class Factory:
+        def __init__(self, fmt: str) -> None:
+            self.fmt = fmt
+
+        def __call__(self, role: recipe.QuantizerRole) -> octet.Quantizer | None:
+            forward = role.tensor_type in ("input", "weight")
+            return octet.MXFP8Quantizer(self.fmt) if forward else None
+
+    found = []
+    for fmt in ("e4m3", "e5m2"):
+        active = recipe.CustomRecipe(Factory(fmt))
+        call = within(active, linear)
+        found.append(step(linear, compiled(call)[0] if compile_it else call, x, grad))
+        q = octet.MXFP8Quantizer(fmt)
+        want = torch.nn.functional.linear(
+            q(x).dequantize(torch.float32),
+            q(linear.weight.detach()).dequantize(torch.float32),
+            linear.bias.float(),
+        )
+        assert torch.allclose(found[-1][0].float(), want, rtol=2**-7, atol=1e-5)
+    assert not torch.equal(found[0][0], found[1][0])
+
+
+# ---- delayed scaling -------------------------------------------------------------------------
+
+LENGTH = 4
+
+
+def reference(amaxes: list[float], top: float, algo: str = "max") -> float:
+    """The scale after these amaxes: top over the largest of the last LENGTH of them."""
+    seen = amaxes[-LENGTH:] if algo == "max" else amaxes[-1:]
+    return float(torch.tensor(top) / torch.tensor(max(seen)))
+
+
+@pytest.mark.parametrize("algo", ["max", "most_recent"])
+def test_delayed__scales_follow_the_history(algo: str) -> None:
+    active = recipe.DelayedScaling(amax_history_len=LENGTH, amax_compute_algo=algo)
+    linear = layer()
+    x, grad = inputs()
+    inputs_seen, grads_seen = [], []
+    for scale in (1.0, 4.0, 2.0, 0.5, 0.25, 1.0, 8.0):
+        step(linear, within(active, linear), x * scale, grad * scale)
+        inputs_seen.append(float((x * scale).abs().max()))
+        grads_seen.append(float((grad * scale).abs().max()))
+        assert linear.fp8_scale[0].item() == reference(inputs_seen, 448.0, algo)
+        assert linear.fp8_grad_scale[0].item() == reference(grads_seen, 57344.0, algo)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_delayed__twenty_compiled_steps_are_eager(backend: str, inside: bool) -> None:
+    active = RECIPES["delayed"]
+    eager, other = twins()
+    x, grad = inputs()
+    fast, counter = compiled(within(active, other) if inside else other, backend)
+    fast = fast if inside else within(active, fast)
+    for i in range(20):
+        scale = 2.0 ** ((i * 7) % 5)
+        a = step(eager, within(active, eager), x * scale, grad / scale)
+        assert_same(a, step(other, fast, x * scale, grad / scale))
+        assert torch.equal(eager.fp8_amax_history, other.fp8_amax_history)
+        assert torch.equal(eager.fp8_grad_amax_history, other.fp8_grad_amax_history)
+    assert counter.frame_count == 1
+
+
+def test_delayed__only_the_outermost_exit_moves_the_scale() -> None:
+    linear = layer()
+    x, _ = inputs()
+    with octet.autocast(recipe=RECIPES["delayed"]):
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            linear(x)
+        linear(2 * x)
+        assert linear.fp8_scale[0] == 1
+    assert linear.fp8_scale[0].item() == reference([float(2 * x.abs().max())], 448.0)
+
+
+def test_delayed__evaluation_moves_nothing() -> None:
+    linear = layer()
+    with torch.no_grad():
+        within(RECIPES["delayed"], linear)(inputs()[0])
+    assert linear.fp8_scale[0] == 1
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_delayed__calibrating_records_in_high_precision(compile_it: bool) -> None:
+    linear = layer()
+    x, _ = inputs()
+    call = compiled(linear)[0] if compile_it else linear
+    with octet.autocast(enabled=False, calibrating=True, recipe=RECIPES["delayed"]):
+        y = call(x)
+    assert torch.equal(y, linear(x))
+    assert linear.fp8_scale[0].item() == reference([float(x.abs().max())], 448.0)
+    assert linear.fp8_scale[1] > 1

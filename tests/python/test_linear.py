@@ -1,0 +1,242 @@
+"""Linear: eager and compiled agree bit for bit, one node each way, and numbers are right."""
+
+from typing import Any
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
+from octet import _texts, recipe
+
+import torch
+
+every_recipe = pytest.mark.parametrize("name", RECIPES)
+QUANTIZED = [name for name in RECIPES if name not in ("none", "delayed")]
+
+
+# ---- eager and compiled ----------------------------------------------------------------------
+
+
+@every_recipe
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_linear__compiled_is_eager(name: str, backend: str) -> None:
+    eager, other = twins()
+    x, grad = inputs()
+    fast, counter = compiled(within(RECIPES[name], other), backend)
+    for scale in (1, 3, 0.5):
+        a = step(eager, within(RECIPES[name], eager), x * scale, grad)
+        assert_same(a, step(other, fast, x * scale, grad))
+    assert counter.frame_count == 1
+
+
+@every_recipe
+def test_linear__one_graph_serves_every_batch(name: str) -> None:
+    eager, other = twins()
+    fast, counter = compiled(within(RECIPES[name], other), dynamic=True)
+    for rows in (5, 16, 33):
+        x, grad = inputs(rows, 3)
+        a = step(eager, within(RECIPES[name], eager), x, grad)
+        assert_same(a, step(other, fast, x, grad))
+    assert counter.frame_count == 1
+
+
+@every_recipe
+def test_linear__autocast_around_compiled_code(name: str) -> None:
+    eager, other = twins()
+    x, grad = inputs()
+    fast, counter = compiled(other)
+    for _ in range(3):
+        a = step(eager, within(RECIPES[name], eager), x, grad)
+        assert_same(a, step(other, within(RECIPES[name], fast), x, grad))
+    assert counter.frame_count == 1
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
+    "no bias": ({"bias": False}, ()),
+    "save_original_input": ({"save_original_input": True}, ()),
+    "float32": ({"params_dtype": torch.float32}, ()),
+    "first microbatch": ({}, (True,)),
+    "fp8_output": ({}, (None, True)),
+    "fp8_grad": ({}, (None, False, True)),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_linear__options_compile(name: str, option: str) -> None:
+    settings, words = OPTIONS[option]
+    eager, other = twins(**settings)
+    x, grad = inputs(dtype=settings.get("params_dtype", torch.bfloat16))
+    active = RECIPES[name]
+
+    def run(linear: octet.Linear) -> Any:  # noqa: ANN401
+        def call(x: torch.Tensor) -> torch.Tensor:
+            y = linear(x * 1, *words)
+            return y.dequantize() if isinstance(y, octet.QuantizedTensor) else y
+
+        return within(active, call)
+
+    fast, _ = compiled(run(other))
+    assert_same(step(eager, run(eager), x, grad), step(other, fast, x, grad))
+
+
+# ---- graphs ----------------------------------------------------------------------------------
+
+
+def captured(call: Any, x: torch.Tensor, grad: torch.Tensor) -> tuple[list[str], list[str]]:  # noqa: ANN401
+    """The octet ops in the forward and backward graphs."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    graphs: list[list[str]] = []
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:  # noqa: ANN401
+        found = []
+        for node in graph.graph.nodes:
+            # An op that mutates stands inside torch's wrapper for those.
+            names = [str(node.target), *(str(arg) for arg in node.args[:1])]
+            found += [name for name in names if name.startswith("octet.")]
+        graphs.append(found)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(
+        fw_compiler=keep, bw_compiler=keep, partition_fn=min_cut_rematerialization_partition
+    )
+    x = x.clone().requires_grad_()
+    torch.compile(call, fullgraph=True, backend=backend)(x).backward(grad)
+    return graphs[0], graphs[1]
+
+
+@every_recipe
+def test_linear__is_one_node_each_way(name: str) -> None:
+    x, grad = inputs()
+    forward, backward = captured(within(RECIPES[name], layer()), x, grad)
+    extra = {"delayed": (["delayed_record", "delayed_update"], ["delayed_update"])}
+    extra["nvfp4"] = ([], ["advance"])
+    more_forward, more_backward = extra.get(name, ([], []))
+    assert sorted(forward) == sorted(f"octet.{op}.default" for op in ["linear", *more_forward])
+    ops = ["linear_backward", *more_backward]
+    assert sorted(backward) == sorted(f"octet.{op}.default" for op in ops)
+
+
+@pytest.mark.parametrize("frozen", ["input", "weight"])
+def test_linear__saves_only_what_is_needed(frozen: str) -> None:
+    linear = layer()
+    x, _ = inputs()
+    x.requires_grad_(frozen != "input")
+    linear.weight.requires_grad_(frozen != "weight")
+    saved = []
+    with (
+        torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t),
+        octet.autocast(recipe=RECIPES["mxfp8"]),
+    ):
+        linear(x)
+    (block,) = saved
+    rows = 39 if frozen == "input" else 44
+    data, scales = rows * 70, 4 * 128  # columnwise bytes, and 2 rows of scales padded to 4
+    assert block.numel() == -(-data // 256) * 256 + scales
+
+
+# ---- numbers ---------------------------------------------------------------------------------
+
+
+def decoded(active: recipe.Recipe, role: str, x: torch.Tensor, usage: str) -> torch.Tensor:
+    """What a role's quantizer makes of a tensor, read from the bytes of one direction."""
+    text = _texts.role_quantizer(active.text, role)
+    text = _texts.with_usage(text, usage == "rowwise", usage == "columnwise")
+    q = octet.quantizers.from_text(text)
+    rows = x.reshape(-1, x.shape[-1])
+    return q(rows).dequantize(torch.float32).double()
+
+
+def assert_product(y: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: Any = 0.0) -> None:  # noqa: ANN401
+    """y = a b + c, up to fp32 accumulation (one rounding a term) and y's own dtype."""
+    exact, size = a @ b + c, a.abs() @ b.abs()
+    terms = a.shape[1] + 2
+    bound = terms * 2.0**-23 * size + (2.0**-8 if y.dtype == torch.bfloat16 else 2.0**-23) * (
+        exact.abs() + size * terms * 2.0**-23
+    )
+    assert bool(((y.reshape(exact.shape).double() - exact).abs() <= bound).all())
+
+
+EXACT = {
+    "current": recipe.Float8CurrentScaling(),
+    "block": recipe.Float8BlockScaling(),
+    "block, f32 scales": recipe.Float8BlockScaling(use_f32_scales=True),
+    "mxfp8": recipe.MXFP8BlockScaling(),
+    "mxfp8, hybrid": recipe.MXFP8BlockScaling(fp8_format=recipe.Format.HYBRID),
+    "nvfp4": recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_linear__products_are_those_of_the_decoded_bytes(name: str) -> None:
+    active, linear = EXACT[name], layer()
+    x, grad = inputs()
+    y, dx, dw, db, *_ = step(linear, within(active, linear), x, grad)
+    w, b = linear.weight.detach(), linear.bias.detach()
+    x_rows, w_rows = (
+        decoded(active, "input", x, "rowwise"),
+        decoded(active, "weight", w, "rowwise"),
+    )
+    assert_product(y, x_rows, w_rows.T, b.double())
+    dy = grad.reshape(-1, grad.shape[-1])
+    dy_rows = decoded(active, "grad_output", dy, "rowwise")
+    dy_columns = decoded(active, "grad_output", dy, "columnwise")
+    assert_product(dx, dy_rows, decoded(active, "weight", w, "columnwise"))
+    assert_product(dw, dy_columns.T, decoded(active, "input", x, "columnwise"))
+    assert_product(db, torch.ones(1, dy.shape[0]).double(), dy.double())
+
+
+def test_linear__without_a_recipe_is_linear() -> None:
+    linear = layer()
+    x, grad = inputs()
+    y, dx, dw, *_ = step(linear, linear, x, grad)
+    x, dy = x.reshape(-1, 70).double(), grad.reshape(-1, 44).double()
+    w, b = linear.weight.detach().double(), linear.bias.detach().double()
+    assert_product(y, x, w.T, b)
+    assert_product(dx, dy, w)
+    assert_product(dw, dy.T, x)
+
+
+@pytest.mark.parametrize("name", ["delayed", "nvfp4"])
+def test_linear__stateful_recipes_come_close(name: str) -> None:
+    linear = layer()
+    x, grad = inputs(64, 8)
+    for _ in range(2):
+        found = step(linear, within(RECIPES[name], linear), x, grad)[:3]
+    exact = step(linear, linear, x, grad)[:3]
+    for got, want in zip(found, exact, strict=True):
+        assert (got - want).norm() < (0.3 if name == "nvfp4" else 0.1) * want.norm()
+
+
+# ---- shapes ----------------------------------------------------------------------------------
+
+
+@every_recipe
+@pytest.mark.parametrize("leading", [(), (0,), (1,), (2, 0, 3), (2, 1, 2, 1, 2)], ids=str)
+def test_linear__takes_any_rank_and_any_rows(name: str, leading: tuple[int, ...]) -> None:
+    x = torch.randn(*leading, 70, dtype=torch.bfloat16, requires_grad=True)
+    y = within(RECIPES[name], layer())(x)
+    assert y.shape == (*leading, 44)
+    y.sum().backward()
+    assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@every_recipe
+def test_linear__strided_inputs_are_their_copies(name: str, dtype: torch.dtype) -> None:
+    linear = layer(params_dtype=dtype)
+    call = within(RECIPES[name], linear)
+    views = [
+        torch.randn(70, 9).to(dtype).t(),
+        torch.randn(9, 140).to(dtype)[:, :70],
+        torch.randn(5, 9, 70).to(dtype).transpose(0, 1),
+        torch.randn(1, 70).to(dtype).expand(6, 70),
+    ]
+    for x in views:
+        linear.reset_state()
+        y = call(x)
+        linear.reset_state()
+        assert torch.equal(y, call(x.contiguous()))
+        assert y.dtype == dtype

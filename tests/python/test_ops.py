@@ -1,0 +1,180 @@
+"""The ops: what torch demands of one, and that fakes and kernels agree, size by size."""
+
+import itertools
+from typing import Any
+
+import octet  # noqa: F401
+import pytest
+from octet import _C, _ops, _plans
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import torch
+
+SIZES = (3, 13, 70, 44)
+PROBLEM = "in=bf16 recipe=mxfp8 bias"
+
+
+def operands(sizes: tuple[int, ...] = SIZES) -> tuple[list[Any], torch.Tensor]:
+    *leading, k, n = sizes
+    x = torch.randn(*leading, k, dtype=torch.bfloat16)
+    w = torch.randn(n, k, dtype=torch.bfloat16)
+    return [x, w, torch.randn(n, dtype=torch.bfloat16)], torch.randn(*leading, n).bfloat16()
+
+
+def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    torch.manual_seed(0)
+    args, grad = operands()
+    x = args[0]
+    bytes_of_x = _ops.quantize(x, [], "bf16 mxfp8:e4m3")
+    random, scale = torch.tensor([7, 1]), torch.ones(1)
+    block = _ops.linear(args, SIZES, PROBLEM)[1]
+    late = f"{PROBLEM} delay_wgrad"
+    late_block = _ops.linear(args, SIZES, late)[1]
+    late_rest = _ops.linear_backward([grad, late_block], SIZES, late)[-1]
+    into = f"{PROBLEM} main_grad=add"
+    history = torch.rand(4, 3)
+    return {
+        "quantize": (_ops.quantize, (x, [], "bf16 fp8-block:e4m3/1x128")),
+        "quantize, stochastic": (_ops.quantize, (x, [random], "bf16 nvfp4:e2m1+sr")),
+        "quantize, delayed": (_ops.quantize, (x, [scale], "bf16 fp8-delayed:e4m3")),
+        "quantize_into": (_ops.quantize_into, (bytes_of_x, x, [], "bf16 mxfp8:e4m3")),
+        "dequantize": (_ops.dequantize, (bytes_of_x, SIZES[:3], "f32 mxfp8:e4m3")),
+        "linear": (_ops.linear, (args, SIZES, PROBLEM)),
+        "linear_backward": (_ops.linear_backward, ([grad, block], SIZES, PROBLEM)),
+        "linear_backward_into": (
+            _ops.linear_backward_into,
+            (torch.zeros(44, 70), [grad, block], SIZES, into),
+        ),
+        "linear_wgrad": (_ops.linear_wgrad, ([late_block, late_rest], SIZES, late)),
+        "linear_wgrad_into": (
+            _ops.linear_wgrad_into,
+            (torch.zeros(44, 70), [late_block, late_rest], SIZES, f"{late} main_grad=add"),
+        ),
+        "advance": (_ops.advance, (random,)),
+        "delayed_record": (_ops.delayed_record, (history, torch.rand(3))),
+        "delayed_update": (
+            _ops.delayed_update,
+            (torch.ones(3), history, [torch.rand(3)], "delayed:history=4", "input"),
+        ),
+    }
+
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ops__opcheck(name: str) -> None:
+    op, args = CASES[name]
+    torch.library.opcheck(op, args)
+
+
+def test_ops__opcheck_covers_every_op() -> None:
+    names = {op.name().removeprefix("octet::") for op, _ in CASES.values()}
+    assert names == {name for name, op in vars(_ops).items() if hasattr(op, "_schema")}
+
+
+RECIPES = ["none", "delayed", "current", "block", "mxfp8", "nvfp4", "nvfp4+norht+nosr"]
+OPTIONS = ["", " quantize_output", " cache=write", " grad=w", " grad=none", " return_bias"]
+EDGES = [(0, 64, 32), (1, 1, 1), (2, 5, 33, 17), (129, 130, 127)]
+
+
+def live(recipe: str, slots: int) -> list[torch.Tensor]:
+    return [torch.ones(slots)] if recipe == "delayed" else []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "option"),
+    [
+        (r, o)
+        for r, o in itertools.product(RECIPES, OPTIONS)
+        if r != "none" or "quantize" not in o
+    ],
+)
+def test_ops__fakes_are_what_kernels_make(recipe: str, option: str) -> None:
+    problem = f"in=bf16 recipe={recipe} bias{option}".replace(" bias grad=w", " grad=w")
+    for sizes in EDGES:
+        args, _ = operands(sizes)
+        args = args[: 2 if option == " grad=w" else 3] + live(recipe, 3)
+        real = _ops.linear(args, sizes, problem)
+        with FakeTensorMode() as mode:
+            fake = _ops.linear([mode.from_tensor(arg) for arg in args], sizes, problem)
+        assert [(t.shape, t.dtype, t.stride()) for t in real] == [
+            (t.shape, t.dtype, t.stride()) for t in fake
+        ]
+
+
+def test_ops__block_bytes_are_the_plans() -> None:
+    for recipe, sizes in itertools.product(RECIPES, EDGES):
+        problem = f"in=bf16 recipe={recipe} bias"
+        plan = _plans.describe("linear", problem)
+        at = _plans.axes("linear", sizes)
+        assert _plans.block_bytes(plan, at) == _C.measure("linear", problem, sizes)[0]
+
+
+def test_ops__strides_do_not_change_bytes() -> None:
+    (x, w, b), _ = operands((13, 70, 44))
+    views = [
+        x.t().contiguous().t(),
+        torch.cat([x, x], 1)[:, :70],
+        x.unsqueeze(1).expand(13, 2, 70)[:, 0],
+    ]
+    plain = _ops.linear([x, w, b], (13, 70, 44), PROBLEM)
+    for view in views:
+        assert all(map(torch.equal, plain, _ops.linear([view, w, b], (13, 70, 44), PROBLEM)))
+    summed = torch.ones(()).bfloat16().expand(13, 44)
+    for a, b in zip(
+        _ops.linear_backward([summed, plain[1]], (13, 70, 44), PROBLEM),
+        _ops.linear_backward([summed.contiguous(), plain[1]], (13, 70, 44), PROBLEM),
+        strict=True,
+    ):
+        assert torch.equal(a, b)
+
+
+def refusals() -> dict[str, tuple[Any, str]]:
+    (x, w, b), _ = operands()
+    linear = _ops.linear
+    return {
+        "count": (lambda: linear([x, w], SIZES, PROBLEM), "the plan has 3 arguments"),
+        "dtype": (lambda: linear([x.float(), w, b], SIZES, PROBLEM), r"input.*dtype"),
+        "shape": (lambda: linear([x, w, b], (3, 13, 71, 44), PROBLEM), r"input.*elements"),
+        "word": (lambda: linear([x, w, b], SIZES, f"{PROBLEM} fast"), "fast"),
+        "recipe": (lambda: linear([x, w, b], SIZES, "in=bf16 recipe=fp2 bias"), "fp2"),
+        "sizes": (lambda: linear([x, w, b], (70,), PROBLEM), "sizes"),
+        "dtype word": (lambda: _ops.quantize(x, [], "i4 mxfp8:e4m3"), "dtype"),
+        "block": (
+            lambda: _ops.linear_backward([x[..., :44], x.view(torch.uint8)], SIZES, PROBLEM),
+            "block",
+        ),
+        "written": (
+            lambda: _ops.linear_backward_into(
+                torch.zeros(70, 44).t(),
+                [x[..., :44], _ops.linear([x, w, b], SIZES, PROBLEM)[1]],
+                SIZES,
+                f"{PROBLEM} main_grad=add",
+            ),
+            "contiguous",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", refusals())
+def test_ops__a_wrong_call_is_a_value_error(name: str) -> None:
+    call, pattern = refusals()[name]
+    with pytest.raises(ValueError, match=pattern):
+        call()
+
+
+def test_ops__fakes_refuse_what_kernels_refuse() -> None:
+    (x, w, _), _ = operands()
+    with FakeTensorMode() as mode, pytest.raises(ValueError, match="3"):
+        _ops.linear([mode.from_tensor(x), mode.from_tensor(w)], SIZES, PROBLEM)
+
+
+def test_ops__run_on_as_many_threads_as_torch_has() -> None:
+    args, _ = operands((257, 130, 96))
+    before, results = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results.append(_ops.linear(args, (257, 130, 96), PROBLEM))
+    torch.set_num_threads(before)
+    assert all(map(torch.equal, *results))

@@ -1,0 +1,86 @@
+"""What runs here, plans for people, and layers that are made quantized."""
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, within
+
+import torch
+
+QUANTIZED = [name for name in RECIPES if name != "none"]
+
+
+def test_support__says_how_and_never_no() -> None:
+    found = octet.support()
+    assert {found[name] for name in ("fp8", "fp8_block_scaling", "mxfp8", "nvfp4")} <= {
+        "native",
+        "emulated",
+    }
+    for name in ("fp8", "mxfp8", "fp8_block_scaling", "nvfp4"):
+        check = getattr(octet, f"is_{name}_available")
+        assert check() is True
+        assert check(return_reason=True) == (True, "")
+
+
+def test_support__checks_are_constants_of_a_graph() -> None:
+    call, counter = compiled(lambda x: x + 1 if octet.is_mxfp8_available() else x)
+    assert call(torch.zeros(1)) == 1
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_explain__shows_both_plans(name: str) -> None:
+    text = octet.explain(70, 44, 39, RECIPES[name])
+    assert text.startswith("linear forward: m=39 k=70 n=44")
+    assert "linear backward: m=39 k=70 n=44" in text
+
+
+def quantized(name: str, preserve: bool = False) -> octet.Linear:
+    with octet.quantized_model_init(
+        recipe=RECIPES[name], preserve_high_precision_init_val=preserve
+    ):
+        return layer()
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_model_init__weights_are_the_quantized_ones(name: str) -> None:
+    linear, usual = quantized(name, preserve=True), layer()
+    assert isinstance(linear.weight, octet.QuantizedTensor)
+    assert torch.equal(linear.weight.get_high_precision_init_val(), usual.weight.detach())
+    linear.weight.clear_high_precision_init_val()
+    assert linear.weight.get_high_precision_init_val() is None
+    want = linear.weight.quantizer(usual.weight.detach()).dequantize()
+    assert torch.equal(linear.weight.detach().dequantize(), want)
+
+
+@pytest.mark.parametrize("name", [name for name in QUANTIZED if name != "delayed"])
+def test_model_init__a_step_is_that_of_a_plain_layer(name: str) -> None:
+    linear, usual = quantized(name), layer()
+    linear.rounding_state.copy_(usual.rounding_state)
+    x, grad = inputs()
+    assert_same(
+        step(usual, within(RECIPES[name], usual), x, grad),
+        step(linear, within(RECIPES[name], linear), x, grad),
+    )
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_model_init__trains_saves_and_loads(name: str) -> None:
+    linear, other, plain = quantized(name), quantized(name), layer()
+    x, grad = inputs()
+    optimizer = torch.optim.AdamW(linear.parameters(), lr=0.1)
+    before = linear.weight.detach().dequantize()
+    within(RECIPES[name], linear)(x).backward(grad)
+    optimizer.step()
+    assert isinstance(linear.weight, octet.QuantizedTensor)
+    assert not torch.equal(before, linear.weight.detach().dequantize())
+    for target in (other, plain):
+        target.load_state_dict(linear.state_dict())
+    assert torch.equal(other.weight.dequantize(), linear.weight.dequantize())
+    assert torch.equal(plain.weight, linear.weight.dequantize())
+
+
+def test_model_init__ends_where_it_ends() -> None:
+    quantized("mxfp8")
+    assert not isinstance(layer().weight, octet.QuantizedTensor)
+    with octet.quantized_model_init(recipe=RECIPES["mxfp8"]), octet.quantized_model_init(False):
+        assert not isinstance(layer().weight, octet.QuantizedTensor)

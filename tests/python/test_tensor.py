@@ -1,0 +1,139 @@
+"""QuantizedTensor: bytes that stand for a tensor, through everything torch does with one."""
+
+import copy
+import io
+import pickle
+
+import octet
+import pytest
+from laws import QUANTIZERS, compiled
+
+import torch
+
+
+@pytest.fixture(params=QUANTIZERS, ids=str)
+def q(request: pytest.FixtureRequest) -> octet.Quantizer:
+    return request.param
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(6, 33, 70)
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a._text == b._text and all(map(torch.equal, a.buffers(), b.buffers()))
+
+
+def test_tensor__flatten_round_trips(q: octet.Quantizer, x: torch.Tensor) -> None:
+    y = q(x)
+    names, meta = y.__tensor_flatten__()
+    inner = {name: getattr(y, name) for name in names}
+    again = octet.QuantizedTensor.__tensor_unflatten__(inner, meta, y.shape, y.stride())
+    assert same(y, again)
+    assert (y.shape, y.dtype, y.device) == (x.shape, x.dtype, x.device)
+
+
+def test_tensor__copies_are_its_own(q: octet.Quantizer, x: torch.Tensor) -> None:
+    y = q(x)
+    for other in (y.clone(), copy.deepcopy(y), pickle.loads(pickle.dumps(y))):
+        assert same(y, other)
+        assert other.buffers()[0].data_ptr() != y.buffers()[0].data_ptr()
+    assert y.detach().buffers()[0].data_ptr() == y.buffers()[0].data_ptr()
+
+
+def test_tensor__saves_and_loads(q: octet.Quantizer, x: torch.Tensor) -> None:
+    y = q(x)
+    file = io.BytesIO()
+    torch.save({"tensor": y, "parameter": torch.nn.Parameter(y)}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert same(y, loaded["tensor"])
+    assert same(y, loaded["parameter"])
+    assert isinstance(loaded["parameter"], torch.nn.Parameter)
+
+
+def test_tensor__another_shape_of_the_rows_is_the_same_bytes(
+    q: octet.Quantizer, x: torch.Tensor
+) -> None:
+    y = q(x)
+    for z in (y.view(-1, 70), y.reshape(2, 3, 33, 70), y.flatten(0, 1)):
+        assert isinstance(z, octet.QuantizedTensor)
+        assert torch.equal(z.dequantize(), y.dequantize().reshape(z.shape))
+    assert torch.equal(y.reshape(-1), y.dequantize().reshape(-1))
+
+
+def test_tensor__other_ops_see_what_it_stands_for(q: octet.Quantizer, x: torch.Tensor) -> None:
+    y, d = q(x), q(x).dequantize()
+    assert torch.equal(y + 1, d + 1)
+    assert torch.equal(torch.cat([y, x]), torch.cat([d, x]))
+    assert torch.equal(y.split(2)[1], d.split(2)[1])
+    assert torch.equal(y[0], d[0])
+    assert torch.equal(y.to(torch.float64), d.double())
+
+
+def test_tensor__copy_quantizes_into_it(q: octet.Quantizer, x: torch.Tensor) -> None:
+    y, z = q(x), torch.zeros_like(q(x))
+    assert isinstance(z, octet.QuantizedTensor)
+    assert not z.dequantize().any()
+    assert same(z.copy_(x), y)
+    assert same(torch.empty_like(y).copy_(y), y)
+    assert same(torch.zeros_like(y).quantize_(x), y)
+    plain = torch.empty(x.shape)
+    assert torch.equal(plain.copy_(y), y.dequantize())
+    with pytest.raises(ValueError, match="does not fit"):
+        y.quantize_(x[0])
+
+
+def test_tensor__to_dtype_keeps_the_bytes(x: torch.Tensor) -> None:
+    y = QUANTIZERS[4](x).to(torch.bfloat16)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y.dequantize(torch.float32), QUANTIZERS[4](x).dequantize())
+
+
+def test_tensor__update_usage_drops_bytes(x: torch.Tensor) -> None:
+    y = octet.MXFP8Quantizer("e4m3")(x)
+    y.update_usage(columnwise_usage=False)
+    assert y.get_usages() == {"rowwise": True, "columnwise": False}
+    assert not hasattr(y, "_columnwise_data")
+    with pytest.raises(RuntimeError, match="quantize it again"):
+        y.update_usage(columnwise_usage=True)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_tensor__optimizers_step_on_it(optimizer: str, foreach: bool) -> None:
+    q, x = octet.Float8CurrentScalingQuantizer("e4m3"), torch.randn(8, 64)
+    weight, plain = torch.nn.Parameter(q(x)), torch.nn.Parameter(q(x).dequantize())
+    for parameter in (weight, plain):
+        parameter.grad = torch.ones(8, 64)
+        getattr(torch.optim, optimizer)([parameter], lr=0.1, foreach=foreach).step()
+    assert isinstance(weight.data, octet.QuantizedTensor)
+    assert same(weight.data, q(plain.detach()))
+
+
+def test_tensor__gradient_is_plain_and_passes_through() -> None:
+    q = octet.MXFP8Quantizer("e4m3")
+    y = q(torch.randn(4, 64)).requires_grad_()
+    (y.dequantize() * 2).sum().backward()
+    assert torch.equal(y.grad, torch.full((4, 64), 2.0))
+    assert type(y.grad) is torch.Tensor
+    x = torch.randn(4, 64, requires_grad=True)
+    (q(x).dequantize() * 3).sum().backward()
+    assert torch.equal(x.grad, torch.full((4, 64), 3.0))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_tensor__crosses_the_compile_boundary(dynamic: bool) -> None:
+    q = octet.NVFP4Quantizer()
+
+    def call(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return y.clone(), y.dequantize() + 1
+
+    fast, counter = compiled(call, dynamic=dynamic)
+    for rows in (5, 7):
+        y = q(torch.randn(rows, 70))
+        a, b = fast(y)
+        assert same(a, y)
+        assert torch.equal(b, y.dequantize() + 1)
+    assert counter.frame_count == (1 if dynamic else 2)

@@ -1,0 +1,389 @@
+"""Linear inside training: autograd's features, options, state, and what is refused."""
+
+import copy
+import gc
+import pickle
+from typing import Any
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, compiled, inputs, layer, plain, step, twins, within
+from octet import recipe
+from torch.utils.checkpoint import checkpoint
+
+import torch
+
+MX = RECIPES["mxfp8"]
+STATELESS = ["none", "current", "block", "mxfp8"]
+
+
+# ---- autograd --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STATELESS)
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__a_graph_runs_backward_twice(name: str, compile_it: bool) -> None:
+    linear = layer()
+    x, grad = inputs()
+    x.requires_grad_()
+    call = within(RECIPES[name], linear)
+    y = (compiled(call)[0] if compile_it else call)(x)
+    first = torch.autograd.grad(y, [x, linear.weight], grad, retain_graph=True)
+    assert_same(list(first), list(torch.autograd.grad(y, [x, linear.weight], grad)))
+
+
+def test_training__double_backward_is_torchs_error() -> None:
+    x, _ = inputs()
+    y = within(MX, layer())(x.requires_grad_())
+    (dx,) = torch.autograd.grad(y.float().pow(2).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_training__checkpointing_changes_nothing(reentrant: bool) -> None:
+    linear = layer()
+    x, grad = inputs()
+    usual = step(linear, within(MX, linear), x, grad)
+    with octet.autocast(recipe=MX):
+        found = step(linear, lambda x: checkpoint(linear, x, use_reentrant=reentrant), x, grad)
+    assert_same(usual, found)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_training__recomputing_outside_the_autocast_is_refused(reentrant: bool) -> None:
+    linear = layer(name="fc1")
+    x, grad = inputs()
+    x.requires_grad_()
+    with octet.autocast(recipe=MX):
+        y = checkpoint(linear, x, use_reentrant=reentrant)
+    with pytest.raises(RuntimeError, match=r"'fc1'.*inside the checkpointed function"):
+        y.backward(grad)
+    usual = step(linear, within(MX, linear), x, grad)
+    found = checkpoint(within(MX, linear), x, use_reentrant=reentrant)
+    x.grad = None
+    linear.zero_grad()
+    found.backward(grad)
+    assert_same(usual[:3], [found.detach(), x.grad, linear.weight.grad])
+
+
+def test_training__checkpointing_delayed_scaling_is_refused() -> None:
+    x, grad = inputs()
+    x.requires_grad_()
+    y = checkpoint(within(RECIPES["delayed"], layer()), x, use_reentrant=False)
+    with pytest.raises(RuntimeError, match="another recipe"):
+        y.backward(grad)
+
+
+def test_training__checkpointing_compiles() -> None:
+    linear = layer()
+    x, grad = inputs()
+    call = within(MX, lambda x: checkpoint(linear, x, use_reentrant=False))
+    assert_same(
+        step(linear, within(MX, linear), x, grad), step(linear, compiled(call)[0], x, grad)
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_training__saved_tensors_may_be_offloaded(name: str) -> None:
+    eager, other = twins()
+    x, grad = inputs()
+    usual = step(eager, within(RECIPES[name], eager), x, grad)
+    with torch.autograd.graph.save_on_cpu():
+        assert_same(usual, step(other, within(RECIPES[name], other), x, grad))
+
+
+def live_bytes() -> int:
+    gc.collect()
+    tensors = [o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)]
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_training__nothing_is_left_after_backward(name: str) -> None:
+    linear = layer()
+    x, grad = inputs()
+    call = within(RECIPES[name], linear)
+
+    def once() -> None:
+        call(x).backward(grad)
+        linear.zero_grad(set_to_none=True)
+
+    once()
+    before = live_bytes()
+    for _ in range(100):
+        once()
+    assert live_bytes() == before
+
+
+# ---- options ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STATELESS[1:])
+def test_training__main_grad_takes_the_weights_gradient(name: str) -> None:
+    fused, other = layer(fuse_wgrad_accumulation=True), layer()
+    x, grad = inputs()
+    want = step(other, within(RECIPES[name], other), x, grad)
+    fused.weight.main_grad = torch.zeros(44, 70)
+    for call in (within(RECIPES[name], fused), compiled(within(RECIPES[name], fused))[0]):
+        fused.weight.main_grad.zero_()
+        found = step(fused, call, x, grad)
+        assert found[2] is None
+        assert torch.equal(fused.weight.main_grad.bfloat16(), want[2])
+        once = fused.weight.main_grad.clone()
+        step(fused, call, x, grad)
+        assert torch.equal(fused.weight.main_grad, 2 * once)
+        assert_same(found[:2] + found[3:], want[:2] + want[3:])
+    step(fused, within(RECIPES[name], lambda x: fused(x, True)), x, grad)
+    assert torch.equal(fused.weight.main_grad, once)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__later_microbatches_reuse_the_weight(compile_it: bool) -> None:
+    linear = layer()
+    x, grad = inputs()
+    usual = step(linear, within(MX, linear), x, grad)
+    call: Any = within(MX, lambda x, first: linear(x, first))
+    call = compiled(call)[0] if compile_it else call
+    assert_same(usual, step(linear, lambda x: call(x, True), x, grad))
+    with torch.no_grad():
+        linear.weight.zero_()
+    assert_same(usual, step(linear, lambda x: call(x, False), x, grad))
+    assert not torch.equal(usual[0], call(x, True))
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__a_cache_that_does_not_serve_is_made_again(compile_it: bool) -> None:
+    linear = layer()
+    x, grad = inputs()
+    call: Any = lambda x: linear(x, False)  # noqa: E731
+    call = compiled(call)[0] if compile_it else call
+    with torch.no_grad():
+        within(MX, lambda x: linear(x, True))(x)
+    for name in ("mxfp8", "block"):
+        want = step(linear, within(RECIPES[name], linear), x, grad)
+        assert_same(want, step(linear, within(RECIPES[name], call), x, grad))
+
+
+def test_training__original_input_gives_the_same_gradients() -> None:
+    saving, other = layer(save_original_input=True), layer()
+    x, grad = inputs()
+    assert_same(
+        step(saving, within(MX, saving), x, grad), step(other, within(MX, other), x, grad)
+    )
+
+
+def test_training__return_bias_hands_it_back() -> None:
+    linear, other = layer(return_bias=True), layer(bias=False)
+    x, _ = inputs()
+    y, bias = within(MX, linear)(x)
+    assert bias is linear.bias
+    assert torch.equal(y, within(MX, other)(x))
+
+
+def test_training__quantized_output_feeds_the_next_layer() -> None:
+    active = recipe.Float8CurrentScaling()
+    first, second = layer(), octet.Linear(44, 20, params_dtype=torch.bfloat16, device="cpu")
+    x, _ = inputs()
+    grad = torch.randn(3, 13, 20, dtype=torch.bfloat16)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        y = first(x, fp8_output=True)
+        assert isinstance(y, octet.QuantizedTensor)
+        return second(y, fp8_grad=True)
+
+    eager = step(first, within(active, call), x, grad)
+    assert_same(eager, step(first, compiled(within(active, call))[0], x, grad))
+
+
+def test_training__quantized_output_is_the_output_quantized() -> None:
+    active, linear = recipe.Float8CurrentScaling(), layer()
+    x, _ = inputs()
+    y = within(active, linear)(x).detach()
+    z = within(active, lambda x: linear(x, fp8_output=True))(x)
+    q = octet.Float8CurrentScalingQuantizer("e4m3", columnwise=False)
+    assert isinstance(z, octet.QuantizedTensor)
+    assert torch.equal(z.detach().dequantize(), q(y).dequantize())
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__quantized_parameters(compile_it: bool) -> None:
+    stored, usual = layer(), layer()
+    q = octet.MXFP8Quantizer("e4m3")
+    stored.weight = torch.nn.Parameter(q(stored.weight.detach()))
+    x, grad = inputs()
+    call: Any = within(MX, stored)
+    call = compiled(call)[0] if compile_it else call
+    assert_same(step(usual, within(MX, usual), x, grad), step(stored, call, x, grad))
+    torch.optim.SGD([stored.weight], lr=0.1).step()
+    assert isinstance(stored.weight.data, octet.QuantizedTensor)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__quantized_input(compile_it: bool) -> None:
+    linear = layer()
+    x, _ = inputs()
+    call: Any = within(MX, linear)
+    want = call(x)
+    call = compiled(call)[0] if compile_it else call
+    y = octet.MXFP8Quantizer("e4m3")(x).requires_grad_()
+    found = call(y)
+    assert torch.equal(found, want)
+    found.sum().backward()
+    assert plain(y.grad).shape == x.shape
+
+
+def test_training__torch_autocast_chooses_the_dtype() -> None:
+    linear = layer(params_dtype=torch.float32)
+    x, _ = inputs(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = within(MX, linear)(x)
+        assert torch.equal(y, compiled(within(MX, linear))[0](x))
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    assert linear.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_training__inference_computes_the_same(mode: Any) -> None:  # noqa: ANN401
+    linear = layer()
+    x, _ = inputs()
+    want = within(MX, linear)(x)
+    with mode():
+        assert torch.equal(within(MX, linear)(x), want)
+        assert torch.equal(compiled(within(MX, linear))[0](x), want)
+
+
+# ---- state -----------------------------------------------------------------------------------
+
+
+def test_state__weights_load_to_and_from_torch() -> None:
+    linear, other = layer(), torch.nn.Linear(70, 44, dtype=torch.bfloat16)
+    other.load_state_dict(linear.state_dict())
+    linear.load_state_dict(other.state_dict())
+    torch.manual_seed(5)
+    ours = octet.Linear(70, 44, device="cpu")
+    torch.manual_seed(5)
+    theirs = torch.nn.Linear(70, 44)
+    assert torch.equal(ours.weight, theirs.weight)
+    assert torch.equal(ours.bias, theirs.bias)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_state__resuming_continues_bit_for_bit(name: str) -> None:
+    first, second = layer(), layer()
+    second.rounding_state.fill_(3 if name == "nvfp4" else 0)
+    first.rounding_state.mul_(name == "nvfp4")
+    x, grad = inputs()
+    for _ in range(3):
+        step(first, within(RECIPES[name], first), x, grad)
+    second.load_state_dict(first.state_dict(), strict=True)
+    for scale in (2, 1):
+        assert_same(
+            step(first, within(RECIPES[name], first), x * scale, grad),
+            step(second, within(RECIPES[name], second), x * scale, grad),
+        )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_state__copies_go_on_alike(name: str) -> None:
+    linear = layer()
+    x, grad = inputs()
+    step(linear, within(RECIPES[name], linear), x, grad)
+    others = [copy.deepcopy(linear), pickle.loads(pickle.dumps(linear))]
+    for _ in range(2):
+        want = step(linear, within(RECIPES[name], linear), x, grad)
+        for other in others:
+            assert_same(want, step(other, within(RECIPES[name], other), x, grad))
+
+
+def test_state__meta_layers_materialize() -> None:
+    linear = octet.Linear(70, 44, device="meta").to_empty(device="cpu")
+    linear.reset_parameters()
+    assert within(RECIPES["delayed"], linear)(torch.randn(2, 70)).isfinite().all()
+
+
+def test_state__is_float32_in_a_half_layer() -> None:
+    linear = layer().to(torch.float16)
+    assert linear.weight.dtype == torch.float16
+    assert linear.fp8_scale.dtype == torch.float32
+
+
+# ---- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "pattern"),
+    [
+        (lambda f: f(torch.randn(2, 69).bfloat16()), r"'fc1'.*\(2, 69\).*70"),
+        (lambda f: f(torch.randn(2, 70).double()), r"'fc1'.*float64.*cast"),
+        (lambda f: f(torch.randn(2, 70).bfloat16(), None, True), r"'fc1'.*quantize_output"),
+    ],
+)
+def test_refused__names_the_layer_the_value_and_the_rule(call: Any, pattern: str) -> None:  # noqa: ANN401
+    linear = layer(name="fc1")
+    with pytest.raises(ValueError, match=pattern):
+        call(linear)
+    with pytest.raises(Exception, match=pattern):
+        call(compiled(linear)[0])
+
+
+def test_refused__options_that_contradict() -> None:
+    linear = layer(save_original_input=True, name="fc1")
+    with pytest.raises(ValueError, match=r"'fc1'.*save_original_input"):
+        within(RECIPES["delayed"], linear)(inputs()[0])
+    assert not linear.fp8_amax_history.any()
+
+
+@pytest.mark.parametrize("option", ["tp_size", "sequence_parallel", "parallel_mode", "ub_name"])
+def test_refused__parallelism_says_so(option: str) -> None:
+    with pytest.raises(NotImplementedError, match=option):
+        layer(**{option: 2})
+
+
+# ---- split parameters ------------------------------------------------------------------------
+
+SPLITS = [("query_", "key", "value", "gate"), {"query": 30, "key_value": 14}]
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("name", ["none", "mxfp8", "delayed"])
+def test_split__computes_as_one(name: str, split: Any) -> None:  # noqa: ANN401
+    parts, other, whole = layer(parameters_split=split), layer(parameters_split=split), layer()
+    x, grad = inputs()
+    names = [key.rstrip("_") for key in split]
+    kinds = ("weight", "bias")
+    assert set(parts.state_dict()) == {f"{n}_{kind}" for n in names for kind in kinds}
+    want = step_of(whole, within(RECIPES[name], whole), x, grad, ["weight"], ["bias"])
+    for linear, call in (
+        (parts, within(RECIPES[name], parts)),
+        (other, compiled(within(RECIPES[name], other))[0]),
+    ):
+        weights, biases = [f"{n}_weight" for n in names], [f"{n}_bias" for n in names]
+        assert_same(want, step_of(linear, call, x, grad, weights, biases))
+
+
+def step_of(
+    linear: octet.Linear,
+    call: Any,  # noqa: ANN401
+    x: torch.Tensor,
+    grad: torch.Tensor,
+    *names: list[str],
+) -> list[Any]:
+    x = x.clone().requires_grad_()
+    y = call(x)
+    y.backward(grad)
+    grads = [torch.cat([getattr(linear, n).grad for n in group]) for group in names]
+    return [y.detach(), x.grad, *grads]
+
+
+@pytest.mark.parametrize("split", [("a", "b", "c"), {"a": 1, "b": 2}, ()], ids=str)
+def test_split__must_add_up(split: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ValueError, match="parameters_split"):
+        layer(parameters_split=split)
+
+
+def test_refused__a_history_longer_than_a_layer_keeps() -> None:
+    linear = layer(name="fc1")
+    with pytest.raises(ValueError, match=r"'fc1'.*amax_history_len is 2000.*1024"):
+        within(recipe.DelayedScaling(amax_history_len=2000), linear)(inputs()[0])
