@@ -2,8 +2,10 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
+import pytest
 from tree import BUILD, CC, HEADER, ROOT, STATIC_LIBRARY, STRICT, run
 
 README = (ROOT / "README.md").read_text()
@@ -13,13 +15,21 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-def test_readme__c_program_prints_a_plan(tmp_path: Path) -> None:
+def test_readme__c_program_plans_and_runs(tmp_path: Path) -> None:
     (text,) = blocks("c")
     source, program = tmp_path / "readme.c", tmp_path / "readme"
     source.write_text(text)
     flags = ["-std=c11", *STRICT, f"-I{HEADER.parent}"]
-    run([*CC, *flags, source, STATIC_LIBRARY, "-o", program])
-    assert len(run([program]).splitlines()) > 3
+    run([*CC, *flags, source, STATIC_LIBRARY, "-pthread", "-o", program])
+    assert "y[1] = -16" in run([program])
+
+
+def test_readme__python_program_runs() -> None:
+    pytest.importorskip("torch")
+    (text,) = blocks("python")
+    assert text in (ROOT / "examples" / "python" / "linear.py").read_text()
+    environment = {"PYTHONPATH": str(ROOT / "python")}
+    assert "torch.Size([8, 32])" in run([sys.executable, "-c", text], environment)
 
 
 def test_readme__commands_of_the_program_run() -> None:
