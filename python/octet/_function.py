@@ -116,8 +116,9 @@ class LinearFunction(torch.autograd.Function):
         saved = ctx.saved_tensors
         sources = {"grad_output": grad, "random": ctx.random, "scale": ctx.back_scale}
         args: list[torch.Tensor] = []
-        for name, index in signature.args:
-            args.append(saved[index] if name == "saved" else sources[name])
+        for source in signature.args:  # by attribute: older Dynamos do not unpack these
+            kept = source.name == "saved"
+            args.append(saved[source.index] if kept else sources[source.name])
         if signature.has_block:
             args.append(saved[-1])
         if signature.writes_main_grad:

@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+from torch.torch_version import TorchVersion
+
 import torch
 
 try:
@@ -11,13 +13,17 @@ except ImportError:  # a torch without opaque objects: everything but the regist
 
 T = TypeVar("T", bound=type)
 
-# Before 2.13 torch took a value type only with this metaclass.
-QuantizerMeta: type = type
-if register_opaque_type is not None and torch.torch_version.TorchVersion(torch.__version__) < (
-    2,
-    13,
-):
-    pass  # type: ignore[no-redef]
+
+def _metaclass() -> type:
+    """Before 2.13 torch takes a value type only with a metaclass of its own."""
+    if register_opaque_type is None or TorchVersion(torch.__version__) >= (2, 13):
+        return type
+    from torch._opaque_base import OpaqueBaseMeta
+
+    return OpaqueBaseMeta
+
+
+QuantizerMeta = _metaclass()
 
 _FLAG = "_octet_value_opaque"
 
