@@ -1,8 +1,9 @@
 /* cpu.h - the CPU device: operations over plain memory.
  *
  * Every operation takes tensors as memory (nothing is allocated), divides its work through the
- * caller's parallel_for, and gives the same bytes for every number of threads and every
- * instruction set. Arguments are valid: the plan and octet_run have checked them. */
+ * caller's parallel_for, and gives the same bytes for every number of threads; for every
+ * instruction set, too, but for products, which differ within their bound. Arguments are valid:
+ * the plan and octet_run have checked them. */
 #ifndef OCT_CPU_CPU_H
 #define OCT_CPU_CPU_H
 
