@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/fail.h"
+
 oct_writer oct_writer_start(char *text, size_t size) {
     if (size > 0) {
         text[0] = 0;
@@ -111,6 +113,17 @@ void oct_write_pad(oct_writer *writer, size_t start, size_t column) {
 
 oct_span oct_span_skip(oct_span span, int count) {
     return (oct_span){span.text + count, span.length - count, span.column + count};
+}
+
+octet_status oct_span_of(oct_span *out, const char *text, octet_error *err) {
+    octet_status status = oct_need(text, "text", err);
+    if (!status && strlen(text) > INT32_MAX) {
+        status = oct_fail(err, OCTET_INVALID, "a text of %zu bytes is too long", strlen(text));
+    }
+    if (!status) {
+        *out = (oct_span){text, (int)strlen(text), 1};
+    }
+    return status;
 }
 
 oct_span oct_span_take(oct_span *rest, const char *stops) {

@@ -26,6 +26,8 @@ typedef struct oct_span {
     int column;
 } oct_span;
 
+/* A whole text, refused when it is NULL or longer than columns can count. */
+octet_status oct_span_of(oct_span *out, const char *text, octet_error *err);
 /* The first characters of the rest up to one of `stops` or the end; the rest shrinks by them.
  */
 oct_span oct_span_take(oct_span *rest, const char *stops);

@@ -247,11 +247,11 @@ static void complete(reading *r) {
 }
 
 static octet_status read_text(reading *r, const char *text, bool backward, octet_error *err) {
-    size_t length = strlen(text);
-    if (length > INT32_MAX) {
-        return oct_fail(err, OCTET_INVALID, "a text of %zu bytes is too long", length);
+    oct_span rest;
+    octet_status status = oct_span_of(&rest, text, err);
+    if (status) {
+        return status;
     }
-    oct_span rest = {text, (int)length, 1};
     const char *head = backward ? "linear-backward" : "linear";
     memset(r, 0, sizeof *r);
     r->args.size = sizeof r->args;
@@ -261,7 +261,6 @@ static octet_status read_text(reading *r, const char *text, bool backward, octet
         return oct_fail_at(err, first.column, "a problem begins with '%s', not '%.*s'", head,
                            OCT_SHOW(first));
     }
-    octet_status status = OCTET_OK;
     while (!status && rest.length) {
         oct_span_blanks(&rest);
         oct_span item = oct_span_take(&rest, OCT_BLANKS);
@@ -284,7 +283,6 @@ static octet_status read_text(reading *r, const char *text, bool backward, octet
 
 octet_status octet_linear_parse(octet_linear_args *out, const char *text, octet_error *err) {
     octet_status status = oct_need(out, "out", err);
-    status = status ? status : oct_need(text, "text", err);
     reading r;
     status = status ? status : read_text(&r, text, false, err);
     if (!status) {
@@ -296,7 +294,6 @@ octet_status octet_linear_parse(octet_linear_args *out, const char *text, octet_
 octet_status octet_linear_backward_parse(octet_linear_backward_args *out, const char *text,
                                          octet_error *err) {
     octet_status status = oct_need(out, "out", err);
-    status = status ? status : oct_need(text, "text", err);
     reading r;
     oct_facts facts;
     octet_linear_backward_args made;

@@ -236,16 +236,3 @@ octet_status octet_plan_linear_backward(octet_plan *out, const octet_linear_back
     }
     return status;
 }
-
-octet_status octet_plan_linear(octet_plan *out, const octet_linear_args *args,
-                               octet_error *err) {
-    octet_plan plan;
-    octet_status status = oct_need(out, "out", err);
-    status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
-    status = status ? status : octet_linear_check(args, err);
-    status = status ? status : oct_plan_forward(&plan, args, err);
-    if (!status) {
-        *out = plan;
-    }
-    return status;
-}

@@ -12,14 +12,10 @@ uint32_t oct_wanted_parts(const oct_builder *b, uint8_t tensor, octet_use want,
     if (oct_tensor_is_plain(b, tensor)) {
         return OCT_PART(VALUES);
     }
-    const octet_quantizer *q = &b->plan->tensors[tensor].quantizer;
-    bool row = oct_tensor_has(b, tensor, OCTET_PART_ROW_DATA);
-    bool col = oct_tensor_has(b, tensor, OCTET_PART_COL_DATA);
-    bool as_wanted = want == OCTET_USE_ROW ? row : col && q->hadamard == hadamard;
-    if (want != OCTET_USE_VALUES && as_wanted) {
+    if (want != OCTET_USE_VALUES && oct_way_to(b, tensor, want, hadamard) == OCT_WAY_READ) {
         return want == OCTET_USE_ROW ? OCT_ROW_PARTS : OCT_COL_PARTS;
     }
-    return row ? OCT_ROW_PARTS : OCT_COL_PARTS;
+    return oct_tensor_has(b, tensor, OCTET_PART_ROW_DATA) ? OCT_ROW_PARTS : OCT_COL_PARTS;
 }
 
 /* Where the next tensor on the way lives: the last one is the output. */

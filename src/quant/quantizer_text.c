@@ -159,16 +159,10 @@ octet_status oct_quantizer_parse_span(octet_quantizer *out, oct_span text, octet
 }
 
 octet_status octet_quantizer_parse(octet_quantizer *out, const char *text, octet_error *err) {
+    oct_span span;
     octet_status status = oct_need(out, "out", err);
-    status = status ? status : oct_need(text, "text", err);
-    if (status) {
-        return status;
-    }
-    size_t length = strlen(text);
-    if (length > INT32_MAX) {
-        return oct_fail(err, OCTET_INVALID, "a text of %zu bytes is too long", length);
-    }
-    return oct_quantizer_parse_span(out, (oct_span){text, (int)length, 1}, err);
+    status = status ? status : oct_span_of(&span, text, err);
+    return status ? status : oct_quantizer_parse_span(out, span, err);
 }
 
 void oct_quantizer_write(oct_writer *writer, const octet_quantizer *q) {

@@ -158,13 +158,10 @@ octet_status oct_recipe_parse_span(octet_recipe *out, oct_span text, octet_error
 }
 
 octet_status octet_recipe_parse(octet_recipe *out, const char *text, octet_error *err) {
+    oct_span span;
     octet_status status = oct_need(out, "out", err);
-    status = status ? status : oct_need(text, "text", err);
-    if (!status && strlen(text) > INT32_MAX) {
-        status = oct_fail(err, OCTET_INVALID, "a text of %zu bytes is too long", strlen(text));
-    }
-    return status ? status
-                  : oct_recipe_parse_span(out, (oct_span){text, (int)strlen(text), 1}, err);
+    status = status ? status : oct_span_of(&span, text, err);
+    return status ? status : oct_recipe_parse_span(out, span, err);
 }
 
 /* Flags are written before the ':' and values after it, so a recipe is walked twice. */
