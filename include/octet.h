@@ -23,6 +23,7 @@
 #define OCTET_VERSION_PATCH 0
 
 #include "octet/base.h"
+#include "octet/cuda.h"
 #include "octet/linear.h"
 #include "octet/plan.h"
 #include "octet/quant.h"

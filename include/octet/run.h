@@ -2,6 +2,7 @@
 #ifndef OCTET_RUN_H
 #define OCTET_RUN_H
 
+#include "octet/cuda.h"
 #include "octet/plan.h"
 
 #ifdef __cplusplus
@@ -20,7 +21,8 @@ typedef struct octet_exec {
     uint32_t threads; /* workers that parallel_for may use at once; 0 counts as 1 */
     void (*parallel_for)(void *pool, int64_t count, octet_task task, void *arg);
     void *pool;
-    void *stream; /* CUDA */
+    octet_cuda *cuda; /* plans for a GPU run on this one, */
+    void *stream;     /* on this CUstream, in order; NULL is the default stream */
 } octet_exec;
 
 #define OCTET_EXEC_INIT OCTET_SIZED(octet_exec)
@@ -84,13 +86,21 @@ typedef struct octet_delayed {
 
 #define OCTET_DELAYED_INIT OCTET_SIZED(octet_delayed)
 
-/* history[0] = max(history[0], amax), slot by slot; NaN amaxes are ignored. */
+/* history[0] = max(history[0], amax), slot by slot; NaN amaxes are ignored. All memory is the
+ * GPU's where exec has one; exec NULL: the CPU's. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_record(const octet_delayed *state,
-                                                          const float *amax, octet_error *err);
+                                                          const float *amax,
+                                                          const octet_exec *exec,
+                                                          octet_error *err);
 /* Rolls the history and moves the scales. `reduced` replaces history[0] where it is not zero;
  * it may be NULL. A slot without a new amax does not move. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_update(const octet_delayed *state,
                                                           const float *reduced,
+                                                          const octet_exec *exec,
+                                                          octet_error *err);
+/* The next step of stochastic rounding: random[1] += 1. Memory as above. */
+OCTET_API OCTET_CHECKED octet_status octet_random_advance(int64_t *random,
+                                                          const octet_exec *exec,
                                                           octet_error *err);
 
 /* A small pool of threads for programs that have none; its parallel_for goes into octet_exec.

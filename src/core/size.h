@@ -29,6 +29,11 @@ static inline int64_t oct_size_ceil_div(int64_t n, int64_t by) {
     return by == 1 ? n : n / by + (n % by != 0); /* a division is worth a comparison */
 }
 
+/* Of sizes that a plan has found to fit. */
+static inline int64_t oct_round_up(int64_t n, int64_t align) {
+    return oct_size_ceil_div(n, align) * align;
+}
+
 /* n rounded up to a multiple of align; false when that does not fit. */
 static inline bool oct_size_round_up(int64_t *out, int64_t n, int64_t align) {
     return oct_size_mul(out, oct_size_ceil_div(n, align), align);

@@ -1,5 +1,5 @@
 /* amax.c - the largest magnitude: of a tensor, or of each row and column. */
-#include "cpu/hadamard.h"
+#include "format/hadamard.h"
 #include "cpu/kernels.h"
 #include "cpu/scales.h"
 

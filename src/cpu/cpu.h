@@ -7,17 +7,9 @@
 #ifndef OCT_CPU_CPU_H
 #define OCT_CPU_CPU_H
 
+#include "core/matrix.h"
 #include "octet.h"
 #include "octet/run.h"
-
-/* A matrix in memory: plain, or the buffers of a quantizer's layout by octet_part. */
-typedef struct oct_matrix {
-    octet_quantizer quantizer; /* scheme NONE: plain */
-    uint8_t dtype;             /* plain: F32, BF16 or F16; else what it stands for */
-    int64_t rows, cols;
-    int64_t stride;           /* plain: elements from one row to the next */
-    void *parts[OCTET_PARTS]; /* NULL where absent; a plain matrix is parts[0] */
-} oct_matrix;
 
 /* The caller's threads. parallel_for NULL: serial. */
 typedef struct oct_threads {

@@ -4,7 +4,7 @@
 #if OCT_X86
 
 #include "cpu/avx2.h"
-#include "cpu/hadamard.h"
+#include "format/hadamard.h"
 
 /* As oct_e4m3_decode: below 8, where there is no leading bit, 2^-6 is added and taken away. */
 OCT_AVX2_INLINE __m256 e4m3_values(__m256i code) {

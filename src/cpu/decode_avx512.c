@@ -4,7 +4,7 @@
 #if OCT_X86
 
 #include "cpu/avx512.h"
-#include "cpu/hadamard.h"
+#include "format/hadamard.h"
 
 OCT_AVX512_INLINE __m512i word(uint32_t bits) {
     return _mm512_set1_epi32((int)bits);

@@ -5,7 +5,7 @@
 
 #include "core/fail.h"
 #include "core/size.h"
-#include "cpu/scaling.h"
+#include "format/scaling.h"
 
 /* The larger of two amaxes; a NaN is no amax. */
 static float larger(float a, float b) {

@@ -10,7 +10,7 @@
 
 #include "cpu/isa.h"
 #include "cpu/plain.h"
-#include "cpu/scaling.h"
+#include "format/scaling.h"
 
 /* A rectangle of bytes: codes, one each, or anything else. */
 typedef struct oct_bytes {

@@ -1,5 +1,5 @@
 /* kernels_reference.c - the kernels in plain C: what the other tables must equal. */
-#include "cpu/hadamard.h"
+#include "format/hadamard.h"
 #include "cpu/kernels.h"
 #include "format/e2m1.h"
 #include "format/e5m2.h"

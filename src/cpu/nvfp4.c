@@ -1,5 +1,5 @@
 /* nvfp4.c - blocks of 16 with one E4M3 scale under an fp32 amax. */
-#include "cpu/hadamard.h"
+#include "format/hadamard.h"
 #include "cpu/schemes.h"
 
 #define BLOCK 16

@@ -32,10 +32,6 @@ static inline int64_t oct_min(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static inline int64_t oct_round_up(int64_t n, int64_t align) {
-    return oct_size_ceil_div(n, align) * align;
-}
-
 static inline int64_t oct_grid_count(const oct_grid *grid) {
     return oct_size_ceil_div(grid->rows, grid->tile_rows) *
            oct_size_ceil_div(grid->cols, grid->tile_cols);

@@ -2,8 +2,8 @@
  *
  * y_c = sum over r of (1/4) sign_r (-1)^popcount(r & c) x_r: an orthonormal matrix, symmetric
  * but for the signs. Every operation is a float's, to nearest, in the default environment. */
-#ifndef OCT_CPU_HADAMARD_H
-#define OCT_CPU_HADAMARD_H
+#ifndef OCT_FORMAT_HADAMARD_H
+#define OCT_FORMAT_HADAMARD_H
 
 #include "octet.h"
 

@@ -3,8 +3,8 @@
  * All arithmetic is fp32, to nearest even, each operation rounded on its own. Scales and amaxes
  * may be subnormal floats: the floating-point environment must be the default one (no FTZ, no
  * DAZ, to nearest). Amaxes are not negative and not NaN. */
-#ifndef OCT_CPU_SCALING_H
-#define OCT_CPU_SCALING_H
+#ifndef OCT_FORMAT_SCALING_H
+#define OCT_FORMAT_SCALING_H
 
 #include <float.h>
 
@@ -86,7 +86,8 @@ static inline float oct_nv_aim(const octet_quantizer *q) {
 static inline oct_nv_global oct_nv_global_of(float amax, float aim) {
     float encode = oct_least(aim / amax, FLT_MAX);
     encode = amax == 0.0f || encode == 0.0f ? 1.0f : encode;
-    return (oct_nv_global){amax, encode, 1.0f / encode, encode * oct_bits_f32(OCT_NV_SIXTH)};
+    oct_nv_global global = {amax, encode, 1.0f / encode, encode * oct_bits_f32(OCT_NV_SIXTH)};
+    return global;
 }
 
 /* The E4M3 scale of a block of 16. */

@@ -1,0 +1,45 @@
+/* cuda.h - a GPU made ready to run plans. */
+#ifndef OCTET_CUDA_H
+#define OCTET_CUDA_H
+
+#include "octet/quant.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A GPU: its driver, the kernels compiled for it, and its GEMM library. Nothing of CUDA is
+ * needed to build or load this library; the driver, NVRTC and cuBLASLt are found at run time.
+ * Goes into octet_exec. Every call on it is safe from many threads and on many streams. */
+typedef struct octet_cuda octet_cuda;
+
+typedef struct octet_cuda_options {
+    uint32_t size;
+    uint32_t index;        /* of the GPU */
+    const char *libraries; /* folders of NVRTC and cuBLASLt, joined by ':', looked in after what
+                            * the process has loaded and before the system's; may be NULL */
+    const char *cache;     /* folder of compiled kernels. NULL: $OCTET_CACHE, else the user's
+                            * cache folder. "": none. One that cannot be used is ignored. */
+} octet_cuda_options;
+
+#define OCTET_CUDA_OPTIONS_INIT OCTET_SIZED(octet_cuda_options)
+
+/* How many GPUs the driver shows; 0 without a driver. Never fails, allocates nothing. */
+OCTET_API int octet_cuda_count(void);
+/* What plans for a GPU are made with: its kind, index and compute capability. */
+OCTET_API OCTET_CHECKED octet_status octet_cuda_device(octet_device *out, int index,
+                                                       octet_error *err);
+/* Uses the GPU's primary context, as torch and the CUDA runtime do, and leaves the calling
+ * thread's current context as it was. Kernels are compiled, or read from the cache, when they
+ * are first used. */
+OCTET_API OCTET_CHECKED octet_status octet_cuda_open(octet_cuda **out,
+                                                     const octet_cuda_options *options,
+                                                     octet_error *err);
+/* Nothing that was launched through it may still be running. NULL is allowed. */
+OCTET_API void octet_cuda_close(octet_cuda *cuda);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,22 @@
+/* matrix.h - a matrix in memory, as every device sees it. */
+#ifndef OCT_CORE_MATRIX_H
+#define OCT_CORE_MATRIX_H
+
+#include "octet.h"
+
+/* A matrix in memory: plain, or the buffers of a quantizer's layout by octet_part. */
+typedef struct oct_matrix {
+    octet_quantizer quantizer; /* scheme NONE: plain */
+    uint8_t dtype;             /* plain: F32, BF16 or F16; else what it stands for */
+    int64_t rows, cols;
+    int64_t stride;           /* plain: elements from one row to the next */
+    void *parts[OCTET_PARTS]; /* NULL where absent; a plain matrix is parts[0] */
+} oct_matrix;
+
+/* A vector in memory: a bias. */
+typedef struct oct_vector {
+    const void *at;
+    uint8_t dtype; /* octet_dtype: F32, BF16 or F16 */
+} oct_vector;
+
+#endif

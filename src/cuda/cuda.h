@@ -1,0 +1,89 @@
+/* cuda.h - the CUDA device: operations over device memory, launched on a stream.
+ *
+ * Every operation only launches: it allocates nothing, waits for nothing, and may be captured
+ * in a graph. Quantized bytes are those of the CPU device, bit for bit. Arguments are valid:
+ * the plan and octet_run have checked them; matrices may have no rows or no columns. */
+#ifndef OCT_CUDA_CUDA_H
+#define OCT_CUDA_CUDA_H
+
+#include "core/matrix.h"
+#include "octet.h"
+
+/* Where a step is launched. */
+typedef struct oct_cuda_on {
+    octet_cuda *cuda;
+    void *stream; /* CUstream */
+} oct_cuda_on;
+
+/* Live state of one quantize, in device memory; what the scheme does not use is NULL. */
+typedef struct oct_cuda_live {
+    const float *scale;    /* delayed: the stored scale */
+    const float *amax;     /* current: the tensor's amax */
+    float *new_amax;       /* delayed: receives the amax; may be NULL */
+    const int64_t *random; /* stochastic rounding: the seed is their sum */
+} oct_cuda_live;
+
+/* `bytes` zeros. */
+octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet_error *err);
+/* amax of a plain matrix into *out. */
+octet_status oct_cuda_amax(const oct_cuda_on *on, float *out, const oct_matrix *source,
+                           octet_error *err);
+/* NVFP4: the amax parts that dst has, from source: per tensor or per row and column, columnwise
+ * after the Hadamard transform where there is one. */
+octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
+                                 const oct_matrix *source, octet_error *err);
+/* Every part of dst but the amaxes, padding zeroed. */
+octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
+                               const oct_matrix *source, const oct_cuda_live *live,
+                               octet_error *err);
+/* dst (plain) from the bytes of one direction. */
+octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
+                                 const oct_matrix *source, octet_use use, octet_error *err);
+/* dst (plain) = source (plain) in dst's dtype. */
+octet_status oct_cuda_cast(const oct_cuda_on *on, const oct_matrix *dst,
+                           const oct_matrix *source, octet_error *err);
+/* The other direction of a transposable quantizer's bytes, scales and amax. */
+octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
+                                const oct_matrix *source, octet_use have, octet_error *err);
+/* dst's scale of that direction = source's, in tensor-core order. */
+octet_status oct_cuda_swizzle(const oct_cuda_on *on, const oct_matrix *dst,
+                              const oct_matrix *source, octet_use use, octet_error *err);
+/* dst's parts = `ranks` shards of source's layout, stacked in source's parts; parts that source
+ * lacks are left alone. source.rows is one shard's. */
+octet_status oct_cuda_assemble(const oct_cuda_on *on, const oct_matrix *dst,
+                               const oct_matrix *source, int64_t ranks, octet_error *err);
+/* dst = source + bias by column, rounded once; dst may be source. */
+octet_status oct_cuda_add_bias(const oct_cuda_on *on, const oct_matrix *dst,
+                               const oct_matrix *source, const oct_vector *bias,
+                               octet_error *err);
+/* dst (1 x cols) = column sums of source in fp32, rounded once; the CPU's sums, bit for bit. */
+octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_matrix *dst,
+                                const oct_matrix *source, octet_error *err);
+
+/* dst = a b (+ bias) (+ dst): fprop a(M,K) b(N,K); dgrad a(M,N) b(N,K); wgrad a(M,N) b(M,K). */
+typedef struct oct_cuda_gemm_call {
+    octet_gemm gemm;
+    oct_matrix dst, a, b; /* dst is plain */
+    octet_use a_use, b_use;
+    oct_matrix a_copy, b_copy; /* where an emulated product decodes; parts[0] NULL: nowhere */
+    oct_vector bias;           /* at NULL: none; dst.cols long */
+    bool accumulate, split, native;
+    void *scratch;
+    int64_t scratch_bytes;
+} oct_cuda_gemm_call;
+
+/* cuBLASLt's workspace. */
+#define OCT_CUDA_SCRATCH_BYTES (32 << 20)
+
+octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
+                           octet_error *err);
+
+/* Delayed scaling's state in device memory, by the CPU's rule; see octet/run.h. */
+octet_status oct_cuda_delayed_record(const oct_cuda_on *on, const octet_delayed *state,
+                                     const float *amax, octet_error *err);
+octet_status oct_cuda_delayed_update(const oct_cuda_on *on, const octet_delayed *state,
+                                     const float *reduced, octet_error *err);
+/* random[1] += 1. */
+octet_status oct_cuda_advance(const oct_cuda_on *on, int64_t *random, octet_error *err);
+
+#endif

@@ -1,0 +1,62 @@
+/* device.h - what an operation needs of its GPU: its kernels by name, launched on a stream. */
+#ifndef OCT_CUDA_DEVICE_H
+#define OCT_CUDA_DEVICE_H
+
+#include "cuda/cuda.h"
+
+/* Modules: one .cu file each, compiled as a whole when one of its kernels is first used. */
+#define OCT_CUDA_MODULES(X)                                                                    \
+    X(amax)                                                                                    \
+    X(per_tensor)                                                                              \
+    X(block)                                                                                   \
+    X(mxfp8)                                                                                   \
+    X(nvfp4)                                                                                   \
+    X(dequantize)                                                                              \
+    X(moves)                                                                                   \
+    X(bias)                                                                                    \
+    X(delayed)                                                                                 \
+    X(gemm)
+
+typedef enum oct_cuda_module {
+#define X(name) OCT_MODULE_##name,
+    OCT_CUDA_MODULES(X)
+#undef X
+        OCT_MODULES
+} oct_cuda_module;
+
+/* One launch. A kernel takes one parameter, a struct of at most 4 KB that the host and the
+ * kernel declare in a common header, kernels/<module>.h. */
+typedef struct oct_cuda_launch {
+    oct_cuda_module module;
+    const char *kernel; /* the extern "C" name; a string literal, told apart by its text */
+    uint32_t grid[3];   /* blocks; a grid of 0 blocks launches nothing and succeeds */
+    uint32_t threads;   /* of a block, in x */
+    uint32_t shared_bytes; /* dynamic; more than 48 KB is asked for on first use */
+    const void *params;
+    size_t params_bytes;
+} oct_cuda_launch;
+
+octet_status oct_cuda_launch_kernel(const oct_cuda_on *on, const oct_cuda_launch *launch,
+                                    octet_error *err);
+/* `count` 32-bit words set to `value`, on the stream. */
+octet_status oct_cuda_fill(const oct_cuda_on *on, void *to, uint32_t value, int64_t count,
+                           octet_error *err);
+/* A copy within the device, on the stream. */
+octet_status oct_cuda_copy(const oct_cuda_on *on, void *to, const void *from, int64_t bytes,
+                           octet_error *err);
+
+/* Facts about the GPU, constant from octet_cuda_open on. */
+typedef struct oct_cuda_facts {
+    int index, arch;  /* 10 * major + minor */
+    int processors;   /* multiprocessors */
+    int shared_bytes; /* dynamic shared memory a block may ask for */
+    int64_t l2_bytes;
+    char name[96];
+} oct_cuda_facts;
+
+const oct_cuda_facts *oct_cuda_facts_of(const octet_cuda *cuda);
+
+/* A folded message for a failed driver call: "cuLaunchKernel: CUDA_ERROR_... (description)". */
+octet_status oct_cuda_failed(octet_error *err, const char *call, int result);
+
+#endif
