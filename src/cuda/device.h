@@ -28,9 +28,9 @@ typedef enum oct_cuda_module {
  * kernel declare in a common header, kernels/<module>.h. */
 typedef struct oct_cuda_launch {
     oct_cuda_module module;
-    const char *kernel; /* the extern "C" name; a string literal, told apart by its text */
-    uint32_t grid[3];   /* blocks; a grid of 0 blocks launches nothing and succeeds */
-    uint32_t threads;   /* of a block, in x */
+    const char *kernel;    /* the extern "C" name; a string literal, told apart by its text */
+    uint32_t grid[3];      /* blocks; a grid of 0 blocks launches nothing and succeeds */
+    uint32_t threads;      /* of a block, in x */
     uint32_t shared_bytes; /* dynamic; more than 48 KB is asked for on first use */
     const void *params;
     size_t params_bytes;
