@@ -126,8 +126,8 @@ static octet_status layer_advance(layer *l, octet_error *err) {
         state.slots = i == 0 ? 3 : 2;
         state.scale = l->state[i].scale;
         state.history = l->state[i].history;
-        status = octet_delayed_record(&state, l->state[i].amax, err);
-        status = status ? status : octet_delayed_update(&state, NULL, err);
+        status = octet_delayed_record(&state, l->state[i].amax, NULL, err);
+        status = status ? status : octet_delayed_update(&state, NULL, NULL, err);
     }
     l->random[1]++;
     return status;

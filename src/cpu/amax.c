@@ -1,7 +1,7 @@
 /* amax.c - the largest magnitude: of a tensor, or of each row and column. */
-#include "format/hadamard.h"
 #include "cpu/kernels.h"
 #include "cpu/scales.h"
+#include "format/hadamard.h"
 
 #define TILE_ROWS 64   /* a whole number of groups of the transform */
 #define TILE_COLS 1024 /* 64 KiB of bf16 a task: enough to be worth a thread's while */

@@ -75,6 +75,10 @@ typedef struct oct_cpu_gemm_call {
 
 void oct_cpu_gemm(const oct_cpu_gemm_call *call, const oct_threads *threads);
 
+/* Delayed scaling's state, checked; see octet/run.h. `reduced` may be NULL. */
+void oct_cpu_delayed_record(const octet_delayed *state, const float *amax);
+void oct_cpu_delayed_update(const octet_delayed *state, const float *reduced);
+
 /* Which instruction set's kernels run: "avx512bf16", "avx512", "avx2", "reference". Chosen
  * once; OCTET_CPU names a lower one for tests. */
 const char *oct_cpu_name(void);

@@ -3,8 +3,8 @@
  * A value is fl32(value of the code x factor), rounded once to the tensor's dtype. The factor
  * is the stored scale; NVFP4's is fl32(fl32(scale x amax) x fl32(1 / 2688)). Columnwise codes
  * that carry a Hadamard transform are transformed back in fp32 before they are rounded. */
-#include "format/hadamard.h"
 #include "cpu/schemes.h"
+#include "format/hadamard.h"
 
 #define WIDE 256 /* columns of a tile of columnwise bytes */
 #define TALL 64  /* its rows at most */

@@ -1,8 +1,8 @@
 /* kernels_reference.c - the kernels in plain C: what the other tables must equal. */
-#include "format/hadamard.h"
 #include "cpu/kernels.h"
 #include "format/e2m1.h"
 #include "format/e5m2.h"
+#include "format/hadamard.h"
 #include "format/philox.h"
 
 static uint32_t magnitude(const void *row, int64_t index, octet_dtype dtype) {

@@ -1,6 +1,6 @@
 /* nvfp4.c - blocks of 16 with one E4M3 scale under an fp32 amax. */
-#include "format/hadamard.h"
 #include "cpu/schemes.h"
+#include "format/hadamard.h"
 
 #define BLOCK 16
 #define SCALES 256             /* of a part, in either direction */

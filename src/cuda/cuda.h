@@ -23,6 +23,9 @@ typedef struct oct_cuda_live {
     const int64_t *random; /* stochastic rounding: the seed is their sum */
 } oct_cuda_live;
 
+/* Its index and architecture, as plans name it. */
+octet_device oct_cuda_device_of(const octet_cuda *cuda);
+
 /* `bytes` zeros. */
 octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet_error *err);
 /* amax of a plain matrix into *out. */

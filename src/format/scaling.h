@@ -106,4 +106,33 @@ static inline float oct_nv_unit(const octet_quantizer *q) {
     return 1.0f / oct_nv_aim(q);
 }
 
+/* ---- delayed scaling ------------------------------------------------------------------- */
+
+/* The larger of two amaxes; a NaN is no amax. */
+static inline float oct_delayed_larger(float a, float b) {
+    return a != a ? b : b > a ? b : a;
+}
+
+/* The largest code over 2^margin, rounded once. Beyond 400 halvings nothing is left of it. */
+static inline float oct_delayed_aim(uint8_t format, int32_t margin) {
+    double value = format == OCTET_E4M3 ? 448.0 : 57344.0;
+    margin = margin > 400 ? 400 : margin < -400 ? -400 : margin;
+    for (; margin > 0; margin--) {
+        value /= 2;
+    }
+    for (; margin < 0; margin++) {
+        value *= 2;
+    }
+    return (float)value;
+}
+
+/* Keeps the old scale unless the amax is positive and finite. */
+static inline float oct_delayed_scale(float scale, float amax, float aim) {
+    if (!(amax > 0) || !oct_is_finite(amax)) {
+        return scale;
+    }
+    float moved = aim / amax;
+    return oct_is_finite(moved) ? moved : FLT_MAX;
+}
+
 #endif

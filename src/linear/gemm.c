@@ -1,5 +1,6 @@
 /* gemm.c - one product: whether the device takes the bytes as they are, and what it needs. */
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 #include "linear/ops.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
@@ -68,20 +69,23 @@ static oct_operand swizzled(oct_builder *b, oct_operand operand) {
     return (oct_operand){made, operand.use};
 }
 
-/* A lane of workspace for each worker; all GEMMs of a plan use the same, one after the other.
- */
+/* Lanes of workspace: one for each worker on the CPU, one on a GPU; all GEMMs of a plan use the
+ * same, one after the other. */
 static void provide_scratch(oct_builder *b) {
-    enum { COLS = 1 << 15, ROWS = OCT_CPU_LANE_BYTES / COLS };
-    if (b->device.kind != OCTET_CPU || b->scratch != OCTET_ABSENT) {
+    enum { COLS = 1 << 15 };
+    bool cpu = b->device.kind == OCTET_CPU;
+    uint32_t rows = (cpu ? OCT_CPU_LANE_BYTES : OCT_CUDA_SCRATCH_BYTES) / COLS;
+    uint32_t lanes = cpu ? b->threads : 1;
+    if (b->scratch != OCTET_ABSENT) {
         return;
     }
-    if (b->threads > UINT16_MAX / ROWS) {
+    if (lanes > UINT16_MAX / rows) {
         oct_build_fail(b,
                        "threads asks for workspace for more workers than a plan can provide");
         return;
     }
     uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
-    oct_tensor_shape(b, tensor, oct_axis_times(OCTET_AXIS_ONE, ROWS * b->threads),
+    oct_tensor_shape(b, tensor, oct_axis_times(OCTET_AXIS_ONE, (uint16_t)(rows * lanes)),
                      oct_axis_times(OCTET_AXIS_ONE, COLS));
     oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     b->scratch = oct_buffer_of(b, tensor);

@@ -43,7 +43,7 @@ static octet_status record(const octet_delayed *state, oct_torch_tensor *tensor,
         status = oct_torch_fail(err, OCTET_INVALID, "%lld amaxes for a history of %lld slots",
                                 (long long)slots, (long long)state->slots);
     }
-    return status ? status : octet_delayed_record(state, amax, err);
+    return status ? status : octet_delayed_record(state, amax, NULL, err);
 }
 
 octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
@@ -113,7 +113,7 @@ octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
     for (int i = 2; i < tensors.count && !status; i++) {
         status = record(&state, tensors.at[i], err);
     }
-    status = status ? status : octet_delayed_update(&state, NULL, err);
+    status = status ? status : octet_delayed_update(&state, NULL, NULL, err);
     oct_free_tensors(&tensors);
     return status;
 }

@@ -106,7 +106,8 @@ TEST(delayed__update_is_the_rule) {
         d.format = (uint8_t)(round % 2 ? OCTET_E4M3 : OCTET_E5M2);
         d.margin = round % 7 - 3;
         bool has_reduced = round % 3 == 0;
-        CHECK_EQ_INT(octet_delayed_update(&d, has_reduced ? reduced : NULL, NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_delayed_update(&d, has_reduced ? reduced : NULL, NULL, NULL),
+                     OCTET_OK);
         model_update(&model, &d, has_reduced ? reduced : NULL);
         CHECK(same(&ours, &model));
     }
@@ -124,7 +125,7 @@ TEST(delayed__record_keeps_the_larger_and_no_nan) {
             want[i] = max_number(ours.history[i], amax[i]);
         }
         octet_delayed d = view(&ours, 2);
-        CHECK_EQ_INT(octet_delayed_record(&d, amax, NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_delayed_record(&d, amax, NULL, NULL), OCTET_OK);
         for (int i = 0; i < SLOTS; i++) {
             CHECK(ours.history[i] == want[i] || (isnan(want[i]) && isnan(ours.history[i])));
             CHECK(ours.history[SLOTS + i] == 7 && ours.scale[i] == 0);
@@ -140,8 +141,8 @@ TEST(delayed__a_short_history_by_hand) {
     octet_delayed d = view(&s, 3);
     for (int i = 0; i < 6; i++) {
         float amax[SLOTS] = {amaxes[i], amaxes[i], amaxes[i], amaxes[i], amaxes[i]};
-        CHECK_EQ_INT(octet_delayed_record(&d, amax, NULL), OCTET_OK);
-        CHECK_EQ_INT(octet_delayed_update(&d, NULL, NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_delayed_record(&d, amax, NULL, NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_delayed_update(&d, NULL, NULL, NULL), OCTET_OK);
         CHECK_EQ_BITS(s.scale[0], scales[i]);
     }
 }
@@ -150,7 +151,7 @@ TEST(delayed__extreme_margins_do_not_spread) {
     state s = {{1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}};
     octet_delayed d = view(&s, 1);
     d.margin = INT32_MIN;
-    CHECK_EQ_INT(octet_delayed_update(&d, NULL, NULL), OCTET_OK);
+    CHECK_EQ_INT(octet_delayed_update(&d, NULL, NULL, NULL), OCTET_OK);
     CHECK_EQ_BITS(s.scale[0], FLT_MAX);
     CHECK_EQ_BITS(s.history[0], 0.0f);
 }
@@ -165,9 +166,9 @@ TEST(delayed__what_is_wrong_is_refused_and_nothing_moves) {
         d = good;                                                                              \
         change;                                                                                \
         err.text[0] = '\0';                                                                    \
-        CHECK_EQ_INT(octet_delayed_update(&d, NULL, &err), OCTET_INVALID);                     \
+        CHECK_EQ_INT(octet_delayed_update(&d, NULL, NULL, &err), OCTET_INVALID);               \
         CHECK(err.text[0] != '\0');                                                            \
-        CHECK_EQ_INT(octet_delayed_record(&d, amax, NULL), OCTET_INVALID);                     \
+        CHECK_EQ_INT(octet_delayed_record(&d, amax, NULL, NULL), OCTET_INVALID);               \
     } while (0)
     REFUSED(d.size = 0);
     REFUSED(d.format = OCTET_E2M1);
@@ -177,14 +178,14 @@ TEST(delayed__what_is_wrong_is_refused_and_nothing_moves) {
     REFUSED(d.slots = INT64_MAX);
     REFUSED(d.scale = NULL);
     REFUSED(d.history = NULL);
-    CHECK_EQ_INT(octet_delayed_update(NULL, NULL, &err), OCTET_INVALID);
-    CHECK_EQ_INT(octet_delayed_record(&good, NULL, &err), OCTET_INVALID);
+    CHECK_EQ_INT(octet_delayed_update(NULL, NULL, NULL, &err), OCTET_INVALID);
+    CHECK_EQ_INT(octet_delayed_record(&good, NULL, NULL, &err), OCTET_INVALID);
     CHECK(same(&s, &before));
     d = good;
     d.slots = 0;
     d.scale = d.history = NULL;
-    CHECK_EQ_INT(octet_delayed_update(&d, NULL, &err), OCTET_OK);
-    CHECK_EQ_INT(octet_delayed_record(&d, NULL, &err), OCTET_OK);
+    CHECK_EQ_INT(octet_delayed_update(&d, NULL, NULL, &err), OCTET_OK);
+    CHECK_EQ_INT(octet_delayed_record(&d, NULL, NULL, &err), OCTET_OK);
 }
 
 TEST_MAIN(delayed__update_is_the_rule, delayed__record_keeps_the_larger_and_no_nan,

@@ -1,0 +1,92 @@
+/* delayed.c - a layer's moving state, wherever it lies: delayed scaling's, and the random step.
+ */
+#include "core/fail.h"
+#include "core/size.h"
+#include "cpu/cpu.h"
+#include "cuda/cuda.h"
+
+static octet_status check_sizes(const octet_delayed *state, octet_error *err) {
+    int64_t entries;
+    if (state->slots < 0 || state->length < 1 ||
+        !oct_size_mul(&entries, state->slots, state->length)) {
+        return oct_fail(err, OCTET_INVALID,
+                        "delayed scaling's history has %lu rows of %lld slots; it has at least "
+                        "one row, and slots are not negative",
+                        (unsigned long)state->length, (long long)state->slots);
+    }
+    if (state->slots && (!state->scale || !state->history)) {
+        return oct_fail(err, OCTET_INVALID, "delayed scaling's %s is NULL but has %lld slots",
+                        state->scale ? "history" : "scale", (long long)state->slots);
+    }
+    return OCTET_OK;
+}
+
+static octet_status check_state(const octet_delayed *state, octet_error *err) {
+    octet_status status = oct_need(state, "state", err);
+    status = status ? status : oct_need_size(state->size, sizeof *state, "octet_delayed", err);
+    if (!status && state->format != OCTET_E4M3 && state->format != OCTET_E5M2) {
+        status = oct_fail(err, OCTET_INVALID, "delayed scaling has format %s; e4m3 or e5m2",
+                          octet_dtype_name((octet_dtype)state->format));
+    }
+    if (!status && state->algo != OCTET_AMAX_MAX && state->algo != OCTET_AMAX_MOST_RECENT) {
+        status = oct_fail(err, OCTET_INVALID,
+                          "delayed scaling has algo %u; the library knows max and most_recent, "
+                          "others are the caller's to compute",
+                          state->algo);
+    }
+    return status ? status : check_sizes(state, err);
+}
+
+/* exec is NULL or sound; *on gets its GPU, and its stream. */
+static octet_status check_exec(oct_cuda_on *on, const octet_exec *exec, octet_error *err) {
+    octet_status status =
+        exec ? oct_need_size(exec->size, sizeof *exec, "octet_exec", err) : OCTET_OK;
+    if (!status && exec) {
+        *on = (oct_cuda_on){exec->cuda, exec->stream};
+    }
+    return status;
+}
+
+octet_status octet_delayed_record(const octet_delayed *state, const float *amax,
+                                  const octet_exec *exec, octet_error *err) {
+    oct_cuda_on on = {NULL, NULL};
+    octet_status status = check_state(state, err);
+    if (!status && state->slots) {
+        status = oct_need(amax, "amax", err);
+    }
+    status = status ? status : check_exec(&on, exec, err);
+    if (!status && on.cuda) {
+        return oct_cuda_delayed_record(&on, state, amax, err);
+    }
+    if (!status) {
+        oct_cpu_delayed_record(state, amax);
+    }
+    return status;
+}
+
+octet_status octet_delayed_update(const octet_delayed *state, const float *reduced,
+                                  const octet_exec *exec, octet_error *err) {
+    oct_cuda_on on = {NULL, NULL};
+    octet_status status = check_state(state, err);
+    status = status ? status : check_exec(&on, exec, err);
+    if (!status && on.cuda) {
+        return oct_cuda_delayed_update(&on, state, reduced, err);
+    }
+    if (!status) {
+        oct_cpu_delayed_update(state, reduced);
+    }
+    return status;
+}
+
+octet_status octet_random_advance(int64_t *random, const octet_exec *exec, octet_error *err) {
+    oct_cuda_on on = {NULL, NULL};
+    octet_status status = oct_need(random, "random", err);
+    status = status ? status : check_exec(&on, exec, err);
+    if (!status && on.cuda) {
+        return oct_cuda_advance(&on, random, err);
+    }
+    if (!status) {
+        random[1] = (int64_t)((uint64_t)random[1] + 1);
+    }
+    return status;
+}

@@ -1,0 +1,102 @@
+/* run_cpu.c - steps as calls of the CPU device. */
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "linear/run_work.h"
+
+static void do_zero(const oct_work *work, const oct_threads *threads) {
+    (void)threads;
+    if (work->to_bytes) {
+        memset(work->to, 0, (size_t)work->to_bytes);
+    }
+}
+
+static void do_cast(const oct_work *work, const oct_threads *threads) {
+    oct_cpu_cast(&work->dst, &work->a, threads);
+}
+
+static void do_amax(const oct_work *work, const oct_threads *threads) {
+    if (work->step->dst == OCTET_ABSENT) {
+        oct_cpu_amax(work->amax, &work->a, threads);
+    } else {
+        oct_cpu_amax_parts(&work->dst, &work->a, threads);
+    }
+}
+
+static void do_quantize(const oct_work *work, const oct_threads *threads) {
+    bool stored = work->step->scale != OCTET_ABSENT;
+    const int64_t *random = work->random;
+    oct_live live = {.scale = work->scale,
+                     .amax = stored ? NULL : work->amax,
+                     .new_amax = stored ? work->amax : NULL,
+                     .seed = random ? (uint64_t)random[0] + (uint64_t)random[1] : 0};
+    oct_cpu_quantize(&work->dst, &work->a, &live, threads);
+}
+
+static void do_dequantize(const oct_work *work, const oct_threads *threads) {
+    oct_cpu_dequantize(&work->dst, &work->a, (octet_use)work->step->a_use, threads);
+}
+
+static void do_transpose(const oct_work *work, const oct_threads *threads) {
+    oct_cpu_transpose(&work->dst, &work->a, (octet_use)work->step->a_use, threads);
+}
+
+static void do_swizzle(const oct_work *work, const oct_threads *threads) {
+    (void)threads;
+    oct_cpu_swizzle(&work->dst, &work->a, (octet_use)work->step->a_use, false);
+}
+
+static void do_assemble(const oct_work *work, const oct_threads *threads) {
+    (void)threads;
+    oct_cpu_assemble(&work->dst, &work->a, work->ranks);
+}
+
+static void do_gemm(const oct_work *work, const oct_threads *threads) {
+    oct_cpu_gemm_call call = {.gemm = (octet_gemm)work->step->gemm,
+                              .dst = work->dst,
+                              .a = work->a,
+                              .b = work->b,
+                              .a_use = (octet_use)work->step->a_use,
+                              .b_use = (octet_use)work->step->b_use,
+                              .bias = work->bias.at,
+                              .bias_dtype = (octet_dtype)work->bias.dtype,
+                              .accumulate = work->step->accumulate,
+                              .scratch = work->scratch,
+                              .lanes = (int)(work->scratch_bytes / OCT_CPU_LANE_BYTES)};
+    oct_cpu_gemm(&call, threads);
+}
+
+static void do_add_bias(const oct_work *work, const oct_threads *threads) {
+    oct_cpu_add_bias(&work->dst, &work->a, work->bias.at, (octet_dtype)work->bias.dtype,
+                     threads);
+}
+
+static void do_bias_grad(const oct_work *work, const oct_threads *threads) {
+    oct_cpu_bias_grad(&work->dst, &work->a, threads);
+}
+
+static void (*const ops[OCTET_OPS])(const oct_work *, const oct_threads *) = {
+    [OCTET_OP_ZERO] = do_zero,
+    [OCTET_OP_CAST] = do_cast,
+    [OCTET_OP_AMAX] = do_amax,
+    [OCTET_OP_QUANTIZE] = do_quantize,
+    [OCTET_OP_DEQUANTIZE] = do_dequantize,
+    [OCTET_OP_TRANSPOSE] = do_transpose,
+    [OCTET_OP_SWIZZLE] = do_swizzle,
+    [OCTET_OP_ASSEMBLE] = do_assemble,
+    [OCTET_OP_GEMM] = do_gemm,
+    [OCTET_OP_ADD_BIAS] = do_add_bias,
+    [OCTET_OP_BIAS_GRAD] = do_bias_grad,
+};
+
+/* What the plan and the memory check let through cannot fail. */
+octet_status oct_work_cpu(const oct_work *work, const octet_exec *exec, octet_error *err) {
+    oct_threads threads = {NULL, NULL, 1};
+    (void)err;
+    if (exec->parallel_for && exec->threads > 1) {
+        int count = exec->threads > INT16_MAX ? INT16_MAX : (int)exec->threads;
+        threads = (oct_threads){exec->parallel_for, exec->pool, count};
+    }
+    ops[work->step->op](work, &threads);
+    return OCTET_OK;
+}

@@ -1,0 +1,69 @@
+/* run_work.c - one step of a plan in the caller's memory. */
+#include "linear/run_work.h"
+
+#include "linear/run_memory.h"
+#include "quant/layout.h"
+
+typedef struct running {
+    const octet_plan *plan;
+    const octet_memory *memory;
+} running;
+
+static void *at(const running *r, uint8_t buffer) {
+    return oct_memory_at(r->plan, r->memory, buffer);
+}
+
+/* A tensor with those of its parts that the mask names. */
+static void set_matrix(oct_matrix *out, const running *r, uint8_t tensor, uint64_t mask) {
+    if (tensor == OCTET_ABSENT) {
+        return;
+    }
+    const octet_plan_tensor *t = &r->plan->tensors[tensor];
+    out->quantizer = t->quantizer;
+    out->dtype = t->dtype;
+    (void)oct_dim_number(&out->rows, &t->rows, &r->plan->extents);
+    (void)oct_dim_number(&out->cols, &t->cols, &r->plan->extents);
+    for (int part = 0; part < OCTET_PARTS; part++) {
+        uint8_t buffer = t->buffers[part];
+        if (buffer != OCTET_ABSENT && (mask >> buffer & 1)) {
+            out->parts[part] = at(r, buffer);
+        }
+    }
+    uint8_t values = t->buffers[OCTET_PART_VALUES];
+    out->stride = out->cols;
+    if (values != OCTET_ABSENT && r->plan->buffers[values].place == OCTET_PLACE_ARG) {
+        int64_t stride = r->memory->arg_strides[r->plan->buffers[values].port];
+        out->stride = stride ? stride : out->cols;
+    }
+}
+
+static void set_scratch(oct_work *out, const running *r) {
+    uint8_t scratch = oct_memory_scratch(r->plan);
+    if (scratch != OCTET_ABSENT) {
+        out->scratch = at(r, scratch);
+        out->scratch_bytes = r->plan->buffers[scratch].bytes;
+    }
+}
+
+/* A quantized dst is also read: its amaxes are there before its data. */
+void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
+                 const octet_step *step) {
+    running r = {plan, memory};
+    bool has_amax = step->op == OCTET_OP_QUANTIZE;
+    *out = (oct_work){.step = step, .ranks = plan->tp_size};
+    set_matrix(&out->dst, &r, step->dst, step->writes | (has_amax ? step->reads : 0));
+    set_matrix(&out->a, &r, step->a, step->reads);
+    set_matrix(&out->b, &r, step->b, step->reads);
+    set_matrix(&out->a_copy, &r, step->a_copy, step->writes);
+    set_matrix(&out->b_copy, &r, step->b_copy, step->writes);
+    out->to = at(&r, step->to);
+    out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
+    out->scale = at(&r, step->scale);
+    out->amax = at(&r, step->amax);
+    out->random = at(&r, step->random);
+    out->bias.at = at(&r, step->bias);
+    out->bias.dtype = step->bias == OCTET_ABSENT ? 0 : plan->buffers[step->bias].dtype;
+    if (step->op == OCTET_OP_GEMM) {
+        set_scratch(out, &r);
+    }
+}

@@ -1,0 +1,31 @@
+/* run_work.h - one step of a plan in the caller's memory, as every device takes it. */
+#ifndef OCT_LINEAR_RUN_WORK_H
+#define OCT_LINEAR_RUN_WORK_H
+
+#include "core/matrix.h"
+#include "octet.h"
+
+/* Matrices have only those parts that the step lists, so that a kernel sees no other memory.
+ * What the step does not have is zero. */
+typedef struct oct_work {
+    const octet_step *step;
+    oct_matrix dst, a, b, a_copy, b_copy;
+    oct_vector bias;
+    void *to; /* OCTET_OP_ZERO */
+    int64_t to_bytes;
+    const float *scale; /* delayed scaling's */
+    float *amax;
+    const int64_t *random;
+    void *scratch; /* a GEMM's */
+    int64_t scratch_bytes;
+    int64_t ranks;
+} oct_work;
+
+void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
+                 const octet_step *step);
+
+/* Does a step that is no collective. */
+octet_status oct_work_cpu(const oct_work *work, const octet_exec *exec, octet_error *err);
+octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err);
+
+#endif
