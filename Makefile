@@ -36,7 +36,8 @@ suite = status=0; \
     exit $$status
 
 .NOTPARALLEL:
-.PHONY: help lib test test-all sanitize tsan format format-check bench examples install clean
+.PHONY: help lib test test-all test-gpu sanitize tsan format format-check bench bench-gpu \
+        examples install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 20
@@ -51,6 +52,9 @@ test: $(WHEEL) $(TOOLS) ## every test but the long ones
 test-all: $(WHEEL) $(TOOLS) ## every test; the long ones take minutes
 	@$(call build,$(BUILD),all)
 	@$(call suite)
+
+test-gpu: lib ## the tests that need a GPU, by PYTHON, whose torch must see it
+	PYTHONPATH=python $(PYTHON) -m pytest -q -p no:cacheprovider tests/gpu
 
 sanitize: $(WHEEL) ## the C tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(call build,build-sanitize,all,-DOCTET_WERROR=OFF -DOCTET_SANITIZE=address$(comma)undefined)
@@ -72,6 +76,9 @@ bench: $(WHEEL) $(TOOLS) ## run the CPU benchmarks beside torch; writes bench/RE
 	@$(call build,$(BUILD),all)
 	@$(call build,$(BUILD),bench)
 	@$(BIN)/python bench/report.py --build $(BUILD)
+
+bench-gpu: lib ## Linear on the GPU beside its rivals, by PYTHON; writes bench/RESULTS.md
+	PYTHONPATH=python $(PYTHON) bench/gpu.py
 
 examples: $(WHEEL) ## build the example programs
 	@$(call build,$(BUILD),examples)

@@ -1,0 +1,323 @@
+"""Linear on a GPU beside its rivals, in one run: eager, compiled, as one CUDA graph.
+
+Prints tables, and writes them to bench/RESULTS.md and the numbers to bench/gpu.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "python"))
+
+import octet  # noqa: E402
+from octet import recipe  # noqa: E402
+
+import torch  # noqa: E402
+
+SHAPES = [
+    (8192, 4096, 4096),
+    (8192, 4096, 14336),
+    (8192, 14336, 4096),
+    (16384, 8192, 8192),
+]
+TINY = (128, 128, 128)
+FAST = recipe.MMParams(use_split_accumulator=False)
+RECIPES: dict[str, recipe.Recipe | None] = {
+    "delayed": recipe.DelayedScaling(),
+    "current": recipe.Float8CurrentScaling(),
+    "block": recipe.Float8BlockScaling(),
+    "mxfp8": recipe.MXFP8BlockScaling(),
+    "nvfp4": recipe.NVFP4BlockScaling(),
+    "current, fast everywhere": recipe.Float8CurrentScaling(
+        fp8_gemm_dgrad=FAST, fp8_gemm_wgrad=FAST
+    ),
+}
+
+Step = Callable[[], Any]
+
+
+# ---- timing ----------------------------------------------------------------------------------
+
+
+def steady_ms(step: Step, steps: int = 10, rounds: int = 5) -> float:
+    """The median of some rounds of ten steps between two events; the host runs ahead."""
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    times: list[float] = []
+    for _ in range(rounds):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(steps):
+            step()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / steps)
+    return statistics.median(times)
+
+
+def host_us(step: Step, steps: int = 100, rounds: int = 7) -> float:
+    """The time a step costs the host, while the GPU has next to nothing to do."""
+    for _ in range(10):
+        step()
+    torch.cuda.synchronize()
+    times: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        times.append((time.perf_counter() - start) / steps * 1e6)
+        torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def graphed(step: Step) -> Step:
+    """The step captured as one CUDA graph; the answer replays it."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+# ---- the layers ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def within(active: recipe.Recipe | None) -> Iterator[None]:
+    with octet.autocast(enabled=active is not None, recipe=active):
+        yield
+
+
+class Case:
+    """One layer with its input and gradient, and its training step."""
+
+    def __init__(
+        self,
+        layer: torch.nn.Module,
+        sizes: tuple[int, int, int],
+        around: Callable[[], Any] = contextlib.nullcontext,
+        words: tuple[Any, ...] = (),
+    ) -> None:
+        m, k, n = sizes
+        self.layer, self.around, self.words = layer, around, words
+        self.x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        self.dy = torch.randn(m, n, dtype=torch.bfloat16, device="cuda")
+
+    def forward(self) -> torch.Tensor:
+        with self.around():
+            return self.layer(self.x, *self.words)
+
+    def step(self, forward: Callable[[], torch.Tensor] | None = None) -> None:
+        for parameter in self.layer.parameters():
+            parameter.grad = None
+        self.x.grad = None
+        (forward or self.forward)().backward(self.dy)
+
+    def compiled(self, mode: str | None = None) -> Step:
+        fast = torch.compile(self.forward, fullgraph=True, mode=mode)
+        return lambda: self.step(fast)
+
+
+def plain(sizes: tuple[int, int, int]) -> Case:
+    _, k, n = sizes
+    layer = torch.nn.Linear(k, n, bias=False, dtype=torch.bfloat16, device="cuda")
+    return Case(layer, sizes)
+
+
+def ours(
+    sizes: tuple[int, int, int], active: recipe.Recipe | None, quantized: bool = False
+) -> Case:
+    _, k, n = sizes
+    with octet.quantized_model_init(enabled=quantized, recipe=active):
+        layer = octet.Linear(k, n, bias=False, params_dtype=torch.bfloat16, device="cuda")
+    return Case(layer, sizes, lambda: within(active))
+
+
+def cached(sizes: tuple[int, int, int], active: recipe.Recipe) -> Case:
+    """Later microbatches: the weight is quantized already."""
+    case = ours(sizes, active)
+    with within(active):
+        case.layer(case.x, True)
+    case.words = (False,)
+    return case
+
+
+def transformer_engine(sizes: tuple[int, int, int], name: str) -> Case | None:
+    if importlib.util.find_spec("transformer_engine") is None:
+        return None
+    import transformer_engine.pytorch as te
+    from transformer_engine.common import recipe as te_recipe
+
+    made = {
+        "delayed": te_recipe.DelayedScaling,
+        "current": te_recipe.Float8CurrentScaling,
+        "block": te_recipe.Float8BlockScaling,
+    }[name]()
+    _, k, n = sizes
+    layer = te.Linear(k, n, bias=False, params_dtype=torch.bfloat16)
+    return Case(layer, sizes, lambda: te.autocast(enabled=True, recipe=made))
+
+
+def torchao(sizes: tuple[int, int, int]) -> Case | None:
+    if importlib.util.find_spec("torchao") is None:
+        return None
+    from torchao.float8 import convert_to_float8_training
+
+    case = plain(sizes)
+    case.layer = convert_to_float8_training(torch.nn.Sequential(case.layer))
+    return case
+
+
+# ---- tables ----------------------------------------------------------------------------------
+
+
+def ways(case: Case, sizes: tuple[int, int, int], compiled: bool = True) -> dict[str, float]:
+    """TFLOP/s of a training step in eager, compiled and as one CUDA graph."""
+    flop = 6.0 * sizes[0] * sizes[1] * sizes[2]
+    found = {"eager": flop / steady_ms(case.step) / 1e9}
+    if compiled:
+        found["compiled"] = flop / steady_ms(case.compiled()) / 1e9
+    found["graph"] = flop / steady_ms(graphed(case.step)) / 1e9
+    torch._dynamo.reset()
+    return found
+
+
+def linear_rows(sizes: tuple[int, int, int]) -> dict[str, dict[str, float]]:
+    rows = {"bf16 nn.Linear": ways(plain(sizes), sizes)}
+    for name, active in RECIPES.items():
+        rows[name] = ways(ours(sizes, active), sizes, compiled="," not in name)
+    current = RECIPES["current"]
+    rows["current, quantized weights"] = ways(ours(sizes, current, True), sizes, False)
+    rows["current, cached weights"] = ways(cached(sizes, current), sizes, False)
+    for name in ("delayed", "current", "block"):
+        if (case := transformer_engine(sizes, name)) is not None:
+            rows[f"TransformerEngine {name}"] = ways(case, sizes, False)
+    if (case := torchao(sizes)) is not None:
+        rows["torchao tensorwise"] = ways(case, sizes)
+    return rows
+
+
+def cast_rows() -> dict[str, dict[str, float]]:
+    """Bytes moved over time of a bf16 cast, and its share of a copy's."""
+    m, k = 16384, 8192
+    x = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
+    y = torch.empty_like(x)
+    copy = 4.0 * m * k / steady_ms(lambda: y.copy_(x)) / 1e6
+    rows = {"copy": {"GB/s": copy, "of copy": 1.0}}
+    quantizers = {
+        "current, row": octet.Float8CurrentScalingQuantizer("e4m3", columnwise=False),
+        "current, row and column": octet.Float8CurrentScalingQuantizer("e4m3"),
+        "block 1D": octet.Float8BlockQuantizer("e4m3", block_scaling_dim=1),
+        "block 2D": octet.Float8BlockQuantizer("e4m3", block_scaling_dim=2),
+        "mxfp8": octet.MXFP8Quantizer("e4m3"),
+        "nvfp4 row": octet.NVFP4Quantizer(columnwise=False),
+        "nvfp4 with transform": octet.NVFP4Quantizer(with_rht=True),
+        "nvfp4 2D": octet.NVFP4Quantizer(with_2d_quantization=True),
+    }
+    for name, quantizer in quantizers.items():
+        made = quantizer(x)
+        reads = 2 if name.startswith(("current", "nvfp4")) else 1  # an amax comes first
+        moved = reads * 2 * m * k + sum(b.nbytes for b in made.buffers())
+        rate = moved / steady_ms(lambda q=quantizer: q(x)) / 1e6
+        rows[name] = {"GB/s": rate, "of copy": rate / copy}
+    return rows
+
+
+def host_rows() -> dict[str, dict[str, float]]:
+    """Microseconds of host time of a training step on a tiny shape."""
+    rows: dict[str, dict[str, float]] = {}
+    cases = {"bf16 nn.Linear": plain(TINY)}
+    cases |= {name: ours(TINY, active) for name, active in RECIPES.items() if "," not in name}
+    for name, case in cases.items():
+        rows[name] = {
+            "eager": host_us(case.step),
+            "compiled": host_us(case.compiled()),
+            "reduce-overhead": host_us(case.compiled("reduce-overhead")),
+        }
+        torch._dynamo.reset()
+    return rows
+
+
+def saved_rows() -> dict[str, dict[str, float]]:
+    """Bytes that a layer keeps for backward, over those of bf16 (input and weight)."""
+    sizes = SHAPES[0]
+    rows: dict[str, dict[str, float]] = {}
+    for name, active in RECIPES.items():
+        case = ours(sizes, active)
+        kept: dict[int, int] = {}
+
+        def note(t: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
+            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+            case.forward()
+        bf16 = 2.0 * (sizes[0] * sizes[1] + sizes[1] * sizes[2])
+        rows[name] = {"of bf16": sum(kept.values()) / bf16}
+    return rows
+
+
+def table(title: str, rows: dict[str, dict[str, float]], digits: int = 0) -> str:
+    columns = list(dict.fromkeys(key for row in rows.values() for key in row))
+    lines = [f"| {title} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name, row in rows.items():
+        cells = [f"{row[c]:.{digits}f}" if c in row else "" for c in columns]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write(text: str) -> None:
+    path, begin, end = HERE / "RESULTS.md", "<!-- gpu -->", "<!-- /gpu -->"
+    old = path.read_text() if path.exists() else ""
+    head, _, rest = old.partition(begin)
+    tail = rest.partition(end)[2]
+    path.write_text(f"{head.rstrip()}\n\n{begin}\n{text}\n{end}{tail or chr(10)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default="linear,casts,host,saved")
+    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many of them")
+    parts = (given := parser.parse_args()).parts.split(",")
+    torch.manual_seed(0)
+    found: dict[str, Any] = {}
+    texts = [
+        "## GPU",
+        f"`make bench-gpu` on {torch.cuda.get_device_name()}, torch {torch.__version__}.",
+    ]
+
+    def add(title: str, rows: dict[str, dict[str, float]], digits: int = 0) -> None:
+        found[title] = rows
+        texts.append(table(title, rows, digits))
+        print(texts[-1], flush=True)
+
+    for sizes in SHAPES[: given.shapes] if "linear" in parts else []:
+        add(f"TFLOP/s at {sizes}", linear_rows(sizes))
+    if "casts" in parts:
+        add("bf16 cast, 16384 x 8192", cast_rows(), 2)
+    if "host" in parts:
+        add(f"host us a step at {TINY}", host_rows(), 1)
+    if "saved" in parts:
+        add(f"bytes saved for backward at {SHAPES[0]}", saved_rows(), 3)
+    write("\n\n".join(texts))
+    (HERE / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

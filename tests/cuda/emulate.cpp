@@ -1,0 +1,384 @@
+/* emulate.cpp - runs a kernel over a grid, the threads of a block as fibers of one thread. */
+#include "emulate.h"
+
+#include "emulate_launch.h"
+
+#include <dlfcn.h>
+#include <mutex>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+void emulated_fail(const char *what) {
+    fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread %u: %s\n", blockIdx.x,
+            blockIdx.y, blockIdx.z, threadIdx.x, what);
+    abort();
+}
+
+/* ---- fibers: stacks that one thread of the machine changes between --------------------- */
+
+namespace {
+
+constexpr int MOST_THREADS = 1024;
+constexpr size_t STACK_BYTES = 256 << 10;
+constexpr size_t GUARD_BYTES = 64 << 10;
+
+struct fiber {
+#if defined(__x86_64__)
+    void *sp;
+#else
+    ucontext_t context;
+#endif
+    char *stack;
+    size_t stack_bytes;
+    void *fake, *race; /* the sanitizers' own */
+    const uint32_t *gate;
+    uint32_t seen; /* it may go on when *gate is another */
+    bool done;
+};
+
+fiber fibers[MOST_THREADS], outside;
+fiber *current = &outside, *before;
+
+} // namespace
+
+#if defined(__x86_64__)
+extern "C" void emulated_change(void **save, void *to);
+asm(".text\n"
+    ".globl emulated_change\n"
+    ".hidden emulated_change\n"
+    ".type emulated_change, @function\n"
+    "emulated_change:\n"
+    "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n"
+    "    pushq %r13\n    pushq %r14\n    pushq %r15\n"
+    "    movq %rsp, (%rdi)\n"
+    "    movq %rsi, %rsp\n"
+    "    popq %r15\n    popq %r14\n    popq %r13\n"
+    "    popq %r12\n    popq %rbx\n    popq %rbp\n"
+    "    ret\n"
+    ".size emulated_change, .-emulated_change\n");
+#endif
+
+namespace {
+
+/* On arrival. The stack of the thread that launches is learned when it is left. */
+void arrive(fiber *self) {
+#if defined(__SANITIZE_ADDRESS__)
+    const void *bottom;
+    size_t bytes;
+    __sanitizer_finish_switch_fiber(self->fake, &bottom, &bytes);
+    if (before == &outside) {
+        outside.stack = static_cast<char *>(const_cast<void *>(bottom));
+        outside.stack_bytes = bytes;
+    }
+#else
+    (void)self;
+#endif
+}
+
+void change_to(fiber *to) {
+    fiber *from = current;
+    if (from == to) {
+        return;
+    }
+    before = from;
+    current = to;
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&from->fake, to->stack, to->stack_bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(to->race, 0);
+#endif
+#if defined(__x86_64__)
+    emulated_change(&from->sp, to->sp);
+#else
+    swapcontext(&from->context, &to->context);
+#endif
+    arrive(from);
+}
+
+/* ---- a block's threads and their barriers ---------------------------------------------- */
+
+constexpr int MOST_WARPS = MOST_THREADS / 32;
+
+struct warp {
+    uint64_t words[2][32]; /* of this operation and of the one before it */
+    uint32_t lanes[2];
+    int operation;
+    int arrived, alive;
+    uint32_t round;
+};
+
+struct block {
+    warp warps[MOST_WARPS];
+    int arrived, alive;
+    uint32_t round;
+    int votes[2];
+    bool backward;
+};
+
+block now;
+emulated_launch job;
+void (*call_kernel)(void);
+alignas(64) unsigned char params[4096];
+void *dynamic_shared;
+
+int thread_of(const fiber *f) {
+    return static_cast<int>(f - fibers);
+}
+
+bool ready(const fiber *f) {
+    return !f->done && (!f->gate || *f->gate != f->seen);
+}
+
+/* The next thread that may go on; outside when all have ended. */
+fiber *next_fiber(int from) {
+    int count = static_cast<int>(job.threads), at = from;
+    for (int i = 0; i < count; i++) {
+        at += now.backward ? -1 : 1;
+        at = at == count ? 0 : at < 0 ? count - 1 : at;
+        if (ready(&fibers[at])) {
+            return &fibers[at];
+        }
+    }
+    if (now.alive) {
+        emulated_fail("threads wait at different barriers, for ever");
+    }
+    return &outside;
+}
+
+void go_on_with(fiber *to) {
+    fiber *self = current;
+    threadIdx.x = to == &outside ? 0 : static_cast<unsigned>(thread_of(to));
+    change_to(to);
+    if (self != &outside) {
+        threadIdx.x = static_cast<unsigned>(thread_of(self));
+    }
+}
+
+void wait_for(const uint32_t *gate, uint32_t seen) {
+    current->gate = gate;
+    current->seen = seen;
+    go_on_with(next_fiber(thread_of(current)));
+    current->gate = nullptr;
+}
+
+void open_block(block *b) {
+    if (b->arrived == b->alive) {
+        b->arrived = 0;
+        b->round++;
+    }
+}
+
+void open_warp(warp *w) {
+    if (w->arrived == w->alive) {
+        w->arrived = 0;
+        w->round++;
+        w->lanes[w->round % 2] = 0; /* of the operation after this one */
+    }
+}
+
+void leave_block() {
+    warp *w = &now.warps[thread_of(current) / 32];
+    current->done = true;
+    now.alive--;
+    w->alive--;
+    if (now.arrived) {
+        open_block(&now);
+    }
+    if (w->arrived) {
+        open_warp(w);
+    }
+}
+
+/* A fiber runs its thread of one block after the other. */
+void run_threads() {
+    arrive(current);
+    for (;;) {
+        call_kernel();
+        leave_block();
+        go_on_with(next_fiber(thread_of(current)));
+    }
+}
+
+void make_fiber(fiber *f) {
+    size_t all = STACK_BYTES + GUARD_BYTES;
+    void *memory = mmap(nullptr, all, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory, GUARD_BYTES, PROT_NONE)) {
+        emulated_fail("no memory for its stack");
+    }
+    f->stack = static_cast<char *>(memory) + GUARD_BYTES;
+    f->stack_bytes = STACK_BYTES;
+#if defined(__SANITIZE_THREAD__)
+    f->race = __tsan_create_fiber(0);
+#endif
+#if defined(__x86_64__)
+    /* What emulated_change pops: six registers, where to return to, and that one's caller. */
+    void **top = reinterpret_cast<void **>(f->stack + STACK_BYTES) - 8;
+    memset(top, 0, 8 * sizeof *top);
+    top[6] = reinterpret_cast<void *>(run_threads);
+    f->sp = top;
+#else
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&f->context, run_threads, 0);
+#endif
+}
+
+/* ---- a launch -------------------------------------------------------------------------- */
+
+/* A struct of more than 16 bytes lies in memory, at the same place whatever its size. */
+template <size_t N> struct bytes_of {
+    uint64_t words[N / 8];
+};
+
+template <size_t N> void call_with() {
+    auto *kernel = reinterpret_cast<void (*)(bytes_of<N>)>(job.kernel);
+    bytes_of<N> copy;
+    memcpy(&copy, params, N);
+    kernel(copy);
+}
+
+void (*caller_for(size_t bytes))(void) {
+    return bytes <= 64     ? call_with<64>
+           : bytes <= 256  ? call_with<256>
+           : bytes <= 1024 ? call_with<1024>
+                           : call_with<4096>;
+}
+
+void start_block(unsigned x, unsigned y, unsigned z) {
+    int threads = static_cast<int>(job.threads);
+    blockIdx = {x, y, z};
+    now.arrived = 0;
+    now.alive = threads;
+    now.backward = (x + y + z) % 2;
+    now.votes[0] = now.votes[1] = 0;
+    for (int w = 0; w * 32 < threads; w++) {
+        warp *it = &now.warps[w];
+        it->arrived = 0;
+        it->alive = min(32, threads - w * 32);
+        it->lanes[0] = it->lanes[1] = 0;
+    }
+    for (int i = 0; i < threads; i++) {
+        fibers[i].done = false;
+        fibers[i].gate = nullptr;
+    }
+    if (dynamic_shared) {
+        memset(dynamic_shared, 0xa5, job.shared_bytes);
+    }
+    go_on_with(&fibers[now.backward ? threads - 1 : 0]);
+}
+
+std::mutex one_launch;
+
+} // namespace
+
+void *emulated_dynamic_shared(void) {
+    return dynamic_shared;
+}
+
+void emulated_block_barrier(void) {
+    uint32_t seen = now.round;
+    now.arrived++;
+    open_block(&now);
+    if (now.round == seen) {
+        wait_for(&now.round, seen);
+    }
+}
+
+int emulated_barrier_count(int held) {
+    int *votes = &now.votes[0];
+    *votes += held;
+    emulated_block_barrier();
+    int count = *votes;
+    emulated_block_barrier();
+    *votes = 0;
+    emulated_block_barrier();
+    return count;
+}
+
+const uint64_t *emulated_exchange(int operation, uint64_t value, uint32_t *lanes) {
+    warp *w = &now.warps[threadIdx.x / 32];
+    uint32_t seen = w->round, lane = threadIdx.x % 32;
+    if (w->arrived && w->operation != operation) {
+        emulated_fail("lanes of a warp are at different operations");
+    }
+    w->operation = operation;
+    w->words[seen % 2][lane] = value;
+    w->lanes[seen % 2] |= 1u << lane;
+    w->arrived++;
+    open_warp(w);
+    if (w->round == seen) {
+        wait_for(&w->round, seen);
+    }
+    *lanes = w->lanes[seen % 2];
+    return w->words[seen % 2];
+}
+
+void emulated_run(const emulated_launch *launch) {
+    std::lock_guard<std::mutex> lock(one_launch);
+    if (launch->threads < 1 || launch->threads > MOST_THREADS || launch->params_bytes <= 16 ||
+        launch->params_bytes > sizeof params || launch->shared_bytes > 227 << 10) {
+        emulated_fail("a launch that no device takes");
+    }
+    job = *launch;
+    memset(params, 0xa5, sizeof params);
+    memcpy(params, launch->params, launch->params_bytes);
+    call_kernel = caller_for(launch->params_bytes);
+    blockDim = {launch->threads, 1, 1};
+    gridDim = {launch->grid[0], launch->grid[1], launch->grid[2]};
+    for (unsigned i = 0; i < launch->threads; i++) {
+        if (!fibers[i].stack) {
+            make_fiber(&fibers[i]);
+        }
+    }
+    dynamic_shared = nullptr;
+    if (launch->shared_bytes && posix_memalign(&dynamic_shared, 1024, launch->shared_bytes)) {
+        emulated_fail("no memory for shared memory");
+    }
+#if defined(__SANITIZE_THREAD__)
+    outside.race = __tsan_get_current_fiber();
+#endif
+    for (unsigned z = 0; z < gridDim.z; z++) {
+        for (unsigned y = 0; y < gridDim.y; y++) {
+            for (unsigned x = 0; x < gridDim.x; x++) {
+                start_block(x, y, z);
+            }
+        }
+    }
+    free(dynamic_shared);
+}
+
+/* A module is a library of its own beside this one, so that what two of them call alike stays
+ * apart. */
+void *emulated_kernel(const char *module, const char *name) {
+    Dl_info self;
+    char path[4096];
+    if (!dladdr(reinterpret_cast<void *>(emulated_kernel), &self)) {
+        return nullptr;
+    }
+    const char *slash = strrchr(self.dli_fname, '/');
+    int folder = slash ? static_cast<int>(slash - self.dli_fname) : 1;
+    snprintf(path, sizeof path, "%.*s/libemulated_%s.so", folder, slash ? self.dli_fname : ".",
+             module);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+    }
+    return library ? dlsym(library, name) : nullptr;
+}

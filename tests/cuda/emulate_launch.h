@@ -1,0 +1,30 @@
+/* emulate_launch.h - runs an emulated kernel over a grid. */
+#ifndef OCTET_TEST_CUDA_EMULATE_LAUNCH_H
+#define OCTET_TEST_CUDA_EMULATE_LAUNCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct emulated_launch {
+    void *kernel; /* void (params) */
+    uint32_t grid[3];
+    uint32_t threads;
+    uint32_t shared_bytes;
+    const void *params;
+    size_t params_bytes; /* more than 16: such structs are passed in memory */
+} emulated_launch;
+
+/* The kernel of a module by name; NULL where there is none. */
+void *emulated_kernel(const char *module, const char *name);
+/* Returns when the last block has ended. One launch at a time; others wait. */
+void emulated_run(const emulated_launch *launch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,218 @@
+"""Linear on the GPU: right, the same in eager, compiled and captured, and without growth."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, compiled, step, within
+from octet import recipe
+
+import torch
+
+every_recipe = pytest.mark.parametrize("name", RECIPES)
+SHAPES = [(64, 96, 48), (39, 70, 44), (1, 16, 16), (0, 32, 16), (256, 512, 384)]
+
+
+def layers(k: int, n: int, **options: Any) -> tuple[octet.Linear, octet.Linear]:  # noqa: ANN401
+    """The same layer on the CPU and on the GPU."""
+    options = {"params_dtype": torch.bfloat16, **options}
+    torch.manual_seed(1)
+    cpu = octet.Linear(k, n, device="cpu", **options)
+    gpu = octet.Linear(k, n, device="cuda", **options)
+    gpu.load_state_dict(cpu.state_dict())
+    gpu.rounding_state.copy_(cpu.rounding_state)
+    return cpu, gpu
+
+
+def data(m: int, k: int, n: int, dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any]:
+    torch.manual_seed(2)
+    return torch.randn(m, k).to(dtype), torch.randn(m, n).to(dtype)
+
+
+def near(gpu: torch.Tensor, cpu: torch.Tensor, depth: int, scale: float) -> None:
+    """Sums of `depth` products in another order, of the tensor cores' own precision: about 13
+    bits where accumulation is fast; and one rounding of the result. A product of nearly all
+    zeros is compared with the size of its terms."""
+    a, b = gpu.double().cpu(), cpu.double()
+    eps = torch.finfo(gpu.dtype).eps
+    slack = 2.0**-12 * depth**0.5 * scale
+    assert torch.isfinite(a).all()
+    assert ((a - b).abs() <= 2 * eps * b.abs() + slack).all(), float((a - b).abs().max())
+
+
+# ---- right -----------------------------------------------------------------------------------
+
+
+@every_recipe
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_gpu_linear__equals_the_cpu_within_its_sums(name: str, sizes: Any) -> None:  # noqa: ANN401
+    m, k, n = sizes
+    cpu, gpu = layers(k, n)
+    x, dy = data(m, k, n)
+    for _ in range(2):
+        a = step(cpu, within(RECIPES[name], cpu), x, dy)
+        b = step(gpu, within(RECIPES[name], gpu), x.cuda(), dy.cuda())
+        terms = float(x.double().abs().max() * cpu.weight.detach().double().abs().max())
+        near(b[0], a[0], k, terms if x.numel() else 0.0)
+        near(b[1], a[1], n, 4 * float(cpu.weight.detach().abs().max()))
+        near(b[2], a[2], m, 16.0)
+        assert torch.equal(b[3].cpu(), a[3])  # the bias gradient's sums are the CPU's
+        assert_same([t.cpu() for t in b[4:]], a[4:])  # and so is the state
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@every_recipe
+def test_gpu_linear__other_dtypes(name: str, dtype: torch.dtype) -> None:
+    cpu, gpu = layers(96, 48, params_dtype=dtype)
+    x, dy = data(64, 96, 48, dtype)
+    a = step(cpu, within(RECIPES[name], cpu), x, dy)
+    b = step(gpu, within(RECIPES[name], gpu), x.cuda(), dy.cuda())
+    near(b[0], a[0], 96, 2.0)
+    near(b[1], a[1], 48, 2.0)
+    near(b[2], a[2], 64, 16.0)
+
+
+@every_recipe
+def test_gpu_linear__against_double(name: str) -> None:
+    """The result of the whole layer, quantization included, by norm."""
+    _, gpu = layers(512, 384)
+    x, dy = data(256, 512, 384)
+    limit = {"none": 0.005, "nvfp4": 0.25}.get(name, 0.06)
+    y, dx, dw, *_ = step(gpu, within(RECIPES[name], gpu), x.cuda(), dy.cuda())
+    w, b = gpu.weight.detach().double().cpu(), gpu.bias.detach().double().cpu()
+    wanted = (x.double() @ w.t() + b, dy.double() @ w, dy.double().t() @ x.double())
+    for got, want in zip((y, dx, dw), wanted, strict=True):
+        error = (got.double().cpu() - want).norm() / want.norm()
+        assert error < limit, float(error)
+
+
+# ---- the same in every way -------------------------------------------------------------------
+
+
+@every_recipe
+def test_gpu_linear__compiled_is_eager(name: str) -> None:
+    _, eager = layers(96, 48)
+    _, other = layers(96, 48)
+    x, dy = (t.cuda() for t in data(64, 96, 48))
+    fast, counter = compiled(within(RECIPES[name], other), "inductor")
+    for scale in (1, 3, 0.5):
+        a = step(eager, within(RECIPES[name], eager), x * scale, dy)
+        assert_same(a, step(other, fast, x * scale, dy))
+    assert counter.frame_count == 1
+
+
+def captured(call: Callable[[], Any]) -> Callable[[], Any]:
+    graph = torch.cuda.CUDAGraph()
+    kept: list[Any] = []
+    with torch.cuda.graph(graph):
+        kept.append(call())
+
+    def replay() -> Any:  # noqa: ANN401
+        graph.replay()
+        return kept[0]
+
+    return replay
+
+
+@every_recipe
+def test_gpu_linear__captured_is_eager(name: str) -> None:
+    _, eager = layers(96, 48)
+    _, other = layers(96, 48)
+    x, dy = (t.cuda() for t in data(64, 96, 48))
+    inp = x.clone().requires_grad_()
+    inp.grad = torch.zeros_like(inp)
+    for p in other.parameters():
+        p.grad = torch.zeros_like(p)
+
+    def call() -> torch.Tensor:
+        for t in (inp, *other.parameters()):
+            t.grad.zero_()
+        with octet.autocast(enabled=RECIPES[name] is not None, recipe=RECIPES[name]):
+            y = other(inp)
+        y.backward(dy)
+        return y
+
+    step(layers(96, 48)[1], within(RECIPES[name], eager), x, dy)  # torch's own warm-up
+    replay = captured(call)
+    for scale in (1.0, 2.0):
+        inp.data.copy_(x * scale)
+        a = step(eager, within(RECIPES[name], eager), x * scale, dy)
+        y = replay()
+        found = [y, inp.grad, other.weight.grad, other.bias.grad]
+        assert_same(a[:4], [t.detach().clone() for t in found])
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@every_recipe
+def test_gpu_linear__reduce_overhead_skips_nothing(name: str, cached: bool) -> None:
+    from torch._dynamo.utils import counters
+
+    _, eager = layers(96, 48)
+    _, other = layers(96, 48)
+    x, dy = (t.cuda() for t in data(64, 96, 48))
+    counters.clear()
+    fast = torch.compile(within(RECIPES[name], other), fullgraph=True, mode="reduce-overhead")
+    for turn in range(4):
+        words = ((turn == 0),) if cached and name != "none" else ()
+        torch.compiler.cudagraph_mark_step_begin()
+        a = step(eager, lambda x, w=words: within(RECIPES[name], eager)(x, *w), x, dy)
+        assert_same(a, step(other, lambda x, w=words: fast(x, *w), x, dy))
+    assert counters["inductor"]["cudagraph_skips"] == 0
+
+
+# ---- many steps, streams and threads ---------------------------------------------------------
+
+
+def test_gpu_linear__a_thousand_steps_keep_nothing() -> None:
+    for name in ("delayed", "current", "nvfp4"):
+        _, linear = layers(96, 48)
+        x, dy = (t.cuda() for t in data(64, 96, 48))
+        for turn in range(1000):
+            step(linear, within(RECIPES[name], linear), x, dy)
+            if turn == 20:
+                torch.cuda.synchronize()
+                before = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() <= before[0]
+        assert torch.cuda.mem_get_info()[0] >= before[1] - (1 << 21)
+
+
+def test_gpu_linear__streams_and_threads() -> None:
+    _, linear = layers(96, 48)
+    x, dy = (t.cuda() for t in data(64, 96, 48))
+    active = recipe.Float8CurrentScaling()
+    wanted = step(linear, within(active, linear), x, dy)
+    found: list[list[Any]] = []
+
+    def work() -> None:
+        mine = layers(96, 48)[1]
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                got = step(mine, within(active, mine), x, dy)
+            torch.cuda.current_stream().synchronize()
+        found.append(got)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for got in found:
+        assert_same(wanted, got)
+
+
+# ---- what is refused -------------------------------------------------------------------------
+
+
+def test_gpu_linear__a_tensor_elsewhere_is_named() -> None:
+    _, linear = layers(96, 48)
+    x, dy = data(64, 96, 48)
+    with (
+        octet.autocast(recipe=recipe.Float8CurrentScaling()),
+        pytest.raises(ValueError, match=r"device|cuda|cpu"),
+    ):
+        linear(x)
+    step(linear, within(None, linear), x.cuda(), dy.cuda())  # and the next call works
