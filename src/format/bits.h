@@ -2,10 +2,11 @@
 #ifndef OCT_FORMAT_BITS_H
 #define OCT_FORMAT_BITS_H
 
+#include <assert.h>
 #include <stdint.h>
 #include <string.h>
 
-_Static_assert(sizeof(float) == 4, "float is IEEE binary32");
+static_assert(sizeof(float) == 4, "float is IEEE binary32");
 
 #define OCT_F32_MAGNITUDE 0x7fffffffu /* every bit but the sign */
 #define OCT_F32_INF 0x7f800000u       /* a magnitude above it is a NaN */

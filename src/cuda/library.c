@@ -1,0 +1,97 @@
+/* library.c - finds a library of CUDA's at run time, and its functions. */
+#include "cuda/library.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+
+#define TOOLKIT "/usr/local/cuda/lib64"
+#define LONGEST_PATH 4096
+
+/* The library's own symbols come first to it, and nobody else sees them. */
+#define HOW (RTLD_NOW | RTLD_LOCAL)
+
+void *oct_library_stand_in(void) {
+    const char *path = getenv("OCTET_CUDA_DRIVER");
+    return path && path[0] ? dlopen(path, HOW) : NULL;
+}
+
+static void *open_loaded(const oct_library *library) {
+    void *found = NULL;
+    for (int i = 0; library->sonames[i] && !found; i++) {
+        found = dlopen(library->sonames[i], HOW | RTLD_NOLOAD);
+    }
+    return found;
+}
+
+/* `length` characters of `folder`. A path that is too long is not there. */
+static void *open_in(const char *folder, size_t length, const oct_library *library) {
+    void *found = NULL;
+    for (int i = 0; library->sonames[i] && !found; i++) {
+        char path[LONGEST_PATH];
+        int size =
+            snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, library->sonames[i]);
+        if (size > 0 && (size_t)size < sizeof path) {
+            found = dlopen(path, HOW);
+        }
+    }
+    return found;
+}
+
+static void *open_in_folders(const oct_library *library) {
+    void *found = NULL;
+    const char *at = library->folders ? library->folders : "";
+    while (*at && !found) {
+        size_t length = strcspn(at, ":");
+        if (length > 0 && length < LONGEST_PATH) {
+            found = open_in(at, length, library);
+        }
+        at += length + (at[length] == ':');
+    }
+    return found;
+}
+
+static void *open_by_system(const oct_library *library) {
+    void *found = NULL;
+    for (int i = 0; library->sonames[i] && !found; i++) {
+        found = dlopen(library->sonames[i], HOW);
+    }
+    return found ? found : open_in(TOOLKIT, sizeof TOOLKIT - 1, library);
+}
+
+static octet_status not_found(const oct_library *library, octet_error *err) {
+    const char *folders = library->folders && library->folders[0] ? library->folders : NULL;
+    return oct_fail(err, OCTET_UNSUPPORTED,
+                    "no %s: %s%s%s is not loaded in this process, not in %.120s%snot where the "
+                    "system looks and not in " TOOLKIT "; %s",
+                    library->title, library->sonames[0], library->sonames[1] ? " or " : "",
+                    library->sonames[1] ? library->sonames[1] : "", folders ? folders : "",
+                    folders ? ", " : "the folders given (none), ", library->fix);
+}
+
+octet_status oct_library_open(void **out, const oct_library *library, octet_error *err) {
+    void *found = open_loaded(library);
+    found = found ? found : open_in_folders(library);
+    found = found ? found : open_by_system(library);
+    if (!found) {
+        return not_found(library, err);
+    }
+    *out = found;
+    return OCTET_OK;
+}
+
+const char *oct_library_find(void *table, const oct_symbol *symbols, void *handle) {
+    for (int i = 0; symbols[i].name; i++) {
+        /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises
+         * that the bytes are the same. */
+        void *found = dlsym(handle, symbols[i].name);
+        if (!found) {
+            return symbols[i].name;
+        }
+        memcpy((char *)table + symbols[i].offset, &found, sizeof found);
+    }
+    return NULL;
+}
