@@ -1,0 +1,259 @@
+/* common.h - what kernels share: elements in and out, codes, maxima over a warp.
+ *
+ * Compiled by NVRTC, and as plain C++ under OCTET_EMULATED. Instructions that are written by
+ * hand stand here alone, each beside the C that it equals bit for bit. */
+#ifndef OCT_CUDA_KERNELS_COMMON_H
+#define OCT_CUDA_KERNELS_COMMON_H
+
+#ifndef _Static_assert
+#define _Static_assert static_assert
+#endif
+
+#include "format/bf16.h"
+#include "format/e2m1.h"
+#include "format/e4m3.h"
+#include "format/e5m2.h"
+#include "format/f16.h"
+#include "octet.h"
+
+#define OCT_WARP 32
+#define OCT_ALL_LANES 0xffffffffu
+
+#if defined(__CUDA_ARCH__) && !defined(OCTET_EMULATED)
+#define OCT_PTX 1
+#else
+#define OCT_PTX 0
+#endif
+
+/* ---- elements -------------------------------------------------------------------------- */
+
+/* Stored elements, told apart by type: float, and these. */
+struct oct_bf16 {
+    uint16_t code;
+};
+
+struct oct_f16 {
+    uint16_t code;
+};
+
+template <class T> struct oct_vector_of {
+    static constexpr int count = 16 / (int)sizeof(T); /* elements of 16 bytes: 4 or 8 */
+};
+
+static inline float oct_f16_widen(uint16_t code) {
+#if OCT_PTX
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(code));
+    return (code & 0x7fffu) > 0x7c00u ? oct_f16_decode(code) : value;
+#else
+    return oct_f16_decode(code);
+#endif
+}
+
+static inline uint16_t oct_f16_narrow(float value) {
+#if OCT_PTX
+    uint16_t code;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(value));
+    return value != value ? oct_f16_encode(value) : code;
+#else
+    return oct_f16_encode(value);
+#endif
+}
+
+/* Exact, as format/bf16.h and format/f16.h say. */
+static inline float oct_to_float(float x) {
+    return x;
+}
+
+static inline float oct_to_float(oct_bf16 x) {
+    return oct_bf16_decode(x.code);
+}
+
+static inline float oct_to_float(oct_f16 x) {
+    return oct_f16_widen(x.code);
+}
+
+/* Nearest, ties to even, Inf past the largest value. */
+static inline void oct_from_float(float *out, float value) {
+    *out = value;
+}
+
+static inline void oct_from_float(oct_bf16 *out, float value) {
+    out->code = oct_bf16_encode(value);
+}
+
+static inline void oct_from_float(oct_f16 *out, float value) {
+    out->code = oct_f16_narrow(value);
+}
+
+/* ---- 16 bytes at a time ---------------------------------------------------------------- */
+
+static inline bool oct_is_aligned(const void *at, uint32_t bytes) {
+    return ((uintptr_t)at & (bytes - 1u)) == 0;
+}
+
+static inline uint4 oct_load16(const void *at) {
+    return *(const uint4 *)at;
+}
+
+static inline void oct_store16(void *at, uint4 words) {
+    *(uint4 *)at = words;
+}
+
+/* The same for memory that no one writes during the launch, and that is read once. */
+static inline uint4 oct_stream16(const void *at) {
+#if OCT_PTX
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(at));
+    return v;
+#else
+    return oct_load16(at);
+#endif
+}
+
+/* Word i; i is a constant once the loop around it is unrolled. */
+static inline uint32_t oct_word(const uint4 &v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* Element i of 16 bytes; i likewise. */
+template <class T> static inline float oct_element(const uint4 &v, int i);
+
+template <> inline float oct_element<float>(const uint4 &v, int i) {
+    return oct_bits_f32(oct_word(v, i));
+}
+
+template <> inline float oct_element<oct_bf16>(const uint4 &v, int i) {
+    uint32_t word = oct_word(v, i / 2);
+    return oct_bits_f32(i % 2 ? word & 0xffff0000u : word << 16);
+}
+
+template <> inline float oct_element<oct_f16>(const uint4 &v, int i) {
+    uint32_t word = oct_word(v, i / 2);
+    return oct_f16_widen(i % 2 ? oct_high_u16(word) : oct_low_u16(word));
+}
+
+/* 16 bytes of elements as floats, and back. */
+template <class T> static inline void oct_unpack(float *out, const uint4 &v) {
+#pragma unroll
+    for (int i = 0; i < oct_vector_of<T>::count; i++) {
+        out[i] = oct_element<T>(v, i);
+    }
+}
+
+template <class T> static inline uint4 oct_pack(const float *x);
+
+template <> inline uint4 oct_pack<float>(const float *x) {
+    return uint4{oct_f32_bits(x[0]), oct_f32_bits(x[1]), oct_f32_bits(x[2]),
+                 oct_f32_bits(x[3])};
+}
+
+static inline uint32_t oct_halves(uint16_t low, uint16_t high) {
+    return low | (uint32_t)high << 16;
+}
+
+template <> inline uint4 oct_pack<oct_bf16>(const float *x) {
+    return uint4{oct_halves(oct_bf16_encode(x[0]), oct_bf16_encode(x[1])),
+                 oct_halves(oct_bf16_encode(x[2]), oct_bf16_encode(x[3])),
+                 oct_halves(oct_bf16_encode(x[4]), oct_bf16_encode(x[5])),
+                 oct_halves(oct_bf16_encode(x[6]), oct_bf16_encode(x[7]))};
+}
+
+template <> inline uint4 oct_pack<oct_f16>(const float *x) {
+    return uint4{oct_halves(oct_f16_narrow(x[0]), oct_f16_narrow(x[1])),
+                 oct_halves(oct_f16_narrow(x[2]), oct_f16_narrow(x[3])),
+                 oct_halves(oct_f16_narrow(x[4]), oct_f16_narrow(x[5])),
+                 oct_halves(oct_f16_narrow(x[6]), oct_f16_narrow(x[7]))};
+}
+
+/* ---- codes ----------------------------------------------------------------------------- */
+
+/* Four codes of E4M3 or E5M2 in a word, the first in the low byte; by the format's header. */
+template <int FORMAT> static inline uint32_t oct_encode4(float a, float b, float c, float d) {
+#if OCT_PTX && __CUDA_ARCH__ >= 890
+    uint16_t low, high;
+    if (FORMAT == OCTET_E4M3) {
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+    } else {
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+    }
+    return oct_halves(low, high);
+#else
+    if (FORMAT == OCTET_E4M3) {
+        return (uint32_t)oct_e4m3_encode(a) | (uint32_t)oct_e4m3_encode(b) << 8 |
+               (uint32_t)oct_e4m3_encode(c) << 16 | (uint32_t)oct_e4m3_encode(d) << 24;
+    }
+    return (uint32_t)oct_e5m2_encode(a) | (uint32_t)oct_e5m2_encode(b) << 8 |
+           (uint32_t)oct_e5m2_encode(c) << 16 | (uint32_t)oct_e5m2_encode(d) << 24;
+#endif
+}
+
+/* oct_e2m1_encode in fewer steps: from 1 on, half a code is added and the rest of the mantissa
+ * cut off; below 1, a float whose last bit is worth 0.5 is added. */
+static inline uint32_t oct_encode_e2m1(float value) {
+    uint32_t bits = oct_f32_bits(value);
+    uint32_t magnitude = bits & OCT_F32_MAGNITUDE;
+    uint32_t sign = magnitude > OCT_F32_INF ? 0u : bits >> 28 & 0x8u;
+    magnitude = magnitude < 0x40c00000u ? magnitude : 0x40c00000u;
+    uint32_t normal = (magnitude + 0x1fffffu + (magnitude >> 22 & 1u)) >> 22;
+    uint32_t small = oct_f32_bits(oct_bits_f32(magnitude) + 0x1p22f);
+    return (magnitude < 0x3f800000u ? small - 0x4a800000u : normal - 252u) | sign;
+}
+
+/* ---- bytes ----------------------------------------------------------------------------- */
+
+/* Bytes chosen from those of a (0 to 3) and b (4 to 7), a nibble of `pick` each. */
+static inline uint32_t oct_pick_bytes(uint32_t a, uint32_t b, uint32_t pick) {
+#if OCT_PTX
+    return __byte_perm(a, b, pick);
+#else
+    uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t out = 0;
+    for (int i = 0; i < 4; i++) {
+        out |= (uint32_t)(both >> (pick >> (4 * i) & 7u) * 8 & 0xffu) << (8 * i);
+    }
+    return out;
+#endif
+}
+
+/* 4 x 4 bytes: out[c] holds byte c of each of x[0] to x[3]. */
+static inline void oct_turn4(uint32_t out[4], const uint32_t x[4]) {
+    uint32_t even01 = oct_pick_bytes(x[0], x[1], 0x5140),
+             odd01 = oct_pick_bytes(x[0], x[1], 0x7362);
+    uint32_t even23 = oct_pick_bytes(x[2], x[3], 0x5140),
+             odd23 = oct_pick_bytes(x[2], x[3], 0x7362);
+    out[0] = oct_pick_bytes(even01, even23, 0x5410);
+    out[1] = oct_pick_bytes(even01, even23, 0x7632);
+    out[2] = oct_pick_bytes(odd01, odd23, 0x5410);
+    out[3] = oct_pick_bytes(odd01, odd23, 0x7632);
+}
+
+/* ---- maxima ---------------------------------------------------------------------------- */
+
+/* The larger of a magnitude, not NaN, and |x|; a NaN is ignored, Inf is not. */
+static inline float oct_larger(float most, float x) {
+#if OCT_PTX
+    return fmaxf(most, fabsf(x));
+#else
+    x = oct_bits_f32(oct_f32_bits(x) & OCT_F32_MAGNITUDE);
+    return x > most ? x : most;
+#endif
+}
+
+/* Over the warp, of magnitudes by their encodings, which are in the same order. */
+static inline uint32_t oct_warp_max(uint32_t bits) {
+    return __reduce_max_sync(OCT_ALL_LANES, bits);
+}
+
+/* *at = max(*at, bits). Most calls find a larger one there already and only read. */
+static inline void oct_raise(float *at, uint32_t bits) {
+    if (bits > *(volatile const uint32_t *)at) {
+        atomicMax((uint32_t *)at, bits);
+    }
+}
+
+#endif

@@ -1,0 +1,315 @@
+/* patch.h - a thread's share of a tile: 16 rows of 16 bytes, held in registers.
+ *
+ * A warp covers 32 columns. Its lanes lie `down` below each other, then `across` beside each
+ * other: a load takes whole 64-byte pieces of rows, a store of a turned patch whole pieces of
+ * columns, and what blocks of 16 or 32 share lies in one thread or in neighbouring lanes. So
+ * both directions come from one read without a copy in shared memory. What lies outside the
+ * matrix is 0 and is not written. */
+#ifndef OCT_CUDA_KERNELS_PATCH_H
+#define OCT_CUDA_KERNELS_PATCH_H
+
+#include "cuda/kernels/common.h"
+#include "cuda/kernels/quantize.h"
+
+#define OCT_PATCH_ROWS 16
+#define OCT_WARP_COLS 32
+
+template <class T> struct oct_shape {
+    static constexpr int cols = oct_vector_of<T>::count;   /* of a patch: 8 or 4 */
+    static constexpr int words = cols / 4;                 /* of the codes of one row */
+    static constexpr int across = OCT_WARP_COLS / cols;    /* lanes: 4 or 8 */
+    static constexpr int down = OCT_WARP / across;         /* lanes: 8 or 4 */
+    static constexpr int warps = OCT_TILE / OCT_WARP_COLS; /* beside each other */
+    static constexpr int bands = OCT_TILE / (OCT_PATCH_ROWS * down); /* of them: 1 or 2 */
+    static constexpr int threads = OCT_WARP * warps * bands;
+};
+
+template <class T> struct oct_patch {
+    uint4 raw[OCT_PATCH_ROWS];
+    int64_t tile_row, tile_col; /* of the tile's first element */
+    int row, col;               /* of the patch in the tile */
+    int rows_left, cols_left;   /* elements from there to the end of the matrix; may be < 0 */
+    int lane_across, warp_across, band;
+    bool full;
+};
+
+static inline int oct_limited(int64_t n) {
+    return (int)(n < OCT_TILE ? n : OCT_TILE);
+}
+
+template <class T> static inline oct_patch<T> oct_patch_of(const oct_quantize_params &q) {
+    typedef oct_shape<T> shape;
+    oct_patch<T> p;
+    uint32_t tile = q.backward ? gridDim.x - 1u - blockIdx.x : blockIdx.x;
+    int lane = (int)threadIdx.x % OCT_WARP, warp = (int)threadIdx.x / OCT_WARP;
+    p.tile_row = (int64_t)(tile / q.across) * OCT_TILE;
+    p.tile_col = (int64_t)(tile % q.across) * OCT_TILE;
+    p.lane_across = lane / shape::down;
+    p.warp_across = warp % shape::warps;
+    p.band = warp / shape::warps;
+    p.row = (p.band * shape::down + lane % shape::down) * OCT_PATCH_ROWS;
+    p.col = p.warp_across * OCT_WARP_COLS + p.lane_across * shape::cols;
+    p.rows_left = oct_limited(q.rows - p.tile_row) - p.row;
+    p.cols_left = oct_limited(q.cols - p.tile_col) - p.col;
+    p.full = p.rows_left >= OCT_PATCH_ROWS && p.cols_left >= shape::cols;
+    return p;
+}
+
+/* ---- elements -------------------------------------------------------------------------- */
+
+template <class T>
+static inline void oct_patch_load_part(oct_patch<T> &p, const T *from, int64_t stride) {
+    typedef oct_shape<T> shape;
+    alignas(16) T part[OCT_PATCH_ROWS * shape::cols];
+#pragma unroll 1
+    for (int i = 0; i < OCT_PATCH_ROWS * shape::cols; i++) {
+        int r = i / shape::cols, c = i % shape::cols;
+        part[i] = r < p.rows_left && c < p.cols_left ? from[r * stride + c] : T{};
+    }
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        p.raw[r] = oct_load16(part + r * shape::cols);
+    }
+}
+
+template <class T>
+static inline void oct_patch_load(oct_patch<T> &p, const oct_quantize_params &q) {
+    int64_t at = (p.tile_row + p.row) * q.stride + p.tile_col + p.col;
+    const T *from = (const T *)q.source + at;
+    if (!p.full || !q.wide_source) {
+        oct_patch_load_part(p, from, q.stride);
+        return;
+    }
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        p.raw[r] = oct_stream16(from + r * q.stride);
+    }
+}
+
+/* Element i of 16 bytes. Which NaN it is does not matter to a code, so halves go without the
+ * care that oct_f16_widen takes. */
+template <class T> static inline float oct_patch_element(const uint4 &v, int i) {
+    return oct_element<T>(v, i);
+}
+
+#if OCT_PTX
+template <> inline float oct_patch_element<oct_f16>(const uint4 &v, int i) {
+    uint32_t word = oct_word(v, i / 2);
+    uint16_t code = i % 2 ? oct_high_u16(word) : oct_low_u16(word);
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(code));
+    return value;
+}
+#endif
+
+/* Element (r, c); both constants once loops are unrolled. */
+template <class T> static inline float oct_patch_at(const oct_patch<T> &p, int r, int c) {
+    return oct_patch_element<T>(p.raw[r], c);
+}
+
+/* ---- codes of one byte ----------------------------------------------------------------- */
+
+/* Bytes, as many as exist. */
+static inline void oct_store_bytes(uint8_t *to, const uint8_t *from, int count) {
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+        to[i] = from[i];
+    }
+}
+
+/* Where the patch begins in row-major bytes. */
+template <class T>
+static inline uint8_t *oct_patch_row_at(const oct_patch<T> &p, const oct_quantize_params &q,
+                                        uint8_t *data) {
+    return data + (p.tile_row + p.row) * q.cols + p.tile_col + p.col;
+}
+
+/* The codes of one row, in row-major bytes. */
+template <class T>
+static inline void oct_patch_store_row(const oct_patch<T> &p, const oct_quantize_params &q,
+                                       uint8_t *data, int r, const uint32_t *codes) {
+    uint8_t *to = oct_patch_row_at(p, q, data) + r * q.cols;
+    bool wide = data == q.row ? q.wide_row : q.wide_col;
+    if (p.full && wide) {
+        if (oct_shape<T>::words == 2) {
+            *(uint2 *)to = uint2{codes[0], codes[1]};
+        } else {
+            *(uint32_t *)to = codes[0];
+        }
+    } else if (r < p.rows_left) {
+        uint32_t part[2] = {codes[0], oct_shape<T>::words == 2 ? codes[1] : 0u};
+        int count = p.cols_left < oct_shape<T>::cols ? p.cols_left : oct_shape<T>::cols;
+        oct_store_bytes(to, (const uint8_t *)part, count);
+    }
+}
+
+/* The codes of one column, in turned bytes: word i holds rows 4i to 4i + 3. */
+template <class T>
+static inline void oct_patch_store_col(const oct_patch<T> &p, const oct_quantize_params &q,
+                                       int c, uint4 codes) {
+    uint8_t *to = q.col + (p.tile_col + p.col + c) * q.rows + p.tile_row + p.row;
+    if (p.full && q.wide_col) {
+        oct_store16(to, codes);
+    } else if (c < p.cols_left) {
+        uint4 part = codes;
+        int count = p.rows_left < OCT_PATCH_ROWS ? p.rows_left : OCT_PATCH_ROWS;
+        oct_store_bytes(to, (const uint8_t *)&part, count);
+    }
+}
+
+/* Four codes of a row, from column 4w on, and of a column, from row r on. */
+template <class T, int FORMAT>
+static inline uint32_t oct_patch_encode_row(const oct_patch<T> &p, int r, int w, float factor) {
+    return oct_encode4<FORMAT>(
+        oct_patch_at(p, r, 4 * w) * factor, oct_patch_at(p, r, 4 * w + 1) * factor,
+        oct_patch_at(p, r, 4 * w + 2) * factor, oct_patch_at(p, r, 4 * w + 3) * factor);
+}
+
+template <class T, int FORMAT>
+static inline uint32_t oct_patch_encode_col(const oct_patch<T> &p, int r, int c, float factor) {
+    return oct_encode4<FORMAT>(
+        oct_patch_at(p, r, c) * factor, oct_patch_at(p, r + 1, c) * factor,
+        oct_patch_at(p, r + 2, c) * factor, oct_patch_at(p, r + 3, c) * factor);
+}
+
+/* Every element times one factor, in the directions that are wanted. */
+template <class T, int FORMAT>
+static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_params &q,
+                                    float factor) {
+    typedef oct_shape<T> shape;
+    uint32_t codes[OCT_PATCH_ROWS][shape::words];
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+#pragma unroll
+        for (int w = 0; w < shape::words; w++) {
+            codes[r][w] = oct_patch_encode_row<T, FORMAT>(p, r, w, factor);
+        }
+        if (q.row) {
+            oct_patch_store_row(p, q, q.row, r, codes[r]);
+        }
+    }
+    if (!q.col) {
+        return;
+    }
+#pragma unroll
+    for (int w = 0; w < shape::words; w++) {
+        uint32_t turned[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t rows[4] = {codes[4 * i][w], codes[4 * i + 1][w], codes[4 * i + 2][w],
+                                codes[4 * i + 3][w]};
+            oct_turn4(turned[i], rows);
+        }
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            oct_patch_store_col(p, q, 4 * w + c,
+                                uint4{turned[0][c], turned[1][c], turned[2][c], turned[3][c]});
+        }
+    }
+}
+
+/* ---- maxima ---------------------------------------------------------------------------- */
+
+/* Magnitudes as they are stored, one or two a word: the larger of `most` and |x|, each on its
+ * own; a NaN is ignored. */
+template <class T> static inline uint32_t oct_peak(uint32_t most, uint32_t x);
+
+template <> inline uint32_t oct_peak<float>(uint32_t most, uint32_t x) {
+    return oct_f32_bits(oct_larger(oct_bits_f32(most), oct_bits_f32(x)));
+}
+
+/* Of 16-bit floats in halves, whose infinity is `inf`. */
+static inline uint32_t oct_peak_halves(uint32_t most, uint32_t x, uint32_t inf) {
+    uint32_t low = x & 0x7fffu, high = x >> 16 & 0x7fffu;
+    low = low > inf || low < (most & 0xffffu) ? most & 0xffffu : low;
+    high = high > inf || high < most >> 16 ? most >> 16 : high;
+    return low | high << 16;
+}
+
+template <> inline uint32_t oct_peak<oct_bf16>(uint32_t most, uint32_t x) {
+#if OCT_PTX
+    asm("max.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(x & 0x7fff7fffu));
+    return most;
+#else
+    return oct_peak_halves(most, x, 0x7f80u);
+#endif
+}
+
+template <> inline uint32_t oct_peak<oct_f16>(uint32_t most, uint32_t x) {
+#if OCT_PTX
+    asm("max.f16x2 %0, %0, %1;" : "+r"(most) : "r"(x & 0x7fff7fffu));
+    return most;
+#else
+    return oct_peak_halves(most, x, 0x7c00u);
+#endif
+}
+
+static inline uint32_t oct_max_bits(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+/* A float's encoding from the magnitudes of a word. */
+template <class T> static inline uint32_t oct_peak_bits(uint32_t most) {
+    return most;
+}
+
+template <> inline uint32_t oct_peak_bits<oct_bf16>(uint32_t most) {
+    return oct_max_bits(most & 0xffff0000u, most << 16);
+}
+
+template <> inline uint32_t oct_peak_bits<oct_f16>(uint32_t most) {
+    uint32_t larger = oct_max_bits(most >> 16, most & 0xffffu);
+    return oct_f32_bits(oct_f16_widen((uint16_t)larger));
+}
+
+/* Of row r. */
+template <class T> static inline uint32_t oct_patch_row_max(const oct_patch<T> &p, int r) {
+    const uint4 &v = p.raw[r];
+    return oct_peak_bits<T>(
+        oct_peak<T>(oct_peak<T>(oct_peak<T>(oct_peak<T>(0u, v.x), v.y), v.z), v.w));
+}
+
+/* Of the columns, as they are stored. */
+template <class T> static inline uint4 oct_patch_peaks(const oct_patch<T> &p) {
+    uint4 most = {0, 0, 0, 0};
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        most.x = oct_peak<T>(most.x, p.raw[r].x);
+        most.y = oct_peak<T>(most.y, p.raw[r].y);
+        most.z = oct_peak<T>(most.z, p.raw[r].z);
+        most.w = oct_peak<T>(most.w, p.raw[r].w);
+    }
+    return most;
+}
+
+template <class T> static inline void oct_patch_col_max(uint32_t *out, const oct_patch<T> &p) {
+    uint4 most = oct_patch_peaks(p);
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        out[c] = oct_f32_bits(oct_patch_element<T>(most, c));
+    }
+}
+
+/* Of all. */
+template <class T> static inline uint32_t oct_patch_max(const oct_patch<T> &p) {
+    uint4 most = oct_patch_peaks(p);
+    return oct_max_bits(oct_max_bits(oct_peak_bits<T>(most.x), oct_peak_bits<T>(most.y)),
+                        oct_max_bits(oct_peak_bits<T>(most.z), oct_peak_bits<T>(most.w)));
+}
+
+/* Maxima of N things over LANES lanes, `step` apart, by halves: each lane ends with N / LANES
+ * of them in v[0], ..., and those of lane i begin at i N / LANES. */
+template <int N, int LANES> static inline void oct_share_max(uint32_t *v, int mine, int step) {
+    if constexpr (LANES > 1) {
+        bool upper = (mine & (LANES / 2)) != 0;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            uint32_t keep = upper ? v[i + N / 2] : v[i], give = upper ? v[i] : v[i + N / 2];
+            uint32_t got = __shfl_xor_sync(OCT_ALL_LANES, give, LANES / 2 * step);
+            v[i] = oct_max_bits(keep, got);
+        }
+        oct_share_max<N / 2, LANES / 2>(v, mine, step);
+    }
+}
+
+#endif

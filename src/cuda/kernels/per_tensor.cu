@@ -1,0 +1,35 @@
+/* per_tensor.cu - FP8 with one scale per tensor, rows and columns from one read.
+ *
+ * Codes are those of src/cpu/per_tensor.c, bit for bit. */
+#include "cuda/kernels/patch.h"
+
+#include "cuda/kernels/per_tensor.h"
+
+template <class T, int FORMAT> static inline void quantize(const oct_per_tensor_params &p) {
+    oct_patch<T> patch = oct_patch_of<T>(p.q);
+    oct_patch_load(patch, p.q);
+    float scale = p.scale ? *p.scale : oct_scale_of(*p.amax, &p.rule);
+    if (p.inverse && blockIdx.x == 0 && threadIdx.x == 0) {
+        *p.inverse = 1.0f / scale;
+    }
+    if (p.new_amax) {
+        uint32_t most = oct_warp_max(oct_patch_max(patch));
+        if (threadIdx.x % OCT_WARP == 0) {
+            oct_raise(p.new_amax, most);
+        }
+    }
+    oct_patch_encode<T, FORMAT>(patch, p.q, scale);
+}
+
+#define KERNEL(name, T, format)                                                                \
+    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads)                        \
+        per_tensor_##name(oct_per_tensor_params p) {                                           \
+        quantize<T, format>(p);                                                                \
+    }
+
+KERNEL(f32_e4m3, float, OCTET_E4M3)
+KERNEL(f32_e5m2, float, OCTET_E5M2)
+KERNEL(bf16_e4m3, oct_bf16, OCTET_E4M3)
+KERNEL(bf16_e5m2, oct_bf16, OCTET_E5M2)
+KERNEL(f16_e4m3, oct_f16, OCTET_E4M3)
+KERNEL(f16_e5m2, oct_f16, OCTET_E5M2)

@@ -1,0 +1,17 @@
+/* per_tensor.h - what the per-tensor kernels are told. */
+#ifndef OCT_CUDA_KERNELS_PER_TENSOR_H
+#define OCT_CUDA_KERNELS_PER_TENSOR_H
+
+#include "cuda/kernels/quantize.h"
+#include "format/scaling.h"
+
+typedef struct oct_per_tensor_params {
+    oct_quantize_params q;
+    oct_scale_rule rule;
+    const float *amax;  /* current: the scale is made from it */
+    const float *scale; /* delayed: the scale; else NULL */
+    float *new_amax;    /* zeroed; receives the amax; may be NULL */
+    float *inverse;     /* receives 1 / scale; may be NULL */
+} oct_per_tensor_params;
+
+#endif

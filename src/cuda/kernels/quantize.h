@@ -1,0 +1,24 @@
+/* quantize.h - what every quantize kernel is told: where elements come from and codes go. */
+#ifndef OCT_CUDA_KERNELS_QUANTIZE_H
+#define OCT_CUDA_KERNELS_QUANTIZE_H
+
+#include "format/scales.h"
+
+/* A block of threads does a tile of 128 x 128; blocks are numbered along the rows of tiles. */
+#define OCT_TILE 128
+
+typedef struct oct_quantize_params {
+    const void *source;
+    int64_t rows, cols, stride;  /* stride: elements from one row of the source to the next */
+    uint8_t *row, *col;          /* codes; NULL: this direction is not wanted */
+    void *row_scale, *col_scale; /* of blocks */
+    oct_scales row_at, col_at;
+    uint32_t across;     /* tiles along a row */
+    uint8_t wide_source; /* rows of the source may be read 16 bytes at a time */
+    uint8_t wide_row;    /* lines of codes may be written 8 and 16 bytes at a time */
+    uint8_t wide_col;
+    uint8_t
+        backward; /* the last tile first: what an amax has read last is still in the cache */
+} oct_quantize_params;
+
+#endif
