@@ -86,9 +86,25 @@ static inline void oct_patch_load(oct_patch<T> &p, const oct_quantize_params &q)
     }
 }
 
+/* Element i of 16 bytes. Which NaN it is does not matter to a code, so halves go without the
+ * care that oct_f16_widen takes. */
+template <class T> static inline float oct_patch_element(const uint4 &v, int i) {
+    return oct_element<T>(v, i);
+}
+
+#if OCT_PTX
+template <> inline float oct_patch_element<oct_f16>(const uint4 &v, int i) {
+    uint32_t word = oct_word(v, i / 2);
+    uint16_t code = i % 2 ? oct_high_u16(word) : oct_low_u16(word);
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(code));
+    return value;
+}
+#endif
+
 /* Element (r, c); both constants once loops are unrolled. */
 template <class T> static inline float oct_patch_at(const oct_patch<T> &p, int r, int c) {
-    return oct_element<T>(p.raw[r], c);
+    return oct_patch_element<T>(p.raw[r], c);
 }
 
 /* ---- codes of one byte ----------------------------------------------------------------- */
@@ -141,6 +157,21 @@ static inline void oct_patch_store_col(const oct_patch<T> &p, const oct_quantize
     }
 }
 
+/* Four codes of a row, from column 4w on, and of a column, from row r on. */
+template <class T, int FORMAT>
+static inline uint32_t oct_patch_encode_row(const oct_patch<T> &p, int r, int w, float factor) {
+    return oct_encode4<FORMAT>(
+        oct_patch_at(p, r, 4 * w) * factor, oct_patch_at(p, r, 4 * w + 1) * factor,
+        oct_patch_at(p, r, 4 * w + 2) * factor, oct_patch_at(p, r, 4 * w + 3) * factor);
+}
+
+template <class T, int FORMAT>
+static inline uint32_t oct_patch_encode_col(const oct_patch<T> &p, int r, int c, float factor) {
+    return oct_encode4<FORMAT>(
+        oct_patch_at(p, r, c) * factor, oct_patch_at(p, r + 1, c) * factor,
+        oct_patch_at(p, r + 2, c) * factor, oct_patch_at(p, r + 3, c) * factor);
+}
+
 /* Every element times one factor, in the directions that are wanted. */
 template <class T, int FORMAT>
 static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_params &q,
@@ -151,9 +182,7 @@ static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_pa
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
 #pragma unroll
         for (int w = 0; w < shape::words; w++) {
-            codes[r][w] = oct_encode4<FORMAT>(
-                oct_patch_at(p, r, 4 * w) * factor, oct_patch_at(p, r, 4 * w + 1) * factor,
-                oct_patch_at(p, r, 4 * w + 2) * factor, oct_patch_at(p, r, 4 * w + 3) * factor);
+            codes[r][w] = oct_patch_encode_row<T, FORMAT>(p, r, w, factor);
         }
         if (q.row) {
             oct_patch_store_row(p, q, q.row, r, codes[r]);
@@ -251,6 +280,14 @@ template <class T> static inline uint4 oct_patch_peaks(const oct_patch<T> &p) {
         most.w = oct_peak<T>(most.w, p.raw[r].w);
     }
     return most;
+}
+
+template <class T> static inline void oct_patch_col_max(uint32_t *out, const oct_patch<T> &p) {
+    uint4 most = oct_patch_peaks(p);
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        out[c] = oct_f32_bits(oct_patch_element<T>(most, c));
+    }
 }
 
 /* Of all. */

@@ -1,0 +1,14 @@
+/* mxfp8.h - what the MXFP8 kernels are told. */
+#ifndef OCT_CUDA_KERNELS_MXFP8_H
+#define OCT_CUDA_KERNELS_MXFP8_H
+
+#include "cuda/kernels/quantize.h"
+#include "format/scaling.h"
+
+typedef struct oct_mxfp8_params {
+    oct_quantize_params q;
+    uint8_t square; /* blocks of 32 x 32 */
+    uint8_t reserved[7];
+} oct_mxfp8_params;
+
+#endif

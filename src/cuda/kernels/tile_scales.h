@@ -1,0 +1,62 @@
+/* tile_scales.h - a tile's one-byte scales, collected in shared memory and written in words.
+ *
+ * A tile has 128 lines in either direction with W words of four scales each; padding is among
+ * them and is 0. */
+#ifndef OCT_CUDA_KERNELS_TILE_SCALES_H
+#define OCT_CUDA_KERNELS_TILE_SCALES_H
+
+#include "cuda/kernels/common.h"
+#include "cuda/kernels/quantize.h"
+
+template <int W> struct oct_tile_scales {
+    alignas(16) uint8_t codes[OCT_TILE * W * 4]; /* of line i: from 4 W i on */
+};
+
+/* Where a buffer's scales lie, and the first line and block of the tile. */
+struct oct_scales_place {
+    uint8_t *to;
+    const oct_scales *at;
+    int64_t line, block;
+};
+
+static inline void oct_put_word(uint8_t *to, const uint8_t *from) {
+    if (oct_is_aligned(to, 4)) {
+        *(uint32_t *)to = *(const uint32_t *)from;
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        to[i] = from[i];
+    }
+}
+
+/* By all threads of the block. Blocks beyond the buffer's are left out; lines never are, for
+ * both it and the tiles are padded to 128. In tensor-core order a word's neighbours are those
+ * 32 lines away. */
+template <int W>
+static inline void oct_tile_scales_store(const oct_tile_scales<W> &scales,
+                                         const oct_scales_place &place) {
+    const oct_scales *at = place.at;
+    for (int i = (int)threadIdx.x; i < OCT_TILE * W; i += (int)blockDim.x) {
+        int word = at->tiles ? i / OCT_TILE : i % W, n = i % OCT_TILE;
+        int line = at->tiles ? n % 4 * 32 + n / 4 : i / W;
+        int64_t block = place.block + 4 * word;
+        if (block < at->blocks) {
+            oct_put_word(place.to + oct_scale_at(at, place.line + line, block),
+                         scales.codes + (line * W + word) * 4);
+        }
+    }
+}
+
+/* The same where lines lie beside each other and blocks below: four lines a word. */
+static inline void oct_tile_scales_store_down(const oct_tile_scales<1> &scales,
+                                              const oct_scales_place &place) {
+    for (int i = (int)threadIdx.x; i < OCT_TILE; i += (int)blockDim.x) {
+        int line = i % 32 * 4, block = i / 32;
+        const uint8_t *from = scales.codes + line * 4 + block;
+        alignas(4) uint8_t word[4] = {from[0], from[4], from[8], from[12]};
+        oct_put_word(place.to + oct_scale_at(place.at, place.line + line, place.block + block),
+                     word);
+    }
+}
+
+#endif

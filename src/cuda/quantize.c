@@ -1,0 +1,67 @@
+/* quantize.c - every part of a quantized tensor but its amaxes, by the scheme's function. */
+#include "cuda/quantize.h"
+
+typedef octet_status (*scheme_fn)(const oct_cuda_quantize_call *call, octet_error *err);
+
+static const scheme_fn schemes[OCTET_SCHEMES] = {
+    [OCTET_FP8_TENSOR] = oct_cuda_quantize_per_tensor,
+    [OCTET_FP8_DELAYED] = oct_cuda_quantize_per_tensor,
+    [OCTET_FP8_BLOCK] = oct_cuda_quantize_block,
+    [OCTET_MXFP8] = oct_cuda_quantize_mxfp8,
+    [OCTET_NVFP4] = oct_cuda_quantize_nvfp4,
+};
+
+uint32_t oct_cuda_tiles(int64_t rows, int64_t cols) {
+    return (uint32_t)(oct_size_ceil_div(rows, OCT_TILE) * oct_size_ceil_div(cols, OCT_TILE));
+}
+
+uint32_t oct_cuda_tile_threads(uint8_t dtype) {
+    return dtype == OCTET_F32 ? 256 : 128;
+}
+
+/* Whether lines that are `bytes` long begin at multiples of `unit` bytes. */
+static bool is_wide(const void *data, int64_t bytes, int64_t unit) {
+    return (uintptr_t)data % (uint64_t)unit == 0 && bytes % unit == 0;
+}
+
+/* Bytes of a line of codes, and the bytes that a patch stores there. */
+static bool is_wide_part(const oct_matrix *dst, octet_use use) {
+    const octet_quantizer *q = &dst->quantizer;
+    const void *data = dst->parts[oct_data_part(use)];
+    bool row = use == OCTET_USE_ROW;
+    if (q->scheme == OCTET_NVFP4) {
+        return is_wide(data, oct_nv_line_bytes(dst, use), 8);
+    }
+    if (row || q->scheme == OCTET_MXFP8) {
+        return is_wide(data, dst->cols, 8);
+    }
+    return is_wide(data, dst->rows, 16);
+}
+
+oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_matrix *source) {
+    oct_quantize_params p = {.source = source->parts[0], .rows = source->rows};
+    int64_t size = source->dtype == OCTET_F32 ? 4 : 2;
+    int64_t across = oct_size_ceil_div(source->cols, OCT_TILE);
+    p.cols = source->cols;
+    p.stride = source->stride;
+    p.row = dst->parts[OCTET_PART_ROW_DATA];
+    p.col = dst->parts[OCTET_PART_COL_DATA];
+    p.row_scale = dst->parts[OCTET_PART_ROW_SCALE];
+    p.col_scale = dst->parts[OCTET_PART_COL_SCALE];
+    if (dst->quantizer.block_cols) {
+        p.row_at = oct_scales_of(dst, OCTET_USE_ROW);
+        p.col_at = oct_scales_of(dst, OCTET_USE_COL);
+    }
+    p.across = (uint32_t)(across ? across : 1);
+    p.wide_source = is_wide(p.source, p.stride * size, 16);
+    p.wide_row = is_wide_part(dst, OCTET_USE_ROW);
+    p.wide_col = is_wide_part(dst, OCTET_USE_COL);
+    return p;
+}
+
+octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
+                               const oct_matrix *source, const oct_cuda_live *live,
+                               octet_error *err) {
+    oct_cuda_quantize_call call = {on, dst, source, live};
+    return schemes[dst->quantizer.scheme](&call, err);
+}

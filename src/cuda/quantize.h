@@ -1,0 +1,36 @@
+/* quantize.h - a quantize function per scheme, and what they share. */
+#ifndef OCT_CUDA_QUANTIZE_H
+#define OCT_CUDA_QUANTIZE_H
+
+#include "cuda/device.h"
+#include "cuda/kernels/quantize.h"
+
+/* One call of oct_cuda_quantize. */
+typedef struct oct_cuda_quantize_call {
+    const oct_cuda_on *on;
+    const oct_matrix *dst, *source;
+    const oct_cuda_live *live;
+} oct_cuda_quantize_call;
+
+octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *call, octet_error *err);
+octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *call, octet_error *err);
+octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *call, octet_error *err);
+octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *call, octet_error *err);
+/* NVFP4 where each block may map its amax to 4 instead of 6. */
+octet_status oct_cuda_quantize_four_over_six(const oct_cuda_quantize_call *call,
+                                             octet_error *err);
+
+/* What every kernel is told of dst and source. */
+oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_matrix *source);
+
+/* Tiles of 128 x 128 of a matrix. */
+uint32_t oct_cuda_tiles(int64_t rows, int64_t cols);
+/* Threads of a tile: a thread has 16 bytes of each of 16 rows. */
+uint32_t oct_cuda_tile_threads(uint8_t dtype);
+
+/* The index of F32, BF16 or F16 in a table of kernels' names. */
+static inline int oct_dtype_index(uint8_t dtype) {
+    return dtype - OCTET_F32;
+}
+
+#endif
