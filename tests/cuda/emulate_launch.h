@@ -15,13 +15,16 @@ typedef struct emulated_launch {
     uint32_t threads;
     uint32_t shared_bytes;
     const void *params;
-    size_t params_bytes; /* more than 16: such structs are passed in memory */
+    size_t params_bytes; /* a struct of at most 16 bytes has no floats */
 } emulated_launch;
 
 /* The kernel of a module by name; NULL where there is none. */
 void *emulated_kernel(const char *module, const char *name);
 /* Returns when the last block has ended. One launch at a time; others wait. */
 void emulated_run(const emulated_launch *launch);
+/* How many products cuBLASLt has done, and the first word of the last one's algorithm. */
+int emulated_matmuls(void);
+uint64_t emulated_algorithm(void);
 
 #ifdef __cplusplus
 }
