@@ -6,6 +6,9 @@
 #include "format/hadamard.h"
 #include "format/scaling.h"
 
+/* A block's shared memory: patches, the factors of rows, and scales. */
+#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 8 * 6)
+
 typedef struct oct_nvfp4_params {
     oct_quantize_params q;
     const float *row_amax, *col_amax; /* of the tensor, or of each row and column */
