@@ -3,7 +3,7 @@
 
 #include "cuda/quantize.h"
 
-#define BLOCKS_EACH 4 /* of a dense tensor's kernel, on a multiprocessor */
+#define BLOCKS_EACH 8 /* of a dense tensor's kernel, on a multiprocessor */
 
 static const char *const flat_names[3] = {"amax_flat_f32", "amax_flat_bf16", "amax_flat_f16"};
 static const char *const tiles_names[3] = {"amax_tiles_f32", "amax_tiles_bf16",

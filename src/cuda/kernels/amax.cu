@@ -155,7 +155,8 @@ template <class T> static inline void tiles(const oct_amax_tiles_params &p) {
         amax_flat_##name(oct_amax_flat_params p) {                                             \
         flat<T>(p);                                                                            \
     }                                                                                          \
-    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads)                        \
+    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
+                                                 oct_shape<T>::resident)                       \
         amax_tiles_##name(oct_amax_tiles_params p) {                                           \
         tiles<T>(p);                                                                           \
     }

@@ -332,8 +332,8 @@ template <class T, bool STOCHASTIC> static inline void quantize(const oct_nvfp4_
 }
 
 #define KERNEL(name, T, stochastic)                                                            \
-    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads)                        \
-        nvfp4_##name(oct_nvfp4_params p) {                                                     \
+    extern "C" __global__ void __launch_bounds__(                                              \
+        oct_shape<T>::threads, oct_shape<T>::resident) nvfp4_##name(oct_nvfp4_params p) {      \
         quantize<T, stochastic>(p);                                                            \
     }
 
