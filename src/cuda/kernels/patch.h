@@ -261,16 +261,19 @@ static inline void oct_patch_turn(const uint32_t (&codes)[OCT_PATCH_ROWS][oct_sh
 template <class T, int FORMAT>
 static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_params &q,
                                     float one) {
-    oct_codes_place row = oct_patch_rows_of(p, q, q.row, q.wide_row);
-    oct_codes_place col = oct_patch_turned(p, q);
     auto factor = [=](int, int) { return one; };
-    if (q.row && !row.wide) {
-        oct_patch_encode_each<T, FORMAT>(p, row, factor);
-    }
-    if (q.col && !col.wide) {
-        oct_patch_encode_each<T, FORMAT>(p, col, factor);
-    }
     uint32_t codes[OCT_PATCH_ROWS][oct_shape<T>::words];
+    bool rows = q.row && q.wide_row && p.full, cols = q.col && q.wide_col && p.full;
+    if (q.row && !rows) {
+        oct_patch_encode_each<T, FORMAT>(p, oct_patch_rows_of(p, q, q.row, false), factor);
+    }
+    if (q.col && !cols) {
+        oct_patch_encode_each<T, FORMAT>(p, oct_patch_turned(p, q), factor);
+    }
+    if (!p.full) {
+        return;
+    }
+    uint8_t *to = oct_patch_rows_of(p, q, q.row, true).to;
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
 #pragma unroll
@@ -279,12 +282,13 @@ static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_pa
                 oct_patch_at(p, r, 4 * w) * one, oct_patch_at(p, r, 4 * w + 1) * one,
                 oct_patch_at(p, r, 4 * w + 2) * one, oct_patch_at(p, r, 4 * w + 3) * one);
         }
-        if (q.row && row.wide) {
-            oct_store_row<T>(row.to + r * row.row_step, codes[r]);
+        if (rows) {
+            oct_store_row<T>(to, codes[r]);
         }
+        to += q.cols;
     }
-    if (q.col && col.wide) {
-        oct_patch_turn<T>(codes, col, q.wide_col);
+    if (cols) {
+        oct_patch_turn<T>(codes, oct_patch_turned(p, q), q.wide_col);
     }
 }
 
