@@ -2,6 +2,7 @@
 #ifndef OCT_CUDA_DEVICE_H
 #define OCT_CUDA_DEVICE_H
 
+#include "cuda/api.h"
 #include "cuda/cuda.h"
 
 /* Modules: one .cu file each, compiled as a whole when one of its kernels is first used. */
@@ -57,7 +58,36 @@ typedef struct oct_cuda_facts {
 
 const oct_cuda_facts *oct_cuda_facts_of(const octet_cuda *cuda);
 
-/* A folded message for a failed driver call: "cuLaunchKernel: CUDA_ERROR_... (description)". */
+/* A message for a failed driver call: "cuLaunchKernel: CUDA_ERROR_... (description)". The error
+ * of a kernel that ran earlier is told as that. */
 octet_status oct_cuda_failed(octet_error *err, const char *call, int result);
+
+/* Makes the GPU's context the thread's current one where it is not; *pushed goes to the leaving
+ * call, which brings back what was current. Libraries that launch need it; launches here do it
+ * themselves. */
+octet_status oct_cuda_enter(const octet_cuda *cuda, bool *pushed, octet_error *err);
+void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
+
+/* While a stream is being captured, what is made once (a module, a library's handle) may still
+ * be made by this thread between these two. Gives what the leaving call takes. */
+int oct_cuda_relax(const octet_cuda *cuda);
+void oct_cuda_unrelax(const octet_cuda *cuda, int mode);
+
+const oct_driver *oct_cuda_driver_of(const octet_cuda *cuda);
+
+/* cuBLASLt's functions, loaded on first use. Borrowed. OCTET_UNSUPPORTED where it is missing.
+ */
+octet_status oct_cuda_cublaslt(const oct_cublaslt **out, octet_cuda *cuda, octet_error *err);
+
+/* What the products keep on a GPU between calls: made on first use by whichever thread comes
+ * first, freed by octet_cuda_close. Both run with the context current and captures relaxed. */
+typedef struct oct_cuda_keeper {
+    octet_status (*make)(void **out, octet_cuda *cuda, octet_error *err);
+    void (*free)(void *kept, octet_cuda *cuda);
+} oct_cuda_keeper;
+
+/* Every call on a GPU names the same keeper. Without a lock once it is made. */
+octet_status oct_cuda_kept(void **out, octet_cuda *cuda, const oct_cuda_keeper *keeper,
+                           octet_error *err);
 
 #endif

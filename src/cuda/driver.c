@@ -31,21 +31,13 @@ static atomic_bool ready;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static octet_status load(octet_error *err) {
-    void *handle = oct_library_stand_in();
-    octet_status status = handle ? OCTET_OK : oct_library_open(&handle, &library, err);
-    if (status) {
-        return status;
-    }
     oct_driver table;
-    const char *missing = oct_library_find(&table, symbols, handle);
-    if (missing) {
-        return oct_fail(err, OCTET_UNSUPPORTED,
-                        "the CUDA driver has no %s: Octet needs a driver for CUDA 12 or newer",
-                        missing);
+    octet_status status = oct_library_load(&table, &library, symbols, err);
+    if (!status) {
+        found = table;
+        atomic_store_explicit(&ready, true, memory_order_release);
     }
-    found = table;
-    atomic_store_explicit(&ready, true, memory_order_release);
-    return OCTET_OK;
+    return status;
 }
 
 octet_status oct_driver_get(const oct_driver **out, octet_error *err) {

@@ -14,11 +14,6 @@
 /* The library's own symbols come first to it, and nobody else sees them. */
 #define HOW (RTLD_NOW | RTLD_LOCAL)
 
-void *oct_library_stand_in(void) {
-    const char *path = getenv("OCTET_CUDA_DRIVER");
-    return path && path[0] ? dlopen(path, HOW) : NULL;
-}
-
 static void *open_loaded(const oct_library *library) {
     void *found = NULL;
     for (int i = 0; library->sonames[i] && !found; i++) {
@@ -63,16 +58,16 @@ static void *open_by_system(const oct_library *library) {
 }
 
 static octet_status not_found(const oct_library *library, octet_error *err) {
-    const char *folders = library->folders && library->folders[0] ? library->folders : NULL;
+    const char *other = library->sonames[1];
+    const char *folders = library->folders && library->folders[0] ? library->folders : "(none)";
     return oct_fail(err, OCTET_UNSUPPORTED,
-                    "no %s: %s%s%s is not loaded in this process, not in %.120s%snot where the "
-                    "system looks and not in " TOOLKIT "; %s",
-                    library->title, library->sonames[0], library->sonames[1] ? " or " : "",
-                    library->sonames[1] ? library->sonames[1] : "", folders ? folders : "",
-                    folders ? ", " : "the folders given (none), ", library->fix);
+                    "no %s: %s%s%s is not loaded in this process, not in the folders given: "
+                    "%.160s, not where the system looks, not in " TOOLKIT "; %s",
+                    library->title, library->sonames[0], other ? " or " : "",
+                    other ? other : "", folders, library->fix);
 }
 
-octet_status oct_library_open(void **out, const oct_library *library, octet_error *err) {
+static octet_status find_library(void **out, const oct_library *library, octet_error *err) {
     void *found = open_loaded(library);
     found = found ? found : open_in_folders(library);
     found = found ? found : open_by_system(library);
@@ -83,15 +78,35 @@ octet_status oct_library_open(void **out, const oct_library *library, octet_erro
     return OCTET_OK;
 }
 
-const char *oct_library_find(void *table, const oct_symbol *symbols, void *handle) {
-    for (int i = 0; symbols[i].name; i++) {
-        /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises
-         * that the bytes are the same. */
+/* The library to take functions from: the stand-in where there is one for it. */
+static octet_status choose(void **out, const oct_library *library, const char *first,
+                           octet_error *err) {
+    const char *path = getenv("OCTET_CUDA_DRIVER");
+    if (!path || !path[0]) {
+        return find_library(out, library, err);
+    }
+    void *handle = dlopen(path, HOW);
+    if (!handle) {
+        return oct_fail(err, OCTET_UNSUPPORTED, "no %s: OCTET_CUDA_DRIVER is %.120s: %s",
+                        library->title, path, dlerror());
+    }
+    *out = handle;
+    return dlsym(handle, first) ? OCTET_OK : find_library(out, library, err);
+}
+
+octet_status oct_library_load(void *table, const oct_library *library,
+                              const oct_symbol *symbols, octet_error *err) {
+    void *handle = NULL;
+    octet_status status = choose(&handle, library, symbols[0].name, err);
+    for (int i = 0; !status && symbols[i].name; i++) {
         void *found = dlsym(handle, symbols[i].name);
         if (!found) {
-            return symbols[i].name;
+            status = oct_fail(err, OCTET_UNSUPPORTED, "this %s is too old, it has no %s; %s",
+                              library->title, symbols[i].name, library->fix);
         }
+        /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises
+         * that the bytes are the same. */
         memcpy((char *)table + symbols[i].offset, &found, sizeof found);
     }
-    return NULL;
+    return status;
 }

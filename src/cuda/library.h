@@ -18,16 +18,14 @@ typedef struct oct_symbol {
     size_t offset;
 } oct_symbol;
 
-/* A stand-in for the driver, NVRTC and cuBLASLt, for tests: the library that the environment's
- * OCTET_CUDA_DRIVER names. NULL where it names none, or one that cannot be opened. */
-void *oct_library_stand_in(void);
-
-/* Looks, in this order, at what the process has loaded, in library->folders, where the system
- * looks, and in /usr/local/cuda/lib64. OCTET_UNSUPPORTED says all that. The handle is never
- * closed: the functions stay for the life of the process. */
-octet_status oct_library_open(void **out, const oct_library *library, octet_error *err);
-
-/* Fills a table. NULL, or the name of the first function that the library lacks. */
-const char *oct_library_find(void *table, const oct_symbol *symbols, void *handle);
+/* Fills a table of functions. Looks, in this order, at what the process has loaded, in
+ * library->folders, where the system looks, and in /usr/local/cuda/lib64; OCTET_UNSUPPORTED
+ * says all that. What was found is never closed: the functions stay for the life of the
+ * process.
+ *
+ * For tests, OCTET_CUDA_DRIVER in the environment names a library that stands in for each of
+ * CUDA's whose first function it has; one that cannot be opened is as if there were none. */
+octet_status oct_library_load(void *table, const oct_library *library,
+                              const oct_symbol *symbols, octet_error *err);
 
 #endif

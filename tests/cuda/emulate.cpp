@@ -242,7 +242,8 @@ void make_fiber(fiber *f) {
 
 /* ---- a launch -------------------------------------------------------------------------- */
 
-/* A struct of more than 16 bytes lies in memory, at the same place whatever its size. */
+/* A struct of more than 16 bytes lies in memory, at the same place whatever its size; a smaller
+ * one without floats is passed as two words would be. */
 template <size_t N> struct bytes_of {
     uint64_t words[N / 8];
 };
@@ -255,7 +256,8 @@ template <size_t N> void call_with() {
 }
 
 void (*caller_for(size_t bytes))(void) {
-    return bytes <= 64     ? call_with<64>
+    return bytes <= 16     ? call_with<16>
+           : bytes <= 64   ? call_with<64>
            : bytes <= 256  ? call_with<256>
            : bytes <= 1024 ? call_with<1024>
                            : call_with<4096>;
@@ -332,7 +334,7 @@ const uint64_t *emulated_exchange(int operation, uint64_t value, uint32_t *lanes
 
 void emulated_run(const emulated_launch *launch) {
     std::lock_guard<std::mutex> lock(one_launch);
-    if (launch->threads < 1 || launch->threads > MOST_THREADS || launch->params_bytes <= 16 ||
+    if (launch->threads < 1 || launch->threads > MOST_THREADS ||
         launch->params_bytes > sizeof params || launch->shared_bytes > 227 << 10) {
         emulated_fail("a launch that no device takes");
     }

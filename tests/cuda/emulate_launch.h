@@ -15,7 +15,7 @@ typedef struct emulated_launch {
     uint32_t threads;
     uint32_t shared_bytes;
     const void *params;
-    size_t params_bytes; /* more than 16: such structs are passed in memory */
+    size_t params_bytes; /* a struct of at most 16 bytes has no floats */
 } emulated_launch;
 
 /* The kernel of a module by name; NULL where there is none. */

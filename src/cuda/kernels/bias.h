@@ -1,0 +1,22 @@
+/* bias.h - what the bias kernels are told. */
+#ifndef OCT_CUDA_KERNELS_BIAS_H
+#define OCT_CUDA_KERNELS_BIAS_H
+
+#include "cuda/kernels/rows.h"
+
+typedef struct oct_add_bias_params {
+    oct_rows shape;
+    oct_plain dst, source, bias; /* bias: one row */
+} oct_add_bias_params;
+
+#define OCT_GRAD_COLS 32   /* of a block */
+#define OCT_GRAD_LEAVES 64 /* summed at once by a block: a thread has two columns of one */
+#define OCT_GRAD_THREADS (OCT_GRAD_COLS / 2 * OCT_GRAD_LEAVES)
+
+typedef struct oct_bias_grad_params {
+    oct_plain dst, source;
+    int64_t rows, cols;
+    uint8_t paired; /* two columns of source may be read at once */
+} oct_bias_grad_params;
+
+#endif

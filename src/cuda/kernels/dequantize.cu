@@ -1,0 +1,331 @@
+/* dequantize.cu - a plain tensor from the bytes of one direction.
+ *
+ * A value is fl32(value of the code x factor), rounded once to the tensor's dtype. The factor
+ * is the stored scale; NVFP4's is fl32(fl32(scale x amax) x fl32(1 / 2688)). Columnwise codes
+ * that carry a Hadamard transform are transformed back in fp32 before they are rounded. Which
+ * NaN comes out is the machine's choice. */
+#include "cuda/kernels/dequantize.h"
+#include "cuda/kernels/plain.h"
+#include "format/e8m0.h"
+#include "format/hadamard.h"
+
+/* ---- values of codes ------------------------------------------------------------------- */
+
+/* Two codes of E4M3 or E5M2, the first in the low byte. */
+static inline void decode_two(float *out, uint32_t codes, uint8_t format) {
+    uint32_t halves;
+    if (format == OCTET_E5M2) { /* the upper byte of an f16 */
+        halves = (codes & 0xffu) << 8 | (codes & 0xff00u) << 16;
+    } else {
+#if OCT_PTX && __CUDA_ARCH__ >= 890
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)codes));
+#else
+        out[0] = oct_e4m3_decode((uint8_t)codes);
+        out[1] = oct_e4m3_decode((uint8_t)(codes >> 8));
+        return;
+#endif
+    }
+#if OCT_PTX
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2;"
+        "  cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+        : "=f"(out[0]), "=f"(out[1])
+        : "r"(halves));
+#else
+    out[0] = oct_f16_decode(oct_low_u16(halves));
+    out[1] = oct_f16_decode(oct_high_u16(halves));
+#endif
+}
+
+/* A nibble: its exponent and mantissa bits where a float has them, which is 2^126 too small. */
+static inline float decode_nibble(uint32_t nibble) {
+    return oct_bits_f32((nibble & 0x7u) << 22 | (nibble & 0x8u) << 28) * 0x1p126f;
+}
+
+/* 8 codes of a byte each. */
+static inline void decode_bytes(float *out, const uint2 &codes, uint8_t format) {
+    if (format == OCTET_E2M1) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            out[i] = decode_nibble((i < 4 ? codes.x : codes.y) >> (i % 4 * 8));
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        decode_two(out + 2 * i, (i < 2 ? codes.x : codes.y) >> (i % 2 * 16) & 0xffffu, format);
+    }
+}
+
+/* 8 codes of a nibble each. */
+static inline void decode_nibbles(float *out, uint32_t codes) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        out[i] = decode_nibble(codes >> (4 * i));
+    }
+}
+
+/* ---- factors --------------------------------------------------------------------------- */
+
+static inline float nv_factor(const oct_decode_params &p, uint8_t code, int64_t line) {
+    float scale = oct_e4m3_decode(code);
+    return p.amax ? scale * p.amax[p.row_scaled ? line : 0] * p.unit : scale;
+}
+
+static inline float factor_at(const oct_decode_params &p, int64_t line, int64_t block) {
+    if (p.scheme == OCTET_FP8_TENSOR) {
+        return p.scale ? *(const float *)p.scale : 1.0f;
+    }
+    int64_t at = oct_scale_at(&p.scales, line, block);
+    if (p.scheme == OCTET_FP8_BLOCK) {
+        return ((const float *)p.scale)[at];
+    }
+    uint8_t code = ((const uint8_t *)p.scale)[at];
+    return p.scheme == OCTET_MXFP8 ? oct_e8m0_decode(code) : nv_factor(p, code, line);
+}
+
+/* ---- stores ---------------------------------------------------------------------------- */
+
+/* Two bf16 in a word; of a NaN, some NaN. */
+static inline uint32_t bf16_pair(float low, float high) {
+#if OCT_PTX
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+#else
+    return oct_halves(oct_bf16_encode(low), oct_bf16_encode(high));
+#endif
+}
+
+static inline oct_eight eight_of(const float *x, uint8_t dtype) {
+    if (dtype == OCTET_BF16) {
+        return {{bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]), bf16_pair(x[4], x[5]),
+                 bf16_pair(x[6], x[7])},
+                {0, 0, 0, 0}};
+    }
+    return oct_eight_of(x, dtype);
+}
+
+/* ---- codes that lie as the rows do ----------------------------------------------------- */
+
+/* 8 codes of a row: a byte each in x and y, or a nibble each in x. */
+static inline uint2 load_codes(const oct_decode_params &p, int64_t row, int64_t col,
+                               int count) {
+    bool nibbles = p.format == OCTET_E2M1;
+    const uint8_t *at = p.codes + row * p.line_bytes + (nibbles ? col / 2 : col);
+    int bytes = nibbles ? (count + 1) / 2 : count;
+    if (count == 8 && p.wide) {
+        return nibbles ? uint2{*(const uint32_t *)at, 0} : *(const uint2 *)at;
+    }
+    uint2 codes = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        if (i < bytes) {
+            *(i < 4 ? &codes.x : &codes.y) |= (uint32_t)at[i] << (i % 4 * 8);
+        }
+    }
+    return codes;
+}
+
+/* A factor for each of 8 columns. */
+static inline void row_factors(float *out, const oct_decode_params &p, int64_t row, int64_t col,
+                               int count) {
+    if (!p.by_column) {
+        float factor = factor_at(p, row, col >> p.block_shift);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            out[i] = factor;
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        out[i] = i < count ? factor_at(p, col + i, row >> p.block_shift) : 0.0f;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
+    decode_rows(const oct_decode_params p) {
+    oct_rows_at at = oct_rows_place(p.shape);
+    int count = oct_columns_left(p.shape.cols, at.col);
+    uint2 codes[OCT_ROWS_DEEP];
+    float factors[8], x[8];
+    if (count == 0) {
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < OCT_ROWS_DEEP; k++) {
+        int64_t row = at.row + k * at.step;
+        codes[k] = row < p.shape.rows ? load_codes(p, row, at.col, count) : uint2{0, 0};
+    }
+#pragma unroll
+    for (int k = 0; k < OCT_ROWS_DEEP; k++) {
+        int64_t row = at.row + k * at.step;
+        if (row < p.shape.rows) {
+            row_factors(factors, p, row, at.col, count);
+            if (p.format == OCTET_E2M1) {
+                decode_nibbles(x, codes[k].x);
+            } else {
+                decode_bytes(x, codes[k], p.format);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                x[i] *= factors[i];
+            }
+            oct_put(oct_plain_row_of(p.dst, row), at.col, eight_of(x, p.dst.dtype), count);
+        }
+    }
+}
+
+/* ---- codes that lie transposed --------------------------------------------------------- */
+
+#define SIDE OCT_DECODE_SIDE
+#define BLOCKS 8           /* of 16 rows, in a tile */
+#define FACTORS (SIDE + 4) /* floats from one block's factors to the next */
+
+/* 128 x 128 codes, a byte each, as the rows of dst lie; and the factor of each column. */
+struct decode_tile {
+    uint4 codes[SIDE * SIDE / 16];
+    float factors[BLOCKS][FACTORS];
+};
+
+/* Nibbles of a word to bytes: those of its low and of its high half. */
+static inline uint32_t spread(uint32_t x) {
+    x = (x & 0xffu) | (x & 0xff00u) << 8;
+    return (x & 0x000f000fu) | (x & 0x00f000f0u) << 4;
+}
+
+static inline uint4 spread8(uint32_t low, uint32_t high) {
+    return {spread(low & 0xffffu), spread(low >> 16), spread(high & 0xffffu),
+            spread(high >> 16)};
+}
+
+/* 16 codes of a line from `row` on, a byte each; those past its end are 0. */
+static inline uint4 load_line(const oct_decode_params &p, int64_t line, int64_t row) {
+    bool nibbles = p.format == OCTET_E2M1;
+    int64_t left = p.length - row;
+    const uint8_t *at = p.codes + line * p.line_bytes + (nibbles ? row / 2 : row);
+    if (left >= 16 && p.wide && !nibbles) {
+        return oct_load16(at);
+    }
+    uint32_t words[4] = {0, 0, 0, 0};
+    if (left >= 16 && p.wide) {
+        uint2 pairs = *(const uint2 *)at;
+        return spread8(pairs.x, pairs.y);
+    }
+    int64_t bytes = nibbles ? (left + 1) / 2 : left;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        if (i < bytes && (i < 8 || !nibbles)) {
+            words[i / 4] |= (uint32_t)at[i] << (i % 4 * 8);
+        }
+    }
+    return nibbles ? spread8(words[0], words[1])
+                   : uint4{words[0], words[1], words[2], words[3]};
+}
+
+/* Word (row, column / 4) lies at row * 32 + (column / 4 ^ 4 (row / 16)): without conflicts
+ * both for the words of 8 threads along and 4 across the lines, and for rows. */
+static inline void fill_codes(decode_tile &tile, const oct_decode_params &p, int64_t row,
+                              int64_t col) {
+    uint32_t *words = (uint32_t *)tile.codes;
+    int piece = (int)threadIdx.x % 8, four = (int)threadIdx.x / 8;
+    uint4 x[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int64_t line = col + 4 * four + i;
+        bool there = line < p.shape.cols && row + 16 * piece < p.length;
+        x[i] = there ? load_line(p, line, row + 16 * piece) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        uint32_t turned[4], lines[4] = {oct_word(x[0], w), oct_word(x[1], w), oct_word(x[2], w),
+                                        oct_word(x[3], w)};
+        oct_turn4(turned, lines);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            words[(16 * piece + 4 * w + i) * 32 + (four ^ 4 * piece)] = turned[i];
+        }
+    }
+}
+
+/* By 16 rows each, whatever the blocks are. */
+static inline void fill_factors(decode_tile &tile, const oct_decode_params &p, int64_t row,
+                                int64_t col) {
+    int each = p.block_shift == 4 ? BLOCKS : 1;
+    for (int i = (int)threadIdx.x; i < each * SIDE; i += OCT_DECODE_THREADS) {
+        int block = i % each, c = i / each;
+        bool there = col + c < p.shape.cols && row + 16 * block < p.length;
+        tile.factors[block][c] =
+            there ? factor_at(p, col + c, (row + 16 * block) >> p.block_shift) : 0.0f;
+    }
+}
+
+static inline void start_tile(decode_tile &tile, const oct_decode_params &p, int64_t at[2]) {
+    uint32_t across = (uint32_t)oct_size_ceil_div(p.shape.cols, SIDE);
+    uint32_t down = blockIdx.x / across, beside = blockIdx.x - down * across;
+    at[0] = (int64_t)down * SIDE;
+    at[1] = (int64_t)beside * SIDE;
+    fill_codes(tile, p, at[0], at[1]);
+    fill_factors(tile, p, at[0], at[1]);
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_DECODE_THREADS)
+    decode_turned(const oct_decode_params p) {
+    __shared__ decode_tile tile;
+    int64_t first[2];
+    start_tile(tile, p, first);
+    const uint2 *pairs = (const uint2 *)tile.codes;
+    int piece = (int)threadIdx.x % 16, down = (int)threadIdx.x / 16;
+    int64_t col = first[1] + 8 * piece;
+    int count = oct_columns_left(p.shape.cols, col);
+#pragma unroll 4
+    for (int i = 0; i < SIDE / 16; i++) {
+        int row = 16 * i + down;
+        if (count == 0 || first[0] + row >= p.shape.rows) {
+            break;
+        }
+        float x[8];
+        const float *factors = tile.factors[p.block_shift == 4 ? i : 0] + 8 * piece;
+        decode_bytes(x, pairs[row * 16 + (piece ^ 2 * i)], p.format);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            x[k] *= factors[k];
+        }
+        oct_put(oct_plain_row_of(p.dst, first[0] + row), col, eight_of(x, p.dst.dtype), count);
+    }
+}
+
+/* ---- the transform undone -------------------------------------------------------------- */
+
+/* A thread has 16 rows of one column. All 16 are decoded, those that exist are written. */
+extern "C" __global__ void __launch_bounds__(OCT_DECODE_THREADS)
+    decode_transformed(const oct_decode_params p) {
+    __shared__ decode_tile tile;
+    int64_t first[2];
+    start_tile(tile, p, first);
+    const uint8_t *bytes = (const uint8_t *)tile.codes;
+    int c = (int)threadIdx.x % SIDE;
+    for (int group = (int)threadIdx.x / SIDE; group < BLOCKS; group += 2) {
+        int64_t row = first[0] + 16 * group;
+        float x[OCT_HADAMARD_ROWS];
+        if (first[1] + c >= p.shape.cols || row >= p.shape.rows) {
+            break;
+        }
+#pragma unroll
+        for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
+            int word = c / 4 ^ 4 * group;
+            x[r] = decode_nibble(bytes[((16 * group + r) * 32 + word) * 4 + c % 4]) *
+                   tile.factors[group][c];
+        }
+        oct_hadamard_undo(x, p.signs);
+#pragma unroll
+        for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
+            float value[8] = {x[r]};
+            if (row + r < p.shape.rows) {
+                oct_store_some(oct_plain_row_of(p.dst, row + r), first[1] + c,
+                               oct_eight_of(value, p.dst.dtype), 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+/* dequantize.h - what the dequantize kernels are told. */
+#ifndef OCT_CUDA_KERNELS_DEQUANTIZE_H
+#define OCT_CUDA_KERNELS_DEQUANTIZE_H
+
+#include "cuda/kernels/rows.h"
+#include "format/scales.h"
+
+#define OCT_DECODE_SIDE 128 /* of a tile of transposed codes */
+#define OCT_DECODE_THREADS 256
+
+typedef struct oct_decode_params {
+    oct_rows shape; /* of dst */
+    oct_plain dst;
+    const uint8_t *codes;
+    int64_t line_bytes; /* from one line of codes to the next */
+    int64_t length;     /* transposed: elements of a line that are decoded */
+    const void *scale;  /* the tensor's, or the blocks' */
+    oct_scales scales;
+    const float *amax; /* NVFP4; NULL: this factor is left out */
+    float unit;        /* NVFP4: fl32(1 / (6 Emax)) */
+    uint32_t signs;    /* of the transform to undo */
+    uint8_t scheme, format;
+    uint8_t block_shift; /* log2 of the elements of a line that share a scale */
+    uint8_t row_scaled;  /* an amax for each line */
+    uint8_t by_column;   /* MXFP8: lines are columns, though the codes lie in rows */
+    uint8_t wide;        /* lines may be read 8 (codes of 4 bits: 4) or, transposed, 16 (8)
+                          * bytes at a time */
+} oct_decode_params;
+
+#endif

@@ -1,0 +1,86 @@
+/* launch.c - kernels, fills and copies put on a stream. */
+#include <stdio.h>
+
+#include "cuda/state.h"
+
+static octet_status launch_failed(const oct_cuda_launch *launch, int result, octet_error *err) {
+    char call[128];
+    (void)snprintf(call, sizeof call, "cuLaunchKernel of %s", launch->kernel);
+    return oct_cuda_failed(err, call, result);
+}
+
+static octet_status launch_current(const oct_cuda_on *on, const oct_cuda_launch *launch,
+                                   octet_error *err) {
+    const oct_kernel *kernel;
+    octet_status status = oct_cuda_kernel(&kernel, on->cuda, launch, err);
+    if (status) {
+        return status;
+    }
+    /* One buffer with its size, which the driver compares with the kernel's own. It only reads
+     * what is declared without const. */
+    size_t bytes = launch->params_bytes;
+    void *params = (void *)(uintptr_t)launch->params;
+    void *extra[] = {OCT_CU_PARAMS_AT, params, OCT_CU_PARAMS_BYTES, &bytes, NULL};
+    int result = on->cuda->driver->cuLaunchKernel(
+        kernel->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->threads, 1,
+        1, launch->shared_bytes, on->stream, NULL, extra);
+    return result ? launch_failed(launch, result, err) : OCTET_OK;
+}
+
+octet_status oct_cuda_launch_kernel(const oct_cuda_on *on, const oct_cuda_launch *launch,
+                                    octet_error *err) {
+    if (launch->grid[0] == 0 || launch->grid[1] == 0 || launch->grid[2] == 0) {
+        return OCTET_OK;
+    }
+    bool pushed;
+    octet_status status = oct_cuda_enter(on->cuda, &pushed, err);
+    if (!status) {
+        status = launch_current(on, launch, err);
+        oct_cuda_leave(on->cuda, pushed);
+    }
+    return status;
+}
+
+static uint64_t address(const void *pointer) {
+    return (uint64_t)(uintptr_t)pointer;
+}
+
+octet_status oct_cuda_fill(const oct_cuda_on *on, void *to, uint32_t value, int64_t count,
+                           octet_error *err) {
+    bool pushed;
+    octet_status status = count > 0 ? oct_cuda_enter(on->cuda, &pushed, err) : OCTET_OK;
+    if (status || count <= 0) {
+        return status;
+    }
+    int result =
+        on->cuda->driver->cuMemsetD32Async(address(to), value, (size_t)count, on->stream);
+    oct_cuda_leave(on->cuda, pushed);
+    return result ? oct_cuda_failed(err, "cuMemsetD32Async", result) : OCTET_OK;
+}
+
+octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet_error *err) {
+    if (bytes <= 0 || (address(to) | (uint64_t)bytes) % 4 == 0) {
+        return oct_cuda_fill(on, to, 0, bytes / 4, err);
+    }
+    bool pushed;
+    octet_status status = oct_cuda_enter(on->cuda, &pushed, err);
+    if (status) {
+        return status;
+    }
+    int result = on->cuda->driver->cuMemsetD8Async(address(to), 0, (size_t)bytes, on->stream);
+    oct_cuda_leave(on->cuda, pushed);
+    return result ? oct_cuda_failed(err, "cuMemsetD8Async", result) : OCTET_OK;
+}
+
+octet_status oct_cuda_copy(const oct_cuda_on *on, void *to, const void *from, int64_t bytes,
+                           octet_error *err) {
+    bool pushed;
+    octet_status status = bytes > 0 ? oct_cuda_enter(on->cuda, &pushed, err) : OCTET_OK;
+    if (status || bytes <= 0) {
+        return status;
+    }
+    int result = on->cuda->driver->cuMemcpyDtoDAsync_v2(address(to), address(from),
+                                                        (size_t)bytes, on->stream);
+    oct_cuda_leave(on->cuda, pushed);
+    return result ? oct_cuda_failed(err, "cuMemcpyDtoDAsync", result) : OCTET_OK;
+}

@@ -1,0 +1,168 @@
+/* module.c - a kernel by its name: its module compiled, or read from the cache, when first
+ * used.
+ *
+ * Kernels are found without a lock in a table that only grows; a miss takes the module's lock,
+ * so that a module is compiled once however many threads wait for it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "cuda/state.h"
+
+static const char *const names[OCT_MODULES] = {
+#define X(name) #name,
+    OCT_CUDA_MODULES(X)
+#undef X
+};
+
+/* FNV-1a. */
+static unsigned list_of(const char *name) {
+    uint32_t hash = 2166136261u;
+    for (; *name; name++) {
+        hash = (hash ^ (unsigned char)*name) * 16777619u;
+    }
+    return (hash ^ hash >> 16) % OCT_KERNEL_LISTS;
+}
+
+static oct_kernel *find(oct_module *module, unsigned list, const char *name) {
+    oct_kernel *kernel = atomic_load_explicit(&module->kernels[list], memory_order_acquire);
+    while (kernel && strcmp(kernel->name, name) != 0) {
+        kernel = kernel->next;
+    }
+    return kernel;
+}
+
+/* The module's code: from the cache, else compiled and put there. */
+static octet_status code_of(oct_cubin *out, octet_cuda *cuda, const char *name,
+                            octet_error *err) {
+    const oct_compiler *compiler;
+    char arch[OCT_ARCH_TEXT];
+    oct_compile what = {.source = oct_module_source(name), .arch = arch};
+    if (!what.source) {
+        return oct_fail(err, OCTET_UNSUPPORTED, "this build has no kernels '%s'", name);
+    }
+    octet_status status = oct_cuda_compiler(&compiler, cuda, err);
+    status = status ? status : oct_compiler_arch(arch, compiler, cuda->facts.arch, err);
+    if (status) {
+        return status;
+    }
+    oct_cache_key key = {.module = name};
+    oct_compiler_key(&key, compiler, &what, cuda->driver_version);
+    if (cuda->cache && oct_cache_read(out, cuda->cache, &key)) {
+        return OCTET_OK;
+    }
+    status = oct_compiler_run(out, compiler, &what, err);
+    if (!status && cuda->cache) {
+        oct_cache_write(cuda->cache, &key, out);
+    }
+    return status;
+}
+
+static octet_status load(oct_module *module, octet_cuda *cuda, const char *name,
+                         octet_error *err) {
+    oct_cubin cubin;
+    octet_status status = code_of(&cubin, cuda, name, err);
+    if (status) {
+        return status;
+    }
+    void *handle = NULL;
+    int result = cuda->driver->cuModuleLoadData(&handle, cubin.data);
+    oct_cubin_free(&cubin);
+    if (result) {
+        return oct_cuda_failed(err, "cuModuleLoadData", result);
+    }
+    module->handle = handle;
+    return OCTET_OK;
+}
+
+static octet_status add(oct_kernel **out, oct_module *module, octet_cuda *cuda,
+                        const char *name, octet_error *err) {
+    void *function = NULL;
+    int result = cuda->driver->cuModuleGetFunction(&function, module->handle, name);
+    if (result) {
+        return oct_cuda_failed(err, name, result);
+    }
+    size_t length = strlen(name) + 1;
+    oct_kernel *kernel = malloc(sizeof *kernel + length);
+    if (!kernel) {
+        return oct_fail(err, OCTET_NO_MEMORY, "no memory for the kernel %s", name);
+    }
+    _Atomic(oct_kernel *) *head = &module->kernels[list_of(name)];
+    kernel->next = atomic_load_explicit(head, memory_order_relaxed);
+    kernel->function = function;
+    atomic_init(&kernel->shared_bytes, 0);
+    memcpy(kernel->name, name, length);
+    atomic_store_explicit(head, kernel, memory_order_release);
+    *out = kernel;
+    return OCTET_OK;
+}
+
+/* 48 KB, static memory included, need no asking; beyond it the driver wants to be told. */
+static octet_status ask_shared(oct_kernel *kernel, octet_cuda *cuda,
+                               const oct_cuda_launch *launch, octet_error *err) {
+    if (launch->shared_bytes <=
+        atomic_load_explicit(&kernel->shared_bytes, memory_order_relaxed)) {
+        return OCTET_OK;
+    }
+    if (launch->shared_bytes > (unsigned)cuda->facts.shared_bytes) {
+        return oct_fail(err, OCTET_UNSUPPORTED,
+                        "%s needs %u bytes of shared memory; a block on %s has %d at most",
+                        launch->kernel, launch->shared_bytes, cuda->facts.name,
+                        cuda->facts.shared_bytes);
+    }
+    int result = cuda->driver->cuFuncSetAttribute(kernel->function, OCT_CU_FUNC_SHARED,
+                                                  (int)launch->shared_bytes);
+    if (result) {
+        return oct_cuda_failed(err, "cuFuncSetAttribute", result);
+    }
+    atomic_store_explicit(&kernel->shared_bytes, launch->shared_bytes, memory_order_release);
+    return OCTET_OK;
+}
+
+static octet_status make_ready(oct_kernel **out, octet_cuda *cuda,
+                               const oct_cuda_launch *launch, octet_error *err) {
+    oct_module *module = &cuda->modules[launch->module];
+    octet_status status =
+        module->handle ? OCTET_OK : load(module, cuda, names[launch->module], err);
+    if (status) {
+        return status;
+    }
+    *out = find(module, list_of(launch->kernel), launch->kernel);
+    status = *out ? OCTET_OK : add(out, module, cuda, launch->kernel, err);
+    return status ? status : ask_shared(*out, cuda, launch, err);
+}
+
+octet_status oct_cuda_kernel(const oct_kernel **out, octet_cuda *cuda,
+                             const oct_cuda_launch *launch, octet_error *err) {
+    oct_module *module = &cuda->modules[launch->module];
+    oct_kernel *kernel = find(module, list_of(launch->kernel), launch->kernel);
+    octet_status status = OCTET_OK;
+    if (!kernel || launch->shared_bytes >
+                       atomic_load_explicit(&kernel->shared_bytes, memory_order_acquire)) {
+        (void)pthread_mutex_lock(&module->lock);
+        int mode = oct_cuda_relax(cuda);
+        status = make_ready(&kernel, cuda, launch, err);
+        oct_cuda_unrelax(cuda, mode);
+        (void)pthread_mutex_unlock(&module->lock);
+    }
+    *out = kernel;
+    return status;
+}
+
+void oct_cuda_unload(octet_cuda *cuda) {
+    for (int i = 0; i < OCT_MODULES; i++) {
+        oct_module *module = &cuda->modules[i];
+        for (int list = 0; list < OCT_KERNEL_LISTS; list++) {
+            oct_kernel *kernel = atomic_load(&module->kernels[list]);
+            while (kernel) {
+                oct_kernel *next = kernel->next;
+                free(kernel);
+                kernel = next;
+            }
+        }
+        if (module->handle) {
+            (void)cuda->driver->cuModuleUnload(module->handle);
+        }
+        (void)pthread_mutex_destroy(&module->lock);
+    }
+}

@@ -1,0 +1,59 @@
+/* state.h - what an open GPU is made of. Only the runtime's own files look inside. */
+#ifndef OCT_CUDA_STATE_H
+#define OCT_CUDA_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+
+/* A kernel that has been used. Made under its module's lock, then found by anyone without it.
+ */
+typedef struct oct_kernel {
+    struct oct_kernel *next;
+    void *function;
+    atomic_uint shared_bytes; /* dynamic shared memory that has been asked for */
+    char name[];
+} oct_kernel;
+
+#define OCT_KERNEL_LISTS 32 /* a power of two; a module has some tens of kernels */
+
+typedef struct oct_module {
+    pthread_mutex_t lock;
+    void *handle; /* CUmodule; NULL until first used */
+    _Atomic(oct_kernel *) kernels[OCT_KERNEL_LISTS];
+} oct_module;
+
+struct octet_cuda {
+    const oct_driver *driver;
+    int driver_version;
+    int device;
+    void *context;
+    oct_cuda_facts facts;
+    char *libraries; /* NULL: none */
+    char *cache;     /* NULL: none */
+    oct_module modules[OCT_MODULES];
+    /* Each of the rest is made once, under a lock, and then read without it. */
+    pthread_mutex_t lock;
+    atomic_bool has_compiler, has_cublaslt;
+    oct_compiler compiler;
+    oct_cublaslt cublaslt;
+    pthread_mutex_t keep_lock; /* of what is kept, whose making loads libraries */
+    _Atomic(void *) kept;
+    const oct_cuda_keeper *keeper;
+};
+
+/* NVRTC, loaded on first use. */
+octet_status oct_cuda_compiler(const oct_compiler **out, octet_cuda *cuda, octet_error *err);
+
+/* The kernel of a launch with the shared memory it asks for, its module compiled and loaded
+ * where it is not. The context is current. */
+octet_status oct_cuda_kernel(const oct_kernel **out, octet_cuda *cuda,
+                             const oct_cuda_launch *launch, octet_error *err);
+
+/* Unloads every module; the context is current. */
+void oct_cuda_unload(octet_cuda *cuda);
+
+#endif

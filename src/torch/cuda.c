@@ -1,0 +1,68 @@
+/* cuda.c - torch's GPUs: Octet's handle on each, and torch's current stream there. */
+#include "torch/cuda.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define GPUS 64
+#define FOLDERS 4096
+
+/* Set once, before the first op: torch's function for its streams (since 2.6, in the half of
+ * torch that knows CUDA), and where its libraries lie. */
+static int32_t (*current_stream)(int32_t index, void **stream);
+static char folders[FOLDERS];
+
+/* Octet's handle on each GPU, made at its first use and kept: ops may run until the process
+ * ends. */
+static _Atomic(octet_cuda *) opened[GPUS];
+
+octet_status oct_torch_cuda_load(const char *path, const char *libraries, octet_error *err) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    void *found = library ? dlsym(library, "aoti_torch_get_current_cuda_stream") : NULL;
+    if (!found) {
+        return oct_torch_fail(err, OCTET_UNSUPPORTED,
+                              "%s has no aoti_torch_get_current_cuda_stream: Octet needs torch "
+                              "2.10 or newer",
+                              path);
+    }
+    if (strlen(libraries) >= sizeof folders) {
+        return oct_torch_fail(err, OCTET_INVALID, "more than %d characters of library folders",
+                              FOLDERS - 1);
+    }
+    memcpy(&current_stream, &found, sizeof found);
+    memcpy(folders, libraries, strlen(libraries) + 1);
+    return OCTET_OK;
+}
+
+/* Two threads may both open it; the first to say so wins. */
+static octet_status open_gpu(octet_cuda **out, int index, octet_error *err) {
+    octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
+    octet_cuda *made = NULL, *other = NULL;
+    options.index = (uint32_t)index;
+    options.libraries = folders;
+    octet_status status = octet_cuda_open(&made, &options, err);
+    if (!status && !atomic_compare_exchange_strong(&opened[index], &other, made)) {
+        octet_cuda_close(made);
+        made = other;
+    }
+    *out = made;
+    return status;
+}
+
+octet_status oct_torch_cuda_exec(octet_exec *exec, int index, octet_error *err) {
+    octet_status status = OCTET_OK;
+    if (!current_stream || index < 0 || index >= GPUS) {
+        return oct_torch_fail(err, OCTET_UNSUPPORTED,
+                              "a tensor is on cuda:%d, but this torch has no CUDA", index);
+    }
+    exec->cuda = atomic_load_explicit(&opened[index], memory_order_acquire);
+    if (!exec->cuda) {
+        status = open_gpu(&exec->cuda, index, err);
+    }
+    if (!status && current_stream(index, &exec->stream)) {
+        status =
+            oct_torch_fail(err, OCTET_DEVICE, "torch has no current stream on cuda:%d", index);
+    }
+    return status;
+}

@@ -1,0 +1,245 @@
+/* emulate_driver.cpp - the driver and NVRTC, as far as the library uses them, over the
+ * emulation.
+ *
+ * Device memory is the process's. Compiling gives a module's name as its code, loading it opens
+ * the library that was made of it. A stream does everything at once; any handle is one. */
+#include "cuda/api.h"
+#include "emulate_launch.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The lists are the library's own: a function whose parameters changed does not compile. */
+#define X(name, parameters) extern "C" int name parameters;
+OCT_DRIVER_CALLS(X)
+#undef X
+#define X(result, name, parameters) extern "C" result name parameters;
+OCT_NVRTC_CALLS(X)
+#undef X
+
+namespace {
+
+constexpr int ARCH = 90; /* of a GPU with 8 multiprocessors */
+constexpr int INVALID = 1, NOT_FOUND = 500;
+
+const char context_object = 0;
+void *const the_context = const_cast<char *>(&context_object);
+thread_local int depth; /* of the thread's contexts, all of them this one */
+
+struct module {
+    char name[64];
+};
+
+void *address(uint64_t at) {
+    return reinterpret_cast<void *>(static_cast<uintptr_t>(at));
+}
+
+} // namespace
+
+int cuInit(unsigned) {
+    return 0;
+}
+
+int cuDriverGetVersion(int *version) {
+    *version = 13000;
+    return 0;
+}
+
+int cuGetErrorName(int result, const char **name) {
+    *name = result == NOT_FOUND ? "CUDA_ERROR_NOT_FOUND" : "CUDA_ERROR_INVALID_VALUE";
+    return 0;
+}
+
+int cuGetErrorString(int, const char **text) {
+    *text = "emulated";
+    return 0;
+}
+
+int cuDeviceGetCount(int *count) {
+    *count = 1;
+    return 0;
+}
+
+int cuDeviceGet(int *device, int index) {
+    *device = index;
+    return index ? INVALID : 0;
+}
+
+int cuDeviceGetName(char *name, int size, int) {
+    snprintf(name, static_cast<size_t>(size), "emulation");
+    return 0;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int) {
+    switch (attribute) {
+    case OCT_CU_PROCESSORS:
+        *value = 8;
+        return 0;
+    case OCT_CU_L2_BYTES:
+        *value = 1 << 20;
+        return 0;
+    case OCT_CU_MAJOR:
+        *value = ARCH / 10;
+        return 0;
+    case OCT_CU_MINOR:
+        *value = ARCH % 10;
+        return 0;
+    case OCT_CU_SHARED_OPTIN:
+        *value = 227 << 10;
+        return 0;
+    default:
+        return INVALID;
+    }
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int) {
+    *context = the_context;
+    return 0;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int) {
+    return 0;
+}
+
+int cuCtxGetCurrent(void **context) {
+    *context = depth ? the_context : nullptr;
+    return 0;
+}
+
+int cuCtxPushCurrent_v2(void *context) {
+    depth++;
+    return context == the_context ? 0 : INVALID;
+}
+
+int cuCtxPopCurrent_v2(void **context) {
+    *context = the_context;
+    return depth-- ? 0 : INVALID;
+}
+
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    *mode = 0;
+    return 0;
+}
+
+/* ---- modules, launches, memory --------------------------------------------------------- */
+
+int cuModuleLoadData(void **out, const void *image) {
+    module *m = new module;
+    snprintf(m->name, sizeof m->name, "%s", static_cast<const char *>(image));
+    *out = m;
+    return 0;
+}
+
+int cuModuleUnload(void *handle) {
+    delete static_cast<module *>(handle);
+    return 0;
+}
+
+int cuModuleGetFunction(void **function, void *handle, const char *name) {
+    *function = emulated_kernel(static_cast<module *>(handle)->name, name);
+    return *function ? 0 : NOT_FOUND;
+}
+
+int cuFuncSetAttribute(void *, int, int) {
+    return 0;
+}
+
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                   void *, void **params, void **extra) {
+    if (params || block_y != 1 || block_z != 1 || !depth || !grid_x || !grid_y || !grid_z ||
+        grid_y > 65535 || grid_z > 65535 || extra[0] != OCT_CU_PARAMS_AT ||
+        extra[2] != OCT_CU_PARAMS_BYTES || extra[4]) {
+        return INVALID;
+    }
+    emulated_launch launch = {function, {grid_x, grid_y, grid_z},
+                              block_x,  shared_bytes,
+                              extra[1], *static_cast<const size_t *>(extra[3])};
+    emulated_run(&launch);
+    return 0;
+}
+
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *) {
+    memset(address(to), value, count);
+    return 0;
+}
+
+int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *) {
+    if (to % 4) {
+        return INVALID;
+    }
+    for (size_t i = 0; i < count; i++) {
+        static_cast<unsigned *>(address(to))[i] = value;
+    }
+    return 0;
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *) {
+    memmove(address(to), address(from), bytes);
+    return 0;
+}
+
+/* ---- NVRTC ----------------------------------------------------------------------------- */
+
+const char *nvrtcGetErrorString(int) {
+    return "emulated";
+}
+
+int nvrtcVersion(int *major, int *minor) {
+    *major = 13;
+    *minor = 0;
+    return 0;
+}
+
+int nvrtcGetNumSupportedArchs(int *count) {
+    *count = 1;
+    return 0;
+}
+
+int nvrtcGetSupportedArchs(int *archs) {
+    *archs = ARCH;
+    return 0;
+}
+
+/* "cuda/kernels/moves.cu" is the module moves. */
+int nvrtcCreateProgram(void **program, const char *, const char *name, int, const char *const *,
+                       const char *const *) {
+    const char *slash = strrchr(name, '/');
+    module *m = new module;
+    snprintf(m->name, sizeof m->name, "%s", slash ? slash + 1 : name);
+    m->name[strcspn(m->name, ".")] = '\0';
+    *program = m;
+    return 0;
+}
+
+int nvrtcDestroyProgram(void **program) {
+    delete static_cast<module *>(*program);
+    *program = nullptr;
+    return 0;
+}
+
+int nvrtcCompileProgram(void *, int, const char *const *) {
+    return 0;
+}
+
+int nvrtcGetProgramLogSize(void *, size_t *bytes) {
+    *bytes = 1;
+    return 0;
+}
+
+int nvrtcGetProgramLog(void *, char *log) {
+    *log = '\0';
+    return 0;
+}
+
+int nvrtcGetCUBINSize(void *program, size_t *bytes) {
+    *bytes = strlen(static_cast<module *>(program)->name) + 1;
+    return 0;
+}
+
+int nvrtcGetCUBIN(void *program, char *cubin) {
+    strcpy(cubin, static_cast<module *>(program)->name);
+    return 0;
+}

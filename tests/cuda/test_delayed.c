@@ -1,0 +1,84 @@
+/* test_delayed.c - delayed scaling's state on the GPU moves as on the CPU. */
+#include "../cpu/inputs.h"
+#include "device.h"
+#include "test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define MOST 8000
+
+typedef struct state {
+    float scale[MOST], history[MOST];
+} state;
+
+static float an_amax(uint64_t *random) {
+    static const float values[] = {0.0f, NAN, INFINITY, 0x1p-149f, 3.4028235e38f, 0.0f, 1e-42f};
+    uint64_t at = cpu_random(random);
+    return at % 16 < 7 ? values[at % 16] : ldexpf((float)(at >> 40), (int)(at >> 8 & 31) - 40);
+}
+
+static bool same(const float *a, const float *b, int64_t count) {
+    return memcmp(a, b, (size_t)count * sizeof *a) == 0;
+}
+
+static octet_delayed over(state *s, uint32_t length, int64_t slots) {
+    octet_delayed d = OCTET_DELAYED_INIT;
+    d.format = length % 2 ? OCTET_E4M3 : OCTET_E5M2;
+    d.length = length;
+    d.slots = slots;
+    d.scale = s->scale;
+    d.history = s->history;
+    return d;
+}
+
+/* Some steps of both, compared after each. */
+static void check_steps(uint32_t length, int64_t slots, octet_amax_algo algo, int32_t margin) {
+    static state cpu, cuda;
+    uint64_t random = length * 1000u + (uint64_t)slots;
+    for (int64_t i = 0; i < MOST; i++) {
+        cpu.scale[i] = an_amax(&random);
+        cpu.history[i] = an_amax(&random);
+    }
+    cuda = cpu;
+    octet_delayed a = over(&cpu, length, slots), b = over(&cuda, length, slots);
+    a.algo = b.algo = (uint8_t)algo;
+    a.margin = b.margin = margin;
+    for (int step = 0; step < 5; step++) {
+        static float amax[MOST], reduced[MOST];
+        for (int64_t i = 0; i < slots; i++) {
+            amax[i] = an_amax(&random);
+            reduced[i] = an_amax(&random);
+        }
+        oct_cpu_delayed_record(&a, amax);
+        CHECK_EQ_INT(oct_cuda_delayed_record(cuda_on(), &b, amax, NULL), OCTET_OK);
+        CHECK(same(cpu.history, cuda.history, MOST));
+        oct_cpu_delayed_update(&a, step % 2 ? reduced : NULL);
+        CHECK_EQ_INT(oct_cuda_delayed_update(cuda_on(), &b, step % 2 ? reduced : NULL, NULL),
+                     OCTET_OK);
+        CHECK(same(cpu.history, cuda.history, MOST));
+        CHECK(same(cpu.scale, cuda.scale, MOST));
+    }
+}
+
+TEST(delayed__equals_the_cpu) {
+    static const uint32_t lengths[] = {1, 2, 3, 16, 31, 128, 129, 130, 1024};
+    static const int64_t slots[] = {0, 1, 3, 31, 32, 33, 300};
+    for (int i = 0; i < 9 * 7 * 2; i++) {
+        uint32_t length = lengths[i % 9];
+        int64_t count = slots[i / 9 % 7];
+        if (count * length <= MOST) {
+            check_steps(length, count, i < 63 ? OCTET_AMAX_MAX : OCTET_AMAX_MOST_RECENT,
+                        i % 5 - 2);
+        }
+    }
+}
+
+TEST(advance__adds_one) {
+    int64_t random[2] = {7, INT64_MAX};
+    CHECK_EQ_INT(oct_cuda_advance(cuda_on(), random, NULL), OCTET_OK);
+    CHECK_EQ_INT(random[0], 7);
+    CHECK_EQ_INT(random[1], INT64_MIN);
+}
+
+TEST_MAIN(delayed__equals_the_cpu, advance__adds_one)

@@ -1,0 +1,160 @@
+/* test_moves.c - bytes that only change place: transpose, swizzle, assemble; the CPU's bytes.
+ */
+#include "compare.h"
+
+static cpu_tensor filled(int shape, uint64_t seed) {
+    int64_t rows = cpu_shapes[shape][0], cols = cpu_shapes[shape][1];
+    cpu_tensor x = cpu_tensor_plain(OCTET_BF16, rows, cols, cols);
+    cpu_fill(&x, CPU_INPUT_BLOCKS, seed);
+    return x;
+}
+
+static cpu_tensor empty_like(const octet_quantizer *q, const cpu_tensor *x) {
+    return cpu_tensor_quantized(q, (octet_dtype)x->m.dtype, x->m.rows, x->m.cols, 1);
+}
+
+/* ---- transpose ------------------------------------------------------------------------- */
+
+static void check_turn(octet_quantizer q, const cpu_tensor *x, bool have_row) {
+    octet_use have = have_row ? OCTET_USE_ROW : OCTET_USE_COL;
+    q.rowwise = have_row;
+    q.columnwise = !have_row;
+    cpu_tensor source = cuda_quantized(&q, x, 9);
+    cpu_tensor from = cuda_exact(&source, 0);
+    q.rowwise = !have_row;
+    q.columnwise = have_row;
+    cpu_tensor want = empty_like(&q, x), got = empty_like(&q, x);
+    oct_cpu_transpose(&want.m, &source.m, have, NULL);
+    CHECK_EQ_INT(oct_cuda_transpose(cuda_on(), &got.m, &from.m, have, NULL), OCTET_OK);
+    cuda_check_parts(&got, &want);
+    cuda_exact_free(&from, 0);
+    cpu_tensor_free(&source);
+    cpu_tensor_free(&want);
+    cpu_tensor_free(&got);
+}
+
+TEST(transpose__equals_the_cpu) {
+    for (int i = 0; i < CUDA_QUANTIZERS; i++) {
+        octet_quantizer q;
+        if (!cuda_quantizer(&q, i) || !octet_quantizer_transposable(&q) || !q.rowwise ||
+            q.columnwise) {
+            continue;
+        }
+        for (int s = i % 2; s < CPU_SHAPES; s += 2) {
+            cpu_tensor x = filled(s, (uint64_t)(i + s));
+            check_turn(q, &x, true);
+            check_turn(q, &x, false);
+            cpu_tensor_free(&x);
+        }
+    }
+}
+
+/* Aligned and wide enough that whole tiles are turned. */
+TEST(transpose__of_whole_tiles) {
+    static const char *const texts[] = {"fp8-tensor:e4m3", "nvfp4:e2m1/16x16"};
+    for (int i = 0; i < 6; i++) {
+        octet_quantizer q;
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i % 2], NULL), OCTET_OK);
+        int64_t rows = i < 2 ? 256 : i < 4 ? 144 : 400, cols = i < 2 ? 384 : i < 4 ? 272 : 128;
+        cpu_tensor x = cpu_tensor_plain(OCTET_BF16, rows, cols, cols);
+        cpu_fill(&x, CPU_INPUT_CODES, (uint64_t)i);
+        check_turn(q, &x, true);
+        check_turn(q, &x, false);
+        cpu_tensor_free(&x);
+    }
+}
+
+/* ---- swizzle --------------------------------------------------------------------------- */
+
+static void check_swizzle(octet_quantizer q, const cpu_tensor *x) {
+    q.swizzled = 0;
+    cpu_tensor source = cuda_quantized(&q, x, 9), from = cuda_exact(&source, 0);
+    q.swizzled = 1;
+    cpu_tensor want = cuda_quantized(&q, x, 9), got = cuda_quantized(&q, x, 9);
+    for (int use = OCTET_USE_ROW; use <= OCTET_USE_COL; use++) {
+        int part = use == OCTET_USE_ROW ? OCTET_PART_ROW_SCALE : OCTET_PART_COL_SCALE;
+        if (got.m.parts[part]) {
+            memset(got.m.parts[part], 0x5a, got.bytes[part]);
+            CHECK_EQ_INT(oct_cuda_swizzle(cuda_on(), &got.m, &from.m, (octet_use)use, NULL),
+                         OCTET_OK);
+        }
+    }
+    cuda_check_parts(&got, &want);
+    cuda_exact_free(&from, 0);
+    cpu_tensor_free(&source);
+    cpu_tensor_free(&want);
+    cpu_tensor_free(&got);
+}
+
+TEST(swizzle__equals_quantizing_swizzled) {
+    for (int i = 0; i < CUDA_QUANTIZERS; i++) {
+        octet_quantizer q;
+        if (!cuda_quantizer(&q, i) || !q.swizzled || q.stochastic || q.row_scaled ||
+            q.four_over_six) {
+            continue;
+        }
+        for (int s = i % 2; s < CPU_SHAPES; s += 2) {
+            cpu_tensor x = filled(s, (uint64_t)(i + s));
+            check_swizzle(q, &x);
+            cpu_tensor_free(&x);
+        }
+    }
+}
+
+/* ---- assemble -------------------------------------------------------------------------- */
+
+/* Any bytes will do: only their places matter. */
+static void fill_parts(cpu_tensor *t, uint64_t seed) {
+    for (int part = 0; part < OCTET_PARTS; part++) {
+        for (size_t i = 0; t->m.parts[part] && i < t->bytes[part]; i++) {
+            ((uint8_t *)t->m.parts[part])[i] = (uint8_t)cpu_random(&seed);
+        }
+    }
+}
+
+static void check_assemble(const octet_quantizer *q, int64_t rows, int64_t cols,
+                           int64_t ranks) {
+    cpu_tensor want = cpu_tensor_quantized(q, OCTET_BF16, rows * ranks, cols, 1);
+    cpu_tensor got = cpu_tensor_quantized(q, OCTET_BF16, rows * ranks, cols, 1);
+    cpu_tensor shards = cpu_tensor_quantized(q, OCTET_BF16, rows, cols, ranks);
+    fill_parts(&shards, (uint64_t)(rows + cols));
+    cpu_tensor from = cuda_exact(&shards, 0);
+    oct_cpu_assemble(&want.m, &shards.m, ranks);
+    CHECK_EQ_INT(oct_cuda_assemble(cuda_on(), &got.m, &from.m, ranks, NULL), OCTET_OK);
+    cuda_check_parts(&got, &want);
+    cuda_exact_free(&from, 0);
+    cpu_tensor_free(&want);
+    cpu_tensor_free(&got);
+    cpu_tensor_free(&shards);
+}
+
+TEST(assemble__equals_the_cpu) {
+    static const int64_t cols[] = {1, 33, 130, 256};
+    for (int i = 0; i < CUDA_QUANTIZERS; i++) {
+        octet_quantizer q;
+        if (!cuda_quantizer(&q, i)) {
+            continue;
+        }
+        int64_t rows = q.scheme == OCTET_FP8_BLOCK ? 128 : 96;
+        check_assemble(&q, rows, cols[i % 4], 3);
+        check_assemble(&q, i % 2 ? rows : 131, cols[i % 4], 1);
+        check_assemble(&q, 0, cols[i % 4], 2);
+    }
+}
+
+/* Rowwise bytes of lines that are not whole blocks may be joined, too. */
+TEST(assemble__joins_rows_of_any_number) {
+    static const char *const texts[] = {"fp8-tensor:e4m3", "fp8-block:e4m3+row",
+                                        "mxfp8:e4m3+row",  "mxfp8:e4m3+row+swizzled",
+                                        "nvfp4:e2m1+row",  "nvfp4:e2m1+rowscaled+row"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        octet_quantizer q;
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i], NULL), OCTET_OK);
+        check_assemble(&q, 37, 70, 4);
+        check_assemble(&q, 1, 70, 5);
+    }
+}
+
+TEST_MAIN(transpose__equals_the_cpu, transpose__of_whole_tiles,
+          swizzle__equals_quantizing_swizzled, assemble__equals_the_cpu,
+          assemble__joins_rows_of_any_number)
