@@ -149,7 +149,8 @@ static const char *name_of(char text[NAME_TEXT], const region *r, int index) {
 }
 
 /* Rows of a plain matrix may lie apart; then the region is as long as they reach. */
-static octet_status check_stride(region *r, const char *name, octet_error *err) {
+static octet_status check_stride(region *r, int index, octet_error *err) {
+    char name[NAME_TEXT];
     if (!r->stride) {
         return OCTET_OK;
     }
@@ -160,39 +161,38 @@ static octet_status check_stride(region *r, const char *name, octet_error *err) 
         return oct_fail(err, OCTET_INVALID,
                         "%s has a stride of %lld elements; only a matrix that is not quantized "
                         "may have one",
-                        name, (long long)r->stride);
+                        name_of(name, r, index), (long long)r->stride);
     }
     if (r->stride < cols) {
         return oct_fail(err, OCTET_INVALID,
-                        "%s has a stride of %lld elements, less than its row of %lld", name,
-                        (long long)r->stride, (long long)cols);
+                        "%s has a stride of %lld elements, less than its row of %lld",
+                        name_of(name, r, index), (long long)r->stride, (long long)cols);
     }
     int64_t apart;
     if (is_matrix &&
         (!oct_size_mul(&apart, port->shape[0] - 1, r->stride) ||
          !oct_size_add(&apart, apart, cols) || !oct_size_mul(&r->need, apart, r->align))) {
         return oct_fail(err, OCTET_INVALID, "%s with a stride of %lld exceeds 64-bit sizes",
-                        name, (long long)r->stride);
+                        name_of(name, r, index), (long long)r->stride);
     }
     return OCTET_OK;
 }
 
 static octet_status check_region(region *r, int index, octet_error *err) {
-    char text[NAME_TEXT];
-    const char *name = name_of(text, r, index);
+    char name[NAME_TEXT];
     if (!r->at) {
         return oct_fail(err, OCTET_INVALID, "%s is NULL; this phase uses %lld bytes of it",
-                        name, (long long)r->need);
+                        name_of(name, r, index), (long long)r->need);
     }
     if (!r->port && r->given < r->need) {
-        return oct_fail(err, OCTET_INVALID, "%s has %lld bytes; the plan needs %lld", name,
-                        (long long)r->given, (long long)r->need);
+        return oct_fail(err, OCTET_INVALID, "%s has %lld bytes; the plan needs %lld",
+                        name_of(name, r, index), (long long)r->given, (long long)r->need);
     }
     if ((uintptr_t)r->at % (uintptr_t)r->align) {
-        return oct_fail(err, OCTET_INVALID, "%s is at %p; it must be aligned to %d bytes", name,
-                        (void *)r->at, r->align);
+        return oct_fail(err, OCTET_INVALID, "%s is at %p; it must be aligned to %d bytes",
+                        name_of(name, r, index), (void *)r->at, r->align);
     }
-    return check_stride(r, name, err);
+    return check_stride(r, index, err);
 }
 
 static bool overlap(const region *a, const region *b) {
