@@ -92,8 +92,11 @@ static void add_dots(const oct_gemm_job *job, thin_room *room, const oct_span *a
             .rows = rows,
         };
         (bf16 ? k->dot_bf16 : k->dot_f32)(&call);
-        for (int n = 0; n < OCT_GEMM_ROWS * rows; n++) {
-            room->sums[row + n % rows][at->row + n / rows] += dots[n];
+        for (int r = 0; r < rows; r++) {
+            float *sums = room->sums[row + r] + at->row;
+            for (int col = 0; col < OCT_GEMM_ROWS; col++) {
+                sums[col] += dots[col * rows + r];
+            }
         }
     }
 }

@@ -200,12 +200,22 @@ static bool overlap(const region *a, const region *b) {
     return x < y + (uint64_t)b->need && y < x + (uint64_t)a->need;
 }
 
+/* The regions that the phase uses, by their index. */
+typedef struct used_regions {
+    uint8_t at[REGIONS];
+    int count;
+} used_regions;
+
+_Static_assert(REGIONS <= UINT8_MAX, "an index fits its byte");
+
 /* What one step writes no other may see change, so written memory is nothing else besides. */
-static octet_status check_overlap(const region regions[REGIONS], int index, octet_error *err) {
+static octet_status check_overlap(const region regions[REGIONS], const used_regions *used,
+                                  int index, octet_error *err) {
     const region *written = &regions[index];
-    for (int i = 0; i < REGIONS; i++) {
+    for (int n = 0; n < used->count; n++) {
+        int i = used->at[n];
         const region *other = &regions[i];
-        if (i != index && other->is_used && overlap(written, other)) {
+        if (i != index && overlap(written, other)) {
             char here[NAME_TEXT], there[NAME_TEXT];
             return oct_fail(err, OCTET_INVALID,
                             "%s is written but overlaps %s: %lld bytes at %p and %lld at %p",
@@ -220,15 +230,20 @@ static octet_status check_overlap(const region regions[REGIONS], int index, octe
 octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
                               octet_error *err) {
     region regions[REGIONS] = {{0}};
+    used_regions used = {.count = 0};
     octet_status status = OCTET_OK;
     lay_out(regions, plan, memory);
     mark_used(regions, plan, phase);
     for (int i = 0; i < REGIONS && !status; i++) {
-        status = regions[i].is_used ? check_region(&regions[i], i, err) : OCTET_OK;
+        if (regions[i].is_used) {
+            used.at[used.count++] = (uint8_t)i;
+            status = check_region(&regions[i], i, err);
+        }
     }
-    for (int i = 0; i < REGIONS && !status; i++) {
-        bool written = regions[i].is_used && regions[i].is_written;
-        status = written ? check_overlap(regions, i, err) : OCTET_OK;
+    for (int n = 0; n < used.count && !status; n++) {
+        if (regions[used.at[n]].is_written) {
+            status = check_overlap(regions, &used, used.at[n], err);
+        }
     }
     return status;
 }
