@@ -30,7 +30,7 @@ static octet_status take_quantize(oct_call *call, const oct_torch_value *stack,
     octet_status status = oct_take_tensor(&call->in, stack[0], err);
     status = first(status, read_sizes(&call->problem, call->in.at[0], err));
     octet_status live = oct_take_tensors(&call->in, stack[1], err);
-    octet_status text = oct_take_text(call->text, sizeof call->text, stack[2], err);
+    octet_status text = oct_take_text(&call->text, stack[2], err);
     return first(status, first(live, text));
 }
 
@@ -58,7 +58,7 @@ static octet_status take_planned(oct_call *call, octet_plan_kind kind,
     call->problem.kind = kind;
     octet_status tensors = oct_take_tensors(&call->in, stack[0], err);
     octet_status sizes = oct_take_sizes(&call->problem, stack[1], err);
-    octet_status text = oct_take_text(call->text, sizeof call->text, stack[2], err);
+    octet_status text = oct_take_text(&call->text, stack[2], err);
     return first(tensors, first(sizes, text));
 }
 

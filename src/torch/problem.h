@@ -17,7 +17,8 @@ typedef struct oct_problem {
 
 /* The texts:
  *   LINEAR...              the words of a problem but for m, k and n: "in=bf16 recipe=mxfp8"
- *   QUANTIZE, DEQUANTIZE   dtype and quantizer: "bf16 mxfp8:e4m3"
+ *   QUANTIZE, DEQUANTIZE   dtype, quantizer and, but for the CPU, where the tensor is:
+ *                          "bf16 mxfp8:e4m3", "bf16 mxfp8:e4m3 device=cuda:0/90"
  * *plan needs no initializer. */
 octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err);
 

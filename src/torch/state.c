@@ -89,15 +89,15 @@ static octet_status read_recipe(octet_delayed *state, const char *text, const ch
 octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
     oct_tensors tensors = {.count = 0};
     octet_delayed state = OCTET_DELAYED_INIT;
-    char text[OCTET_RECIPE_TEXT], role[32];
+    oct_text text = {NULL, NULL}, role = {NULL, NULL};
     int64_t one = 0, slots = 0, length = 0;
     (void)oct_take_tensor(&tensors, stack[0], err);
     (void)oct_take_tensor(&tensors, stack[1], err);
     octet_status amaxes = oct_take_tensors(&tensors, stack[2], err);
-    octet_status recipe = oct_take_text(text, sizeof text, stack[3], err);
-    octet_status name = oct_take_text(role, sizeof role, stack[4], err);
+    octet_status recipe = oct_take_text(&text, stack[3], err);
+    octet_status name = oct_take_text(&role, stack[4], err);
     octet_status status = amaxes ? amaxes : recipe ? recipe : name;
-    status = status ? status : read_recipe(&state, text, role, err);
+    status = status ? status : read_recipe(&state, text.at, role.at, err);
     status = status ? status : floats(&state.scale, &one, &slots, tensors.at[0], err);
     status =
         status ? status : floats(&state.history, &length, &state.slots, tensors.at[1], err);
@@ -114,6 +114,8 @@ octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
         status = record(&state, tensors.at[i], err);
     }
     status = status ? status : octet_delayed_update(&state, NULL, NULL, err);
+    oct_free_text(&text);
+    oct_free_text(&role);
     oct_free_tensors(&tensors);
     return status;
 }

@@ -62,24 +62,26 @@ octet_status oct_take_sizes(oct_problem *out, oct_torch_value value, octet_error
     return status;
 }
 
-octet_status oct_take_text(char *text, size_t size, oct_torch_value value, octet_error *err) {
-    oct_torch_string *string = (oct_torch_string *)(uintptr_t)value;
-    const char *data = "";
+octet_status oct_take_text(oct_text *out, oct_torch_value value, octet_error *err) {
     size_t length = 0;
-    octet_status status = OCTET_OK;
-    if (oct_torch.torch_string_length(string, &length) ||
-        oct_torch.torch_string_c_str(string, &data)) {
-        status = failed(err, "torch_string_c_str");
-    } else if (length >= size || memchr(data, 0, length)) {
-        status = oct_torch_fail(err, OCTET_INVALID,
-                                "a text of %zu characters; at most %zu, none of them 0", length,
-                                size - 1);
-    } else {
-        memcpy(text, data, length);
-        text[length] = 0;
+    out->owner = (oct_torch_string *)(uintptr_t)value;
+    if (oct_torch.torch_string_length(out->owner, &length) ||
+        oct_torch.torch_string_c_str(out->owner, &out->at)) {
+        return failed(err, "torch_string_c_str");
     }
-    (void)oct_torch.torch_delete_string(string);
-    return status;
+    if (length >= OCTET_LINEAR_TEXT || strlen(out->at) != length) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "a text of %zu characters; at most %d, none of them 0", length,
+                              OCTET_LINEAR_TEXT - 1);
+    }
+    return OCTET_OK;
+}
+
+void oct_free_text(oct_text *text) {
+    if (text->owner) {
+        (void)oct_torch.torch_delete_string(text->owner);
+    }
+    text->owner = NULL;
 }
 
 void oct_free_tensors(oct_tensors *tensors) {
