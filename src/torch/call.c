@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "torch/cuda.h"
 #include "torch/plan_cache.h"
 #include "torch/threads.h"
 
@@ -138,22 +139,16 @@ static octet_status new_block(void **data, oct_tensors *owner, int64_t bytes,
     return status;
 }
 
-/* What lies between the buffers of a block is zero, so that equal calls save equal bytes. */
-static octet_status zero_gaps(const oct_call *call, void *saved, const octet_plan *plan,
-                              octet_error *err) {
-    if (plan->device.kind != OCTET_CPU) {
-        return oct_torch.aoti_torch_zero_(call->out.at[call->out.count - 1])
-                   ? oct_torch_fail(err, OCTET_DEVICE, "aoti_torch_zero_ failed")
-                   : OCTET_OK;
-    }
-    for (int i = 0; i < plan->buffer_count; i++) {
+/* What lies between the buffers of a block is zero, so that equal calls save equal bytes. On a
+ * GPU, where each gap would be a launch, it is what it was. */
+static void zero_gaps(void *saved, const octet_plan *plan) {
+    for (int i = 0; i < plan->buffer_count && plan->device.kind == OCTET_CPU; i++) {
         const octet_plan_buffer *b = &plan->buffers[i];
         int64_t gap = (OCTET_ALIGN - b->bytes % OCTET_ALIGN) % OCTET_ALIGN;
         if (b->place == OCTET_PLACE_SAVED && gap) {
             memset((char *)saved + b->offset + b->bytes, 0, (size_t)gap);
         }
     }
-    return OCTET_OK;
 }
 
 static octet_status make_memory(octet_memory *memory, oct_call *call, const octet_plan *plan,
@@ -166,7 +161,9 @@ static octet_status make_memory(octet_memory *memory, oct_call *call, const octe
     if (!status && has_place(plan, OCTET_PLACE_SAVED, 0)) {
         memory->saved_bytes = plan->saved_bytes;
         status = new_block(&memory->saved, &call->out, plan->saved_bytes, plan, err);
-        status = status ? status : zero_gaps(call, memory->saved, plan, err);
+        if (!status) {
+            zero_gaps(memory->saved, plan);
+        }
     }
     return status;
 }
@@ -175,7 +172,10 @@ static octet_status run_plan(oct_call *call, const octet_plan *plan, octet_error
     octet_exec exec = oct_exec_make(call->problem.threads);
     octet_memory memory = OCTET_MEMORY_INIT;
     oct_tensors work = {.count = 0};
-    octet_status status = make_memory(&memory, call, plan, err);
+    octet_status status = plan->device.kind == OCTET_CUDA
+                              ? oct_torch_cuda_exec(&exec, plan->device.index, err)
+                              : OCTET_OK;
+    status = status ? status : make_memory(&memory, call, plan, err);
     if (!status && plan->workspace_bytes) {
         memory.workspace_bytes = plan->workspace_bytes;
         status = new_block(&memory.workspace, &work, plan->workspace_bytes, plan, err);

@@ -1,4 +1,4 @@
-/* plan_cache.c - a bounded table of plans by kind, text, sizes and threads.
+/* plan_cache.c - a bounded table of plans by kind, text, sizes, threads and device.
  *
  * An op is called with the same few problems all the time, and to read a text and plan takes
  * longer than to find the plan. The table is process-wide, as the ops are; what it holds are
@@ -24,6 +24,7 @@ typedef struct entry {
     int rank;
     octet_plan_kind kind;
     uint32_t threads;
+    octet_device device;
     uint64_t hash;
     int64_t sizes[OCTET_MAX_RANK + 1];
     size_t length; /* of text */
@@ -50,7 +51,9 @@ static uint64_t mix(uint64_t hash, uint64_t word) {
 
 /* Picks a set and tells most keys apart; `same` decides. */
 static uint64_t hash_of(const oct_problem *p, size_t length) {
+    const octet_device *d = &p->device;
     uint64_t hash = mix((uint64_t)p->kind, p->threads);
+    hash = mix(hash, (uint64_t)d->kind << 24 | (uint64_t)d->index << 16 | d->arch);
     for (int i = 0; i < p->rank; i++) {
         hash = mix(hash, (uint64_t)p->sizes[i]);
     }
@@ -65,7 +68,8 @@ static uint64_t hash_of(const oct_problem *p, size_t length) {
 
 static bool same(const entry *e, const oct_problem *p, uint64_t hash, size_t length) {
     return e->hash == hash && e->kind == p->kind && e->threads == p->threads &&
-           e->rank == p->rank && e->length == length &&
+           !memcmp(&e->device, &p->device, sizeof e->device) && e->rank == p->rank &&
+           e->length == length &&
            !memcmp(e->sizes, p->sizes, (size_t)p->rank * sizeof *p->sizes) &&
            !memcmp(e->text, p->text, length);
 }
@@ -93,6 +97,7 @@ static octet_status make(entry **out, const oct_problem *p, uint64_t hash, octet
     e->kind = p->kind;
     e->rank = p->rank;
     e->threads = p->threads;
+    e->device = p->device;
     e->hash = hash;
     e->length = length;
     memcpy(e->sizes, p->sizes, sizeof e->sizes);

@@ -54,7 +54,7 @@ static octet_status plan_linear(octet_plan *plan, const oct_problem *p, octet_er
     return status;
 }
 
-/* The last word of a tensor's text; without it the tensor is on the CPU. */
+/* The last word of a tensor's text; without it the tensor is where it is. */
 static octet_status read_device(octet_device *device, const char *word, octet_error *err) {
     static const char name[] = "device=";
     if (strncmp(word, name, sizeof name - 1) != 0) {
@@ -97,6 +97,7 @@ static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_
                               OCTET_MAX_RANK);
     }
     *proto = octet_proto_make(dtype, p->rank, p->sizes);
+    proto->device = p->device;
     return read_quantizer(proto, space + 1, err);
 }
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "torch/cuda.h"
+
 static octet_status failed(octet_error *err, const char *call) {
     return oct_torch_fail(err, OCTET_DEVICE, "%s failed", call);
 }
@@ -89,6 +91,37 @@ void oct_free_tensors(oct_tensors *tensors) {
         (void)oct_torch.aoti_torch_delete_tensor_object(tensors->at[i]);
     }
     tensors->count = 0;
+}
+
+/* ---- where they are ---------------------------------------------------------------------- */
+
+static octet_status look_where(int32_t *kind, int32_t *index, oct_torch_tensor *tensor,
+                               octet_error *err) {
+    if (oct_torch.aoti_torch_get_device_type(tensor, kind) ||
+        oct_torch.aoti_torch_get_device_index(tensor, index)) {
+        return failed(err, "aoti_torch_get_device_type");
+    }
+    return OCTET_OK;
+}
+
+octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err) {
+    int32_t kind = 0, index = 0;
+    octet_status status = look_where(&kind, &index, tensor, err);
+    *out = (octet_device){OCTET_CPU, 0, 0};
+    if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
+        status = octet_cuda_device(out, index, err);
+    }
+    return status;
+}
+
+octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err) {
+    int32_t kind = 0, index = 0;
+    octet_status status = look_where(&kind, &index, tensor, err);
+    *out = (octet_exec)OCTET_EXEC_INIT;
+    if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
+        status = oct_torch_cuda_exec(out, index, err);
+    }
+    return status;
 }
 
 /* ---- onto the stack ---------------------------------------------------------------------- */
@@ -215,7 +248,8 @@ static octet_status check(const facts *f, const octet_plan *plan, const octet_po
         return oct_torch_fail(err, OCTET_INVALID, "it has %lld elements; the plan has %lld",
                               (long long)f->elements, (long long)elements);
     }
-    if (f->device != oct_torch.devices[plan->device.kind]) {
+    bool elsewhere = plan->device.kind == OCTET_CUDA && f->index != plan->device.index;
+    if (elsewhere || f->device != oct_torch.devices[plan->device.kind]) {
         return oct_torch_fail(err, OCTET_INVALID,
                               "it is on another device than the text says: move it there");
     }

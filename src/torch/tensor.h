@@ -28,6 +28,11 @@ octet_status oct_take_text(oct_text *out, oct_torch_value value, octet_error *er
 void oct_free_text(oct_text *text);
 void oct_free_tensors(oct_tensors *tensors);
 
+/* Where a tensor is: the device as plans name it, and how to run there. A CPU's exec is serial.
+ */
+octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err);
+octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err);
+
 /* Appends a new dense tensor, uninitialized, on the device. */
 octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape *shape,
                             const octet_device *device, octet_error *err);
