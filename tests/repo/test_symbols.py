@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tree import CC, HEADER, PARTS, SHARED_LIBRARY, STATIC_LIBRARY, need, run
+from tree import BUILD, CC, HEADER, PARTS, SHARED_LIBRARY, STATIC_LIBRARY, need, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads ELF symbol tables")
 
@@ -38,6 +38,11 @@ WRITABLE = {
     "chosen",  # src/cpu/isa.c: whose kernels the CPU device runs
     *("found", "ready", "lock"),  # src/cuda/driver.c: the CUDA driver's functions
 }
+
+# Those of src/torch: torch's functions, set once, and the one table that changes, which is
+# bounded and only holds what can be made again. Its file alone allocates.
+TORCH_WRITABLE = {"api.c.o": {"oct_torch"}, "plan_cache.c.o": {"sets"}}
+TORCH_ALLOCATES = {"plan_cache.c.o": {"malloc", "free"}}
 
 
 def exported_by_header() -> set[str]:
@@ -89,6 +94,16 @@ def test_symbols__nothing_allocates_prints_opens_or_exits_but_where_it_may() -> 
 
 def test_symbols__nothing_keeps_state() -> None:
     assert writable_data(STATIC_LIBRARY) == WRITABLE
+
+
+def test_symbols__torch_ops_keep_one_bounded_table() -> None:
+    objects = sorted(BUILD.glob("CMakeFiles/octet_python.dir/src/torch/*.c.o"))
+    if not objects:
+        pytest.skip("the extension module was not built")
+    state = {path.name: writable_data(path) for path in objects}
+    imports = {path.name: forbidden_imports(path) for path in objects}
+    assert {name: found for name, found in state.items() if found} == TORCH_WRITABLE
+    assert {name: found for name, found in imports.items() if found} == TORCH_ALLOCATES
 
 
 PLANTED = """
