@@ -186,12 +186,14 @@ struct problem {
         return !op.scale_a && !op.scale_b;
     }
 
-    /* FP8 and FP4 want whole 16 bytes, and rows along the product but for MXFP8. */
+    /* FP8 and FP4 want whole 16 bytes; FP4 and 128-blocks rows along the product, on any GPU
+     * that takes them. */
     bool aligned() const {
         int64_t whole = a.type == E2M1 ? 32 : 16;
         bool along = op.op_a == 1 && op.op_b == 0;
         return !(is_fp8(a.type) || a.type == E2M1) ||
-               (a.ld % whole == 0 && b.ld % whole == 0 && (along || op.mode_a == VEC32));
+               (a.ld % whole == 0 && b.ld % whole == 0 &&
+                (along || op.mode_a == VEC32 || op.mode_a == SCALAR));
     }
 
     int check() const {
