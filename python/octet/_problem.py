@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from octet import _plans
+from octet import _C, _plans
 from octet._constant import constant
 from octet._dtypes import dtype_name
 
@@ -31,6 +31,12 @@ def problem_text(
     wanted = "".join(letter for letter, wants in zip("xwb", grads, strict=True) if wants)
     words.append(f"grad={wanted or 'none'}")
     return " ".join((*words, *options))
+
+
+@constant
+def device_words(kind: str, index: int | None) -> tuple[str, ...]:
+    """The word for where a call runs; the CPU needs none."""
+    return (f"device={_C.cuda_device(index or 0)}",) if kind == "cuda" else ()
 
 
 # ---- forward ---------------------------------------------------------------------------------

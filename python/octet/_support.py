@@ -13,17 +13,21 @@ _SCHEMES = {
 }
 
 
-def support() -> dict[str, str]:
-    """For each family of recipes "native" or "emulated", and the CPU kernels' instruction set.
+def support(device: torch.device | str | None = None) -> dict[str, str]:
+    """For each family of recipes "native" or "emulated" on a device, by default the first GPU
+    where there is one; what plans call that device; and the CPU kernels' instruction set.
 
-    >>> octet.support()["mxfp8"]
+    >>> octet.support("cpu")["mxfp8"]
     'native'
     """
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    name = _C.cuda_device(chosen.index or 0) if chosen.type == "cuda" else "cpu"
+    kind, arch = (1, int(name.rpartition("/")[2])) if chosen.type == "cuda" else (0, 0)
     found = {
-        name: "native" if _C.native(text, 0, 0) else "emulated"
-        for name, text in _SCHEMES.items()
+        family: "native" if _C.native(text, kind, arch) else "emulated"
+        for family, text in _SCHEMES.items()
     }
-    return {**found, "cpu": _C.cpu_name()}
+    return {**found, "device": name, "cpu": _C.cpu_name()}
 
 
 def _available(return_reason: bool) -> bool | tuple[bool, str]:

@@ -290,6 +290,11 @@ class Linear(LayerState):
             grad and weight.requires_grad,
             grad and bias is not None and bias.requires_grad and not self.return_bias,
         )
+        if inp.device != weight.device:
+            raise ValueError(
+                f"{self._label()}: input is on {inp.device}, weight on {weight.device}; move "
+                "one of them"
+            )
         call = self._call(inp, weight, bias, recipe, wants, options)
         if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
             options = tuple("cache=write" if o == "cache=read" else o for o in options)
@@ -327,7 +332,7 @@ class Linear(LayerState):
             (_text_of(inp), _text_of(weight)),
             recipe,
             wants,
-            options,
+            options + _problem.device_words(inp.device.type, inp.device.index),
         )
 
     def _tensor(self, name: str, weight: torch.Tensor) -> torch.Tensor:

@@ -172,10 +172,10 @@ static octet_status run_plan(oct_call *call, const octet_plan *plan, octet_error
     octet_exec exec = oct_exec_make(call->problem.threads);
     octet_memory memory = OCTET_MEMORY_INIT;
     oct_tensors work = {.count = 0};
-    octet_status status = plan->device.kind == OCTET_CUDA
-                              ? oct_torch_cuda_exec(&exec, plan->device.index, err)
-                              : OCTET_OK;
-    status = status ? status : make_memory(&memory, call, plan, err);
+    octet_status status = make_memory(&memory, call, plan, err);
+    if (!status && plan->device.kind == OCTET_CUDA) {
+        status = oct_torch_cuda_exec(&exec, plan->device.index, err);
+    }
     if (!status && plan->workspace_bytes) {
         memory.workspace_bytes = plan->workspace_bytes;
         status = new_block(&memory.workspace, &work, plan->workspace_bytes, plan, err);
