@@ -12,6 +12,7 @@
     X(block)                                                                                   \
     X(mxfp8)                                                                                   \
     X(nvfp4)                                                                                   \
+    X(four_over_six)                                                                           \
     X(dequantize)                                                                              \
     X(moves)                                                                                   \
     X(bias)                                                                                    \

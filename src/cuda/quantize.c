@@ -19,23 +19,28 @@ uint32_t oct_cuda_tile_threads(uint8_t dtype) {
     return dtype == OCTET_F32 ? 256 : 128;
 }
 
-/* Whether lines that are `bytes` long begin at multiples of `unit` bytes. */
-static bool is_wide(const void *data, int64_t bytes, int64_t unit) {
-    return (uintptr_t)data % (uint64_t)unit == 0 && bytes % unit == 0;
+/* The largest unit, from `most` down to `least`, at whose multiples lines that are `bytes` long
+ * begin; 0 where there is none. */
+static uint8_t unit_of(const void *data, int64_t bytes, unsigned most, unsigned least) {
+    for (unsigned unit = most; unit >= least; unit /= 2) {
+        if ((uintptr_t)data % unit == 0 && bytes % unit == 0) {
+            return (uint8_t)unit;
+        }
+    }
+    return 0;
 }
 
-/* Bytes of a line of codes, and the bytes that a patch stores there. */
-static bool is_wide_part(const oct_matrix *dst, octet_use use) {
+/* What a patch's codes of one line may be written by. */
+static uint8_t codes_unit(const oct_matrix *dst, octet_use use) {
     const octet_quantizer *q = &dst->quantizer;
     const void *data = dst->parts[oct_data_part(use)];
-    bool row = use == OCTET_USE_ROW;
     if (q->scheme == OCTET_NVFP4) {
-        return is_wide(data, oct_nv_line_bytes(dst, use), 8);
+        return unit_of(data, oct_nv_line_bytes(dst, use), 8, 8);
     }
-    if (row || q->scheme == OCTET_MXFP8) {
-        return is_wide(data, dst->cols, 8);
+    if (use == OCTET_USE_ROW || q->scheme == OCTET_MXFP8) {
+        return unit_of(data, dst->cols, 8, 8);
     }
-    return is_wide(data, dst->rows, 16);
+    return unit_of(data, dst->rows, 16, 4);
 }
 
 oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_matrix *source) {
@@ -53,9 +58,9 @@ oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_ma
         p.col_at = oct_scales_of(dst, OCTET_USE_COL);
     }
     p.across = (uint32_t)(across ? across : 1);
-    p.wide_source = is_wide(p.source, p.stride * size, 16);
-    p.wide_row = is_wide_part(dst, OCTET_USE_ROW);
-    p.wide_col = is_wide_part(dst, OCTET_USE_COL);
+    p.wide_source = unit_of(p.source, p.stride * size, 16, 16) != 0;
+    p.wide_row = codes_unit(dst, OCTET_USE_ROW);
+    p.wide_col = codes_unit(dst, OCTET_USE_COL);
     return p;
 }
 

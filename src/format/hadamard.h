@@ -14,6 +14,11 @@ static inline uint32_t oct_hadamard_signs(const octet_quantizer *q) {
     return q->hadamard == OCTET_HADAMARD_SIGNED ? 0xd7e8u : 0u;
 }
 
+/* What number r is multiplied by before the stages. */
+static inline float oct_hadamard_weight(uint32_t signs, int r) {
+    return signs >> r & 1u ? -0.25f : 0.25f;
+}
+
 /* Four stages at distance 1, 2, 4, 8: (u, v) becomes (u + v, u - v). */
 static inline void oct_hadamard_stages(float x[16]) {
     for (int distance = 1; distance < 16; distance *= 2) {
@@ -30,7 +35,7 @@ static inline void oct_hadamard_stages(float x[16]) {
 /* Signs and the quarter first, then the stages. */
 static inline void oct_hadamard(float x[16], uint32_t signs) {
     for (int r = 0; r < 16; r++) {
-        x[r] *= signs >> r & 1u ? -0.25f : 0.25f;
+        x[r] *= oct_hadamard_weight(signs, r);
     }
     oct_hadamard_stages(x);
 }

@@ -26,18 +26,28 @@ static inline void oct_philox(uint32_t out[4], const uint32_t key[2],
     out[3] = c3;
 }
 
-/* The random bytes of one block of 16 elements: byte i is for element i, and comes from the
- * output words in order, each from its low byte up, on a machine of any byte order. The key is
- * the seed, the counter (block, direction, 0), low words first; direction is 0 for rowwise and
- * 1 for columnwise. Blocks are counted along the direction's rows, each padded to 16. */
-static inline void oct_random_block(uint8_t out[16], uint64_t seed, uint64_t block,
+/* The random words of one block of 16 elements. The key is the seed, the counter (block,
+ * direction, 0), low words first; direction is 0 for rowwise and 1 for columnwise. Blocks are
+ * counted along the direction's rows, each padded to 16. */
+static inline void oct_random_words(uint32_t out[4], uint64_t seed, uint64_t block,
                                     uint32_t direction) {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), direction, 0};
+    oct_philox(out, key, counter);
+}
+
+/* Their bytes: byte i is for element i, and comes from the words in order, each from its low
+ * byte up, on a machine of any byte order. */
+static inline uint8_t oct_random_byte(const uint32_t words[4], int i) {
+    return (uint8_t)(words[i / 4] >> (8 * (i % 4)) & 0xffu);
+}
+
+static inline void oct_random_block(uint8_t out[16], uint64_t seed, uint64_t block,
+                                    uint32_t direction) {
     uint32_t words[4];
-    oct_philox(words, key, counter);
+    oct_random_words(words, seed, block, direction);
     for (int i = 0; i < 16; i++) {
-        out[i] = (uint8_t)(words[i / 4] >> (8 * (i % 4)) & 0xffu);
+        out[i] = oct_random_byte(words, i);
     }
 }
 

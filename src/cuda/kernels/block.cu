@@ -80,35 +80,6 @@ static inline void settle_lines(block_lines &lines, const oct_patch<T> &patch,
     }
 }
 
-template <class T, int FORMAT>
-static inline void encode_rows(const oct_patch<T> &patch, const oct_quantize_params &q,
-                               const float *factors) {
-#pragma unroll
-    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        uint32_t codes[2];
-        float factor = factors[r];
-#pragma unroll
-        for (int w = 0; w < oct_shape<T>::words; w++) {
-            codes[w] = oct_patch_encode_row<T, FORMAT>(patch, r, w, factor);
-        }
-        oct_patch_store_row(patch, q, q.row, r, codes);
-    }
-}
-
-template <class T, int FORMAT>
-static inline void encode_cols(const oct_patch<T> &patch, const oct_quantize_params &q,
-                               const float *factors) {
-#pragma unroll
-    for (int c = 0; c < oct_shape<T>::cols; c++) {
-        float factor = factors[c];
-        uint4 codes = {oct_patch_encode_col<T, FORMAT>(patch, 0, c, factor),
-                       oct_patch_encode_col<T, FORMAT>(patch, 4, c, factor),
-                       oct_patch_encode_col<T, FORMAT>(patch, 8, c, factor),
-                       oct_patch_encode_col<T, FORMAT>(patch, 12, c, factor)};
-        oct_patch_store_col(patch, q, c, codes);
-    }
-}
-
 /* 1 x 128: each direction on its own. */
 template <class T, int FORMAT> static inline void quantize_lines(const oct_block_params &p) {
     __shared__ block_lines lines;
@@ -124,10 +95,14 @@ template <class T, int FORMAT> static inline void quantize_lines(const oct_block
     settle_lines(lines, patch, p);
     __syncthreads();
     if (p.q.row) {
-        encode_rows<T, FORMAT>(patch, p.q, lines.row_factor + SPACED(patch.row));
+        const float *factors = lines.row_factor + SPACED(patch.row);
+        oct_patch_encode_rows<T, FORMAT>(patch,
+                                         oct_patch_rows_of(patch, p.q, p.q.row, p.q.wide_row),
+                                         [=](int r, int) { return factors[r]; });
     }
     if (p.q.col) {
-        encode_cols<T, FORMAT>(patch, p.q, lines.col_factor + patch.col);
+        const float *factors = lines.col_factor + patch.col;
+        oct_patch_encode_turned<T, FORMAT>(patch, p.q, [=](int, int c) { return factors[c]; });
     }
 }
 
@@ -169,11 +144,13 @@ template <class T, int FORMAT> static inline void quantize_square(const oct_bloc
 }
 
 #define KERNEL(name, T, format)                                                                \
-    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads)                        \
+    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
+                                                 oct_shape<T>::resident)                       \
         block_lines_##name(oct_block_params p) {                                               \
         quantize_lines<T, format>(p);                                                          \
     }                                                                                          \
-    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads)                        \
+    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
+                                                 oct_shape<T>::resident)                       \
         block_square_##name(oct_block_params p) {                                              \
         quantize_square<T, format>(p);                                                         \
     }

@@ -5,10 +5,6 @@
 #ifndef OCT_CUDA_KERNELS_COMMON_H
 #define OCT_CUDA_KERNELS_COMMON_H
 
-#ifndef _Static_assert
-#define _Static_assert static_assert
-#endif
-
 #include "format/bf16.h"
 #include "format/e2m1.h"
 #include "format/e4m3.h"

@@ -22,6 +22,8 @@ template <class T> struct oct_shape {
     static constexpr int warps = OCT_TILE / OCT_WARP_COLS; /* beside each other */
     static constexpr int bands = OCT_TILE / (OCT_PATCH_ROWS * down); /* of them: 1 or 2 */
     static constexpr int threads = OCT_WARP * warps * bands;
+    static constexpr int resident =
+        bands == 1 ? 5 : 2; /* blocks a multiprocessor has room for */
 };
 
 template <class T> struct oct_patch {
@@ -117,82 +119,129 @@ static inline void oct_store_bytes(uint8_t *to, const uint8_t *from, int count) 
     }
 }
 
-/* Where the patch begins in row-major bytes. */
+/* Where a patch's codes go: that of (r, c) lies r row_step + c col_step bytes behind the first.
+ */
+struct oct_codes_place {
+    uint8_t *to;
+    int64_t row_step, col_step;
+    bool wide; /* the patch lies whole in the matrix, and lines are aligned */
+};
+
+/* Bytes as the rows lie. */
 template <class T>
-static inline uint8_t *oct_patch_row_at(const oct_patch<T> &p, const oct_quantize_params &q,
-                                        uint8_t *data) {
-    return data + (p.tile_row + p.row) * q.cols + p.tile_col + p.col;
+static inline oct_codes_place oct_patch_rows_of(const oct_patch<T> &p,
+                                                const oct_quantize_params &q, uint8_t *data,
+                                                bool wide) {
+    int64_t at = (p.tile_row + p.row) * q.cols + p.tile_col + p.col;
+    return {data + at, q.cols, 1, wide && p.full};
 }
 
-/* The codes of one row, in row-major bytes. */
+/* Turned bytes. */
 template <class T>
-static inline void oct_patch_store_row(const oct_patch<T> &p, const oct_quantize_params &q,
-                                       uint8_t *data, int r, const uint32_t *codes) {
-    uint8_t *to = oct_patch_row_at(p, q, data) + r * q.cols;
-    bool wide = data == q.row ? q.wide_row : q.wide_col;
-    if (p.full && wide) {
-        if (oct_shape<T>::words == 2) {
-            *(uint2 *)to = uint2{codes[0], codes[1]};
-        } else {
-            *(uint32_t *)to = codes[0];
-        }
-    } else if (r < p.rows_left) {
-        uint32_t part[2] = {codes[0], oct_shape<T>::words == 2 ? codes[1] : 0u};
-        int count = p.cols_left < oct_shape<T>::cols ? p.cols_left : oct_shape<T>::cols;
-        oct_store_bytes(to, (const uint8_t *)part, count);
-    }
+static inline oct_codes_place oct_patch_turned(const oct_patch<T> &p,
+                                               const oct_quantize_params &q) {
+    int64_t at = (p.tile_col + p.col) * q.rows + p.tile_row + p.row;
+    return {q.col + at, 1, q.rows, q.wide_col && p.full};
 }
 
-/* The codes of one column, in turned bytes: word i holds rows 4i to 4i + 3. */
-template <class T>
-static inline void oct_patch_store_col(const oct_patch<T> &p, const oct_quantize_params &q,
-                                       int c, uint4 codes) {
-    uint8_t *to = q.col + (p.tile_col + p.col + c) * q.rows + p.tile_row + p.row;
-    if (p.full && q.wide_col) {
-        oct_store16(to, codes);
-    } else if (c < p.cols_left) {
-        uint4 part = codes;
-        int count = p.rows_left < OCT_PATCH_ROWS ? p.rows_left : OCT_PATCH_ROWS;
-        oct_store_bytes(to, (const uint8_t *)&part, count);
-    }
-}
-
-/* Four codes of a row, from column 4w on, and of a column, from row r on. */
-template <class T, int FORMAT>
-static inline uint32_t oct_patch_encode_row(const oct_patch<T> &p, int r, int w, float factor) {
-    return oct_encode4<FORMAT>(
-        oct_patch_at(p, r, 4 * w) * factor, oct_patch_at(p, r, 4 * w + 1) * factor,
-        oct_patch_at(p, r, 4 * w + 2) * factor, oct_patch_at(p, r, 4 * w + 3) * factor);
-}
-
-template <class T, int FORMAT>
-static inline uint32_t oct_patch_encode_col(const oct_patch<T> &p, int r, int c, float factor) {
-    return oct_encode4<FORMAT>(
-        oct_patch_at(p, r, c) * factor, oct_patch_at(p, r + 1, c) * factor,
-        oct_patch_at(p, r + 2, c) * factor, oct_patch_at(p, r + 3, c) * factor);
-}
-
-/* Every element times one factor, in the directions that are wanted. */
-template <class T, int FORMAT>
-static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_params &q,
-                                    float factor) {
+/* One by one, those that exist. factor(r, c) is what an element is multiplied by. */
+template <class T, int FORMAT, class F>
+static inline void oct_patch_encode_each(const oct_patch<T> &p, const oct_codes_place &place,
+                                         const F &factor) {
     typedef oct_shape<T> shape;
-    uint32_t codes[OCT_PATCH_ROWS][shape::words];
+    alignas(16) T part[OCT_PATCH_ROWS * shape::cols];
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-#pragma unroll
-        for (int w = 0; w < shape::words; w++) {
-            codes[r][w] = oct_patch_encode_row<T, FORMAT>(p, r, w, factor);
-        }
-        if (q.row) {
-            oct_patch_store_row(p, q, q.row, r, codes[r]);
+        oct_store16(part + r * shape::cols, p.raw[r]);
+    }
+#pragma unroll 1
+    for (int i = 0; i < OCT_PATCH_ROWS * shape::cols; i++) {
+        int r = i / shape::cols, c = i % shape::cols;
+        if (r < p.rows_left && c < p.cols_left) {
+            float value = oct_to_float(part[i]) * factor(r, c);
+            uint32_t code = oct_encode4<FORMAT>(value, 0.0f, 0.0f, 0.0f);
+            place.to[r * place.row_step + c * place.col_step] = (uint8_t)(code & 0xffu);
         }
     }
-    if (!q.col) {
+}
+
+template <class T> static inline void oct_store_row(uint8_t *to, const uint32_t *codes) {
+    if (oct_shape<T>::words == 2) {
+        *(uint2 *)to = uint2{codes[0], codes[1]};
+    } else {
+        *(uint32_t *)to = codes[0];
+    }
+}
+
+/* 16 rows of a column, by `unit` bytes: 16, 8 or 4. */
+static inline void oct_store_col(uint8_t *to, uint4 codes, int unit) {
+    if (unit == 16) {
+        oct_store16(to, codes);
+    } else if (unit == 8) {
+        *(uint2 *)to = uint2{codes.x, codes.y};
+        *(uint2 *)(to + 8) = uint2{codes.z, codes.w};
+    } else {
+        *(uint32_t *)to = codes.x;
+        *(uint32_t *)(to + 4) = codes.y;
+        *(uint32_t *)(to + 8) = codes.z;
+        *(uint32_t *)(to + 12) = codes.w;
+    }
+}
+
+/* As the rows lie. */
+template <class T, int FORMAT, class F>
+static inline void oct_patch_encode_rows(const oct_patch<T> &p, const oct_codes_place &place,
+                                         const F &factor) {
+    if (!place.wide) {
+        oct_patch_encode_each<T, FORMAT>(p, place, factor);
         return;
     }
 #pragma unroll
-    for (int w = 0; w < shape::words; w++) {
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        uint32_t codes[2];
+#pragma unroll
+        for (int w = 0; w < oct_shape<T>::words; w++) {
+            codes[w] =
+                oct_encode4<FORMAT>(oct_patch_at(p, r, 4 * w) * factor(r, 4 * w),
+                                    oct_patch_at(p, r, 4 * w + 1) * factor(r, 4 * w + 1),
+                                    oct_patch_at(p, r, 4 * w + 2) * factor(r, 4 * w + 2),
+                                    oct_patch_at(p, r, 4 * w + 3) * factor(r, 4 * w + 3));
+        }
+        oct_store_row<T>(place.to + r * place.row_step, codes);
+    }
+}
+
+/* Turned. */
+template <class T, int FORMAT, class F>
+static inline void oct_patch_encode_turned(const oct_patch<T> &p, const oct_quantize_params &q,
+                                           const F &factor) {
+    oct_codes_place place = oct_patch_turned(p, q);
+    if (!place.wide) {
+        oct_patch_encode_each<T, FORMAT>(p, place, factor);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        uint32_t codes[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            codes[i] =
+                oct_encode4<FORMAT>(oct_patch_at(p, 4 * i, c) * factor(4 * i, c),
+                                    oct_patch_at(p, 4 * i + 1, c) * factor(4 * i + 1, c),
+                                    oct_patch_at(p, 4 * i + 2, c) * factor(4 * i + 2, c),
+                                    oct_patch_at(p, 4 * i + 3, c) * factor(4 * i + 3, c));
+        }
+        oct_store_col(place.to + c * place.col_step,
+                      uint4{codes[0], codes[1], codes[2], codes[3]}, q.wide_col);
+    }
+}
+
+/* Bytes of rows into bytes of columns. */
+template <class T>
+static inline void oct_patch_turn(const uint32_t (&codes)[OCT_PATCH_ROWS][oct_shape<T>::words],
+                                  const oct_codes_place &place, int unit) {
+#pragma unroll
+    for (int w = 0; w < oct_shape<T>::words; w++) {
         uint32_t turned[4][4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -202,9 +251,44 @@ static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_pa
         }
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            oct_patch_store_col(p, q, 4 * w + c,
-                                uint4{turned[0][c], turned[1][c], turned[2][c], turned[3][c]});
+            oct_store_col(place.to + (4 * w + c) * place.col_step,
+                          uint4{turned[0][c], turned[1][c], turned[2][c], turned[3][c]}, unit);
         }
+    }
+}
+
+/* Every element times one factor, in the directions that are wanted, encoded once. */
+template <class T, int FORMAT>
+static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_params &q,
+                                    float one) {
+    auto factor = [=](int, int) { return one; };
+    uint32_t codes[OCT_PATCH_ROWS][oct_shape<T>::words];
+    bool rows = q.row && q.wide_row && p.full, cols = q.col && q.wide_col && p.full;
+    if (q.row && !rows) {
+        oct_patch_encode_each<T, FORMAT>(p, oct_patch_rows_of(p, q, q.row, false), factor);
+    }
+    if (q.col && !cols) {
+        oct_patch_encode_each<T, FORMAT>(p, oct_patch_turned(p, q), factor);
+    }
+    if (!p.full) {
+        return;
+    }
+    uint8_t *to = oct_patch_rows_of(p, q, q.row, true).to;
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+#pragma unroll
+        for (int w = 0; w < oct_shape<T>::words; w++) {
+            codes[r][w] = oct_encode4<FORMAT>(
+                oct_patch_at(p, r, 4 * w) * one, oct_patch_at(p, r, 4 * w + 1) * one,
+                oct_patch_at(p, r, 4 * w + 2) * one, oct_patch_at(p, r, 4 * w + 3) * one);
+        }
+        if (rows) {
+            oct_store_row<T>(to, codes[r]);
+        }
+        to += q.cols;
+    }
+    if (cols) {
+        oct_patch_turn<T>(codes, oct_patch_turned(p, q), q.wide_col);
     }
 }
 

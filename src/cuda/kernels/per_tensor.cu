@@ -22,7 +22,8 @@ template <class T, int FORMAT> static inline void quantize(const oct_per_tensor_
 }
 
 #define KERNEL(name, T, format)                                                                \
-    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads)                        \
+    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
+                                                 oct_shape<T>::resident)                       \
         per_tensor_##name(oct_per_tensor_params p) {                                           \
         quantize<T, format>(p);                                                                \
     }

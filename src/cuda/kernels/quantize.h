@@ -15,7 +15,7 @@ typedef struct oct_quantize_params {
     oct_scales row_at, col_at;
     uint32_t across;     /* tiles along a row */
     uint8_t wide_source; /* rows of the source may be read 16 bytes at a time */
-    uint8_t wide_row;    /* lines of codes may be written 8 and 16 bytes at a time */
+    uint8_t wide_row;    /* bytes of codes that may be written at a time; 0: one */
     uint8_t wide_col;
     uint8_t
         backward; /* the last tile first: what an amax has read last is still in the cache */

@@ -1,0 +1,78 @@
+/* amax.c - the largest magnitude: of a tensor, or of each row and column. */
+#include "cuda/kernels/amax.h"
+
+#include "cuda/quantize.h"
+
+#define BLOCKS_EACH 8 /* of a dense tensor's kernel, on a multiprocessor */
+
+static const char *const flat_names[3] = {"amax_flat_f32", "amax_flat_bf16", "amax_flat_f16"};
+static const char *const tiles_names[3] = {"amax_tiles_f32", "amax_tiles_bf16",
+                                           "amax_tiles_f16"};
+
+static octet_status flat(const oct_cuda_on *on, const oct_amax_flat_params *p, uint8_t dtype,
+                         octet_error *err) {
+    int64_t chunk = OCT_FLAT_THREADS * OCT_FLAT_LOADS * (dtype == OCTET_F32 ? 4 : 8);
+    int64_t blocks = oct_size_ceil_div(p->count, chunk);
+    int64_t most = (int64_t)oct_cuda_facts_of(on->cuda)->processors * BLOCKS_EACH;
+    oct_cuda_launch launch = {.module = OCT_MODULE_amax, .params = p};
+    launch.kernel = flat_names[oct_dtype_index(dtype)];
+    launch.grid[0] = (uint32_t)(blocks < most ? blocks : most);
+    launch.grid[1] = launch.grid[2] = 1;
+    launch.threads = OCT_FLAT_THREADS;
+    launch.params_bytes = sizeof *p;
+    return oct_cuda_launch_kernel(on, &launch, err);
+}
+
+static octet_status tiles(const oct_cuda_on *on, const oct_amax_tiles_params *p, uint8_t dtype,
+                          octet_error *err) {
+    oct_cuda_launch launch = {.module = OCT_MODULE_amax, .params = p};
+    launch.kernel = tiles_names[oct_dtype_index(dtype)];
+    launch.grid[0] = oct_cuda_tiles(p->q.rows, p->q.cols);
+    launch.grid[1] = launch.grid[2] = 1;
+    launch.threads = oct_cuda_tile_threads(dtype);
+    launch.params_bytes = sizeof *p;
+    return oct_cuda_launch_kernel(on, &launch, err);
+}
+
+/* A tensor's amax into one or two places. */
+static octet_status measure(const oct_cuda_on *on, float *out, float *copy,
+                            const oct_matrix *source, octet_error *err) {
+    bool dense = source->stride == source->cols || source->rows == 1;
+    oct_amax_flat_params one = {source->parts[0], source->rows * source->cols, out, copy};
+    oct_amax_tiles_params many = {.row = out, .col = copy};
+    many.q = oct_cuda_quantize_params(source, source);
+    octet_status status = oct_cuda_fill(on, out, 0, 1, err);
+    status = status || !copy ? status : oct_cuda_fill(on, copy, 0, 1, err);
+    if (status) {
+        return status;
+    }
+    return dense ? flat(on, &one, source->dtype, err) : tiles(on, &many, source->dtype, err);
+}
+
+octet_status oct_cuda_amax(const oct_cuda_on *on, float *out, const oct_matrix *source,
+                           octet_error *err) {
+    return measure(on, out, NULL, source, err);
+}
+
+octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
+                                 const oct_matrix *source, octet_error *err) {
+    const octet_quantizer *q = &dst->quantizer;
+    float *row = dst->parts[OCTET_PART_ROW_AMAX], *col = dst->parts[OCTET_PART_COL_AMAX];
+    if (!q->row_scaled && !(q->hadamard && col)) {
+        return measure(on, row ? row : col, row ? col : NULL, source, err);
+    }
+    oct_amax_tiles_params p = {.row = row, .col = col, .by_line = q->row_scaled};
+    p.q = oct_cuda_quantize_params(source, source);
+    p.hadamard = q->hadamard != OCTET_HADAMARD_NONE;
+    for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
+        p.weights[r] = oct_hadamard_weight(oct_hadamard_signs(q), r);
+    }
+    octet_status status = OCTET_OK;
+    if (row) {
+        status = oct_cuda_fill(on, row, 0, q->row_scaled ? source->rows : 1, err);
+    }
+    if (!status && col) {
+        status = oct_cuda_fill(on, col, 0, q->row_scaled ? source->cols : 1, err);
+    }
+    return status ? status : tiles(on, &p, source->dtype, err);
+}

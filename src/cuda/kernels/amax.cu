@@ -1,0 +1,166 @@
+/* amax.cu - the largest magnitude: of a tensor, of its transformed columns, or of each line.
+ *
+ * A maximum does not depend on the order of its operands, so bits are those of src/cpu/amax.c.
+ */
+#include "cuda/kernels/patch.h"
+
+#include "cuda/kernels/amax.h"
+#include "cuda/kernels/transform.h"
+
+/* ---- a dense tensor -------------------------------------------------------------------- */
+
+static inline void raise_both(const oct_amax_flat_params &p, uint32_t most) {
+    oct_raise(p.out, most);
+    if (p.copy) {
+        oct_raise(p.copy, most);
+    }
+}
+
+/* Vectors of 16 bytes from `from` on: whole chunks of all loads, then what is left. */
+template <class T> static inline uint32_t vectors_max(const uint4 *from, int64_t count) {
+    constexpr int64_t chunk = OCT_FLAT_THREADS * OCT_FLAT_LOADS;
+    uint32_t most = 0;
+    int64_t at = blockIdx.x * chunk + threadIdx.x, step = gridDim.x * chunk;
+    for (; at + (chunk - OCT_FLAT_THREADS) < count; at += step) {
+        uint4 v[OCT_FLAT_LOADS];
+#pragma unroll
+        for (int i = 0; i < OCT_FLAT_LOADS; i++) {
+            v[i] = oct_stream16(from + at + i * OCT_FLAT_THREADS);
+        }
+#pragma unroll
+        for (int i = 0; i < OCT_FLAT_LOADS; i++) {
+            most = oct_peak<T>(most, v[i].x);
+            most = oct_peak<T>(most, v[i].y);
+            most = oct_peak<T>(most, v[i].z);
+            most = oct_peak<T>(most, v[i].w);
+        }
+    }
+    for (; at < count; at += OCT_FLAT_THREADS) {
+        uint4 v = oct_stream16(from + at);
+        most = oct_peak<T>(oct_peak<T>(most, v.x), v.y);
+        most = oct_peak<T>(oct_peak<T>(most, v.z), v.w);
+    }
+    return oct_peak_bits<T>(most);
+}
+
+template <class T> static inline uint32_t element_max(uint32_t most, T x) {
+    return oct_f32_bits(oct_larger(oct_bits_f32(most), oct_to_float(x)));
+}
+
+template <class T> static inline void flat(const oct_amax_flat_params &p) {
+    __shared__ uint32_t shares[OCT_FLAT_THREADS / OCT_WARP];
+    const T *from = (const T *)p.source;
+    int64_t head = (int64_t)((0u - (uint32_t)(uintptr_t)from) % 16u / sizeof(T));
+    head = head < p.count ? head : p.count;
+    int64_t vectors = (p.count - head) / oct_vector_of<T>::count;
+    int64_t tail = head + vectors * oct_vector_of<T>::count;
+    uint32_t most = vectors_max<T>((const uint4 *)(from + head), vectors);
+    if (blockIdx.x == 0 && threadIdx.x < head) {
+        most = element_max(most, from[threadIdx.x]);
+    }
+    if (blockIdx.x == 0 && tail + threadIdx.x < p.count) {
+        most = element_max(most, from[tail + threadIdx.x]);
+    }
+    most = oct_warp_max(most);
+    if (threadIdx.x % OCT_WARP == 0) {
+        shares[threadIdx.x / OCT_WARP] = most;
+    }
+    __syncthreads();
+    if (threadIdx.x < OCT_WARP) {
+        int share = (int)threadIdx.x % (OCT_FLAT_THREADS / OCT_WARP);
+        most = oct_warp_max(shares[share]);
+        if (threadIdx.x == 0) {
+            raise_both(p, most);
+        }
+    }
+}
+
+/* ---- tiles ----------------------------------------------------------------------------- */
+
+/* Of the transformed columns of a patch, rounded to bf16: rounding keeps the order, so the
+ * largest is rounded alone. */
+template <class T>
+static inline uint32_t transformed_max(const oct_patch<T> &patch, const float *weights) {
+    float most = 0.0f;
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        float x[OCT_HADAMARD_ROWS];
+        oct_patch_transform(x, patch, c, weights);
+#pragma unroll
+        for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
+            most = oct_larger(most, x[r]);
+        }
+    }
+    return (uint32_t)oct_bf16_encode(most) << 16;
+}
+
+template <class T>
+static inline void tensor_max(const oct_patch<T> &patch, const oct_amax_tiles_params &p) {
+    bool first = threadIdx.x % OCT_WARP == 0;
+    if (p.row || !p.hadamard) {
+        uint32_t most = oct_warp_max(oct_patch_max(patch));
+        if (first && p.row) {
+            oct_raise(p.row, most);
+        }
+        if (first && p.col && !p.hadamard) {
+            oct_raise(p.col, most);
+        }
+    }
+    if (p.col && p.hadamard) {
+        uint32_t most = oct_warp_max(transformed_max(patch, p.weights));
+        if (first) {
+            oct_raise(p.col, most);
+        }
+    }
+}
+
+template <class T>
+static inline void lines_max(const oct_patch<T> &patch, const oct_amax_tiles_params &p) {
+    typedef oct_shape<T> shape;
+    constexpr int rows = OCT_PATCH_ROWS / shape::across, below = shape::down;
+    static_assert(shape::down == shape::cols, "as many lanes below each other as columns");
+    uint32_t most[OCT_PATCH_ROWS];
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        most[r] = oct_patch_row_max(patch, r);
+    }
+    oct_share_max<OCT_PATCH_ROWS, shape::across>(most, patch.lane_across, shape::down);
+#pragma unroll
+    for (int i = 0; i < rows; i++) {
+        int r = patch.lane_across * rows + i;
+        if (p.row && r < patch.rows_left) {
+            oct_raise(p.row + patch.tile_row + patch.row + r, most[i]);
+        }
+    }
+    int mine = (int)threadIdx.x % below;
+    oct_patch_col_max(most, patch);
+    oct_share_max<shape::cols, shape::cols>(most, mine, 1);
+    if (p.col && mine < patch.cols_left) {
+        oct_raise(p.col + patch.tile_col + patch.col + mine, most[0]);
+    }
+}
+
+template <class T> static inline void tiles(const oct_amax_tiles_params &p) {
+    oct_patch<T> patch = oct_patch_of<T>(p.q);
+    oct_patch_load(patch, p.q);
+    if (p.by_line) {
+        lines_max(patch, p);
+    } else {
+        tensor_max(patch, p);
+    }
+}
+
+#define KERNEL(name, T)                                                                        \
+    extern "C" __global__ void __launch_bounds__(OCT_FLAT_THREADS)                             \
+        amax_flat_##name(oct_amax_flat_params p) {                                             \
+        flat<T>(p);                                                                            \
+    }                                                                                          \
+    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
+                                                 oct_shape<T>::resident)                       \
+        amax_tiles_##name(oct_amax_tiles_params p) {                                           \
+        tiles<T>(p);                                                                           \
+    }
+
+KERNEL(f32, float)
+KERNEL(bf16, oct_bf16)
+KERNEL(f16, oct_f16)

@@ -1,0 +1,27 @@
+/* amax.h - what the amax kernels are told. */
+#ifndef OCT_CUDA_KERNELS_AMAX_H
+#define OCT_CUDA_KERNELS_AMAX_H
+
+#include "cuda/kernels/quantize.h"
+#include "format/hadamard.h"
+
+#define OCT_FLAT_THREADS 256
+#define OCT_FLAT_LOADS 8 /* of 16 bytes, in flight in a thread */
+
+/* Rows without gaps are one long row. Outputs are zeroed, and raised. */
+typedef struct oct_amax_flat_params {
+    const void *source;
+    int64_t count;
+    float *out, *copy; /* copy: the same amax; may be NULL */
+} oct_amax_flat_params;
+
+typedef struct oct_amax_tiles_params {
+    oct_quantize_params q; /* the source's fields, and `across` */
+    float *row, *col;      /* may be NULL */
+    uint8_t by_line;       /* one for each row and column instead of the tensor's */
+    uint8_t hadamard;      /* col is that of the transformed columns */
+    uint8_t reserved[6];
+    float weights[OCT_HADAMARD_ROWS];
+} oct_amax_tiles_params;
+
+#endif

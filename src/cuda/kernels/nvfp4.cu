@@ -1,0 +1,345 @@
+/* nvfp4.cu - blocks of 16 with one E4M3 scale under an fp32 amax.
+ *
+ * Codes and scales are those of src/cpu/nvfp4.c, bit for bit. The blocks of a patch's columns
+ * are its own; those of its rows are shared with one or three lanes beside it. A block of zeros
+ * has scale 0 and codes 0, and so has what lies outside the matrix: padding is made on the way.
+ */
+#include "cuda/kernels/dynamic.h"
+#include "cuda/kernels/patch.h"
+#include "cuda/kernels/tile_scales.h"
+
+#include "cuda/kernels/nvfp4.h"
+#include "format/philox.h"
+
+#define BLOCK 16
+
+/* Lanes that share the blocks of a row, and the rows whose scales each of them makes. */
+template <class T> struct nv_row {
+    static constexpr int lanes = BLOCK / oct_shape<T>::cols;
+    static constexpr int each = OCT_PATCH_ROWS / lanes;
+};
+
+/* A block's shared memory. Loops over a patch are not unrolled, or they would not fit the
+ * instruction cache; so patches lie here, in columns of words that are each thread's own. */
+template <class T> struct nv_shared {
+    uint32_t words[OCT_PATCH_ROWS * 4][oct_shape<T>::threads];
+    float factors[nv_row<T>::each][oct_shape<T>::threads]; /* first the amaxes of rows */
+    oct_tile_scales<2> scales[2];
+};
+
+/* What a thread works on. */
+template <class T> struct nv_work {
+    const oct_nvfp4_params &p;
+    const oct_patch<T> &patch;
+    nv_shared<T> &shared;
+    uint64_t seed;
+    bool square;
+    uint32_t square_most;
+};
+
+struct nv_scale {
+    uint32_t code;
+    float factor;
+};
+
+static inline nv_scale scale_of(uint32_t most, const oct_nv_global &global) {
+    nv_scale scale;
+    scale.code = oct_nv_code(oct_bits_f32(most), &global);
+    scale.factor = oct_nv_multiplier((uint8_t)scale.code, &global);
+    return scale;
+}
+
+/* What the blocks of a line share; a line outside the matrix has an amax of 0. */
+static inline oct_nv_global global_of(const oct_nvfp4_params &p, const float *amax,
+                                      int64_t line, int64_t lines) {
+    int64_t at = p.row_scaled ? line : 0;
+    return oct_nv_global_of(at < lines ? amax[at] : 0.0f, p.aim);
+}
+
+/* COUNT codes, at most 8, in a word; element i takes byte i of `random`. */
+template <int COUNT, bool STOCHASTIC>
+static inline uint32_t encode(const float *x, float factor, const uint32_t *random) {
+    uint32_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        float value = x[i] * factor;
+        uint32_t code = STOCHASTIC
+                            ? oct_e2m1_encode_stochastic(value, oct_random_byte(random, i))
+                            : oct_encode_e2m1(value);
+        codes |= code << 4 * i;
+    }
+    return codes;
+}
+
+/* ---- rows ------------------------------------------------------------------------------ */
+
+template <class T> static inline void store_row(const nv_work<T> &work, int r, uint32_t codes) {
+    constexpr int bytes = oct_shape<T>::cols / 2;
+    const oct_patch<T> &patch = work.patch;
+    const oct_nvfp4_params &p = work.p;
+    uint8_t *to = p.q.row + (patch.tile_row + patch.row + r) * p.row_bytes +
+                  (patch.tile_col + patch.col) / 2;
+    if (patch.full && p.q.wide_row) {
+        if (bytes == 4) {
+            *(uint32_t *)to = codes;
+        } else {
+            *(uint16_t *)to = (uint16_t)codes;
+        }
+    } else if (r < patch.rows_left) {
+        int count = (patch.cols_left + 1) / 2;
+        oct_store_bytes(to, (const uint8_t *)&codes, count < bytes ? count : bytes);
+    }
+}
+
+template <class T, bool STOCHASTIC>
+static inline void encode_row(const nv_work<T> &work, int r, float factor,
+                              const uint32_t *random) {
+    uint4 v = {work.shared.words[4 * r][threadIdx.x], work.shared.words[4 * r + 1][threadIdx.x],
+               work.shared.words[4 * r + 2][threadIdx.x],
+               work.shared.words[4 * r + 3][threadIdx.x]};
+    float x[oct_shape<T>::cols];
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        x[c] = oct_patch_element<T>(v, c);
+    }
+    store_row(work, r, encode<oct_shape<T>::cols, STOCHASTIC>(x, factor, random));
+}
+
+/* The random words of this lane's part of a block, which lane `from` has drawn. */
+template <class T>
+static inline void receive(uint32_t out[2], const uint32_t words[4], int from, int mine) {
+    uint32_t all[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        all[i] = __shfl_sync(OCT_ALL_LANES, words[i], from);
+    }
+    if (nv_row<T>::lanes == 2) {
+        out[0] = mine ? all[2] : all[0];
+        out[1] = mine ? all[3] : all[1];
+    } else {
+        out[0] = mine & 2 ? (mine & 1 ? all[3] : all[2]) : (mine & 1 ? all[1] : all[0]);
+        out[1] = 0;
+    }
+}
+
+/* The amaxes of row blocks, each in the memory of the lane that makes its scale. */
+template <class T> static inline void measure_rows(const nv_work<T> &work) {
+    typedef nv_row<T> row;
+    uint32_t most[OCT_PATCH_ROWS];
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        most[r] = oct_patch_row_max(work.patch, r);
+    }
+    oct_share_max<OCT_PATCH_ROWS, row::lanes>(most, work.patch.lane_across % row::lanes,
+                                              oct_shape<T>::down);
+#pragma unroll
+    for (int i = 0; i < row::each; i++) {
+        uint32_t bits = work.square ? work.square_most : most[i];
+        work.shared.factors[i][threadIdx.x] = oct_bits_f32(bits);
+    }
+}
+
+/* Scales of this lane's rows. A square's is written to the rows that exist; those of others are
+ * 0 by themselves. */
+template <class T> static inline void scale_rows(const nv_work<T> &work) {
+    const oct_patch<T> &patch = work.patch;
+    const oct_nvfp4_params &p = work.p;
+    int first = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
+    oct_nv_global global = global_of(p, p.row_amax, 0, p.q.rows);
+#pragma unroll 1
+    for (int i = 0; i < nv_row<T>::each; i++) {
+        float *place = &work.shared.factors[i][threadIdx.x];
+        if (p.row_scaled) {
+            global = global_of(p, p.row_amax, patch.tile_row + patch.row + first + i, p.q.rows);
+        }
+        nv_scale scale = scale_of(oct_f32_bits(*place), global);
+        *place = scale.factor;
+        work.shared.scales[0].codes[(patch.row + first + i) * 8 + patch.col / BLOCK] =
+            (uint8_t)(first + i < patch.rows_left ? scale.code : 0u);
+    }
+    __syncwarp();
+}
+
+/* The sharing lanes draw and scale for each other. */
+template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work<T> &work) {
+    typedef nv_row<T> row;
+    const oct_patch<T> &patch = work.patch;
+    int mine = patch.lane_across % row::lanes;
+    int first = (int)threadIdx.x - mine * oct_shape<T>::down;
+    int64_t block = (patch.tile_row + patch.row + mine * row::each) * work.p.q.row_at.blocks +
+                    (patch.tile_col + patch.col) / BLOCK;
+#pragma unroll 1
+    for (int i = 0; i < row::each; i++) {
+        uint32_t words[4], random[2] = {0, 0};
+        if (STOCHASTIC) {
+            oct_random_words(words, work.seed, (uint64_t)block, 0);
+            block += work.p.q.row_at.blocks;
+        }
+#pragma unroll
+        for (int k = 0; k < row::lanes; k++) {
+            int from = first + k * oct_shape<T>::down;
+            if (STOCHASTIC) {
+                receive<T>(random, words, from % OCT_WARP, mine);
+            }
+            encode_row<T, STOCHASTIC>(work, k * row::each + i, work.shared.factors[i][from],
+                                      random);
+        }
+    }
+}
+
+/* ---- columns --------------------------------------------------------------------------- */
+
+/* The 16 codes of a column. The transform keeps all outputs of the last group of rows. */
+template <class T> static inline void store_col(const nv_work<T> &work, int c, uint2 codes) {
+    const oct_patch<T> &patch = work.patch;
+    const oct_nvfp4_params &p = work.p;
+    uint8_t *to = p.q.col + (patch.tile_col + patch.col + c) * p.col_bytes +
+                  (patch.tile_row + patch.row) / 2;
+    int count = patch.rows_left < BLOCK ? (patch.rows_left + 1) / 2 : BLOCK / 2;
+    count = p.hadamard && patch.rows_left > 0 ? BLOCK / 2 : count;
+    if (c < patch.cols_left && count == BLOCK / 2 && p.q.wide_col) {
+        *(uint2 *)to = codes;
+    } else if (c < patch.cols_left) {
+        oct_store_bytes(to, (const uint8_t *)&codes, count);
+    }
+}
+
+template <class T, bool STOCHASTIC>
+static inline void encode_col(const nv_work<T> &work, int c, const float *x, float factor) {
+    const oct_patch<T> &patch = work.patch;
+    uint32_t random[4] = {0, 0, 0, 0};
+    if (STOCHASTIC) {
+        int64_t line = patch.tile_col + patch.col + c;
+        int64_t block = line * work.p.q.col_at.blocks + (patch.tile_row + patch.row) / BLOCK;
+        oct_random_words(random, work.seed, (uint64_t)block, 1);
+    }
+    store_col(work, c,
+              uint2{encode<8, STOCHASTIC>(x, factor, random),
+                    encode<8, STOCHASTIC>(x + 8, factor, random + 2)});
+}
+
+/* 16 elements of a column as they are quantized: as they are, or transformed and rounded to
+ * bf16. */
+static inline void transform(float x[BLOCK], const oct_nvfp4_params &p) {
+#pragma unroll
+    for (int r = 0; r < BLOCK; r++) {
+        x[r] *= p.weights[r];
+    }
+    oct_hadamard_stages(x);
+#pragma unroll
+    for (int r = 0; r < BLOCK; r++) {
+        x[r] = oct_bf16_decode(oct_bf16_encode(x[r]));
+    }
+}
+
+static inline uint32_t max_of(const float x[BLOCK]) {
+    float most = 0.0f;
+#pragma unroll
+    for (int r = 0; r < BLOCK; r++) {
+        most = oct_larger(most, x[r]);
+    }
+    return oct_f32_bits(most);
+}
+
+template <class T, bool STOCHASTIC>
+static inline void quantize_col(const nv_work<T> &work, int c, float x[BLOCK],
+                                oct_nv_global global) {
+    const oct_patch<T> &patch = work.patch;
+    const oct_nvfp4_params &p = work.p;
+    if (p.hadamard) {
+        transform(x, p);
+    }
+    if (p.row_scaled) {
+        global = global_of(p, p.col_amax, patch.tile_col + patch.col + c, p.q.cols);
+    }
+    nv_scale scale = scale_of(work.square ? work.square_most : max_of(x), global);
+    work.shared.scales[1].codes[(patch.col + c) * 8 + patch.row / BLOCK] =
+        (uint8_t)(c < patch.cols_left ? scale.code : 0u);
+    encode_col<T, STOCHASTIC>(work, c, x, scale.factor);
+}
+
+/* A word holds one or two columns. */
+template <class T, bool STOCHASTIC> static inline void quantize_cols(const nv_work<T> &work) {
+    constexpr int each = oct_shape<T>::cols / 4;
+    oct_nv_global global = global_of(work.p, work.p.col_amax, 0, work.p.q.cols);
+#pragma unroll 1
+    for (int w = 0; w < 4; w++) {
+        uint32_t words[BLOCK];
+#pragma unroll
+        for (int r = 0; r < BLOCK; r++) {
+            words[r] = work.shared.words[4 * r + w][threadIdx.x];
+        }
+#pragma unroll
+        for (int k = 0; k < each; k++) {
+            float x[BLOCK];
+#pragma unroll
+            for (int r = 0; r < BLOCK; r++) {
+                x[r] = oct_patch_element<T>(uint4{words[r], 0, 0, 0}, k);
+            }
+            quantize_col<T, STOCHASTIC>(work, each * w + k, x, global);
+        }
+    }
+}
+
+/* ---- tiles ----------------------------------------------------------------------------- */
+
+template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) {
+    uint32_t most = oct_patch_max(patch);
+#pragma unroll
+    for (int k = 1; k < nv_row<T>::lanes; k *= 2) {
+        most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, k * oct_shape<T>::down));
+    }
+    return most;
+}
+
+template <class T> static inline void store_scales(const nv_work<T> &work) {
+    const oct_quantize_params &q = work.p.q;
+    if (q.row) {
+        oct_scales_place row = {(uint8_t *)q.row_scale, &q.row_at, work.patch.tile_row,
+                                work.patch.tile_col / BLOCK};
+        oct_tile_scales_store(work.shared.scales[0], row);
+    }
+    if (q.col) {
+        oct_scales_place col = {(uint8_t *)q.col_scale, &q.col_at, work.patch.tile_col,
+                                work.patch.tile_row / BLOCK};
+        oct_tile_scales_store(work.shared.scales[1], col);
+    }
+}
+
+template <class T, bool STOCHASTIC> static inline void quantize(const oct_nvfp4_params &p) {
+    OCT_DYNAMIC_SHARED(nv_shared<T>, shared);
+    static_assert(sizeof(nv_shared<T>) == OCT_NV_SHARED_BYTES(oct_shape<T>::threads),
+                  "what the host asks for");
+    oct_patch<T> patch = oct_patch_of<T>(p.q);
+    oct_patch_load(patch, p.q);
+    uint64_t seed = STOCHASTIC ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
+    nv_work<T> work = {p,    patch,         *shared,
+                       seed, p.square != 0, p.square ? square_max(patch) : 0u};
+#pragma unroll
+    for (int i = 0; i < OCT_PATCH_ROWS * 4; i++) {
+        shared->words[i][threadIdx.x] = oct_word(patch.raw[i / 4], i % 4);
+    }
+    if (p.q.row) {
+        measure_rows(work);
+        scale_rows(work);
+        encode_rows<T, STOCHASTIC>(work);
+    }
+    if (p.q.col) {
+        quantize_cols<T, STOCHASTIC>(work);
+    }
+    __syncthreads();
+    store_scales(work);
+}
+
+#define KERNEL(name, T, stochastic)                                                            \
+    extern "C" __global__ void __launch_bounds__(                                              \
+        oct_shape<T>::threads, oct_shape<T>::resident) nvfp4_##name(oct_nvfp4_params p) {      \
+        quantize<T, stochastic>(p);                                                            \
+    }
+
+KERNEL(f32, float, false)
+KERNEL(bf16, oct_bf16, false)
+KERNEL(f16, oct_f16, false)
+KERNEL(sr_f32, float, true)
+KERNEL(sr_bf16, oct_bf16, true)
+KERNEL(sr_f16, oct_f16, true)

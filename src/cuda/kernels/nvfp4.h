@@ -1,0 +1,25 @@
+/* nvfp4.h - what the NVFP4 kernels are told. */
+#ifndef OCT_CUDA_KERNELS_NVFP4_H
+#define OCT_CUDA_KERNELS_NVFP4_H
+
+#include "cuda/kernels/quantize.h"
+#include "format/hadamard.h"
+#include "format/scaling.h"
+
+/* A block's shared memory: patches, the factors of rows, and scales. */
+#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 8 * 6)
+
+typedef struct oct_nvfp4_params {
+    oct_quantize_params q;
+    const float *row_amax, *col_amax; /* of the tensor, or of each row and column */
+    const int64_t *random;            /* the seed is their sum; NULL: to nearest */
+    int64_t row_bytes, col_bytes;     /* of a line of codes */
+    float aim;
+    uint8_t square; /* blocks of 16 x 16 */
+    uint8_t row_scaled;
+    uint8_t hadamard;
+    uint8_t reserved;
+    float weights[OCT_HADAMARD_ROWS];
+} oct_nvfp4_params;
+
+#endif

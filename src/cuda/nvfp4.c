@@ -1,0 +1,45 @@
+/* nvfp4.c - blocks of 16 with one E4M3 scale under an fp32 amax. */
+#include "cuda/kernels/nvfp4.h"
+
+#include "cuda/quantize.h"
+
+static const char *const names[2][3] = {
+    {"nvfp4_f32", "nvfp4_bf16", "nvfp4_f16"},
+    {"nvfp4_sr_f32", "nvfp4_sr_bf16", "nvfp4_sr_f16"},
+};
+
+static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
+    const oct_matrix *dst = call->dst;
+    const octet_quantizer *q = &dst->quantizer;
+    oct_nvfp4_params p = {.q = oct_cuda_quantize_params(dst, call->source)};
+    p.q.backward = 1;
+    p.row_amax = dst->parts[OCTET_PART_ROW_AMAX];
+    p.col_amax = dst->parts[OCTET_PART_COL_AMAX];
+    p.random = q->stochastic ? call->live->random : NULL;
+    p.row_bytes = oct_nv_line_bytes(dst, OCTET_USE_ROW);
+    p.col_bytes = oct_nv_line_bytes(dst, OCTET_USE_COL);
+    p.aim = oct_nv_aim(q);
+    p.square = oct_is_square(q);
+    p.row_scaled = q->row_scaled;
+    p.hadamard = q->hadamard != OCTET_HADAMARD_NONE;
+    for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
+        p.weights[r] = oct_hadamard_weight(oct_hadamard_signs(q), r);
+    }
+    return p;
+}
+
+octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *call, octet_error *err) {
+    const octet_quantizer *q = &call->dst->quantizer;
+    if (q->four_over_six) {
+        return oct_cuda_quantize_four_over_six(call, err);
+    }
+    oct_nvfp4_params p = params_of(call);
+    oct_cuda_launch launch = {.module = OCT_MODULE_nvfp4, .params = &p};
+    launch.kernel = names[q->stochastic != 0][oct_dtype_index(call->source->dtype)];
+    launch.grid[0] = oct_cuda_tiles(p.q.rows, p.q.cols);
+    launch.grid[1] = launch.grid[2] = 1;
+    launch.threads = oct_cuda_tile_threads(call->source->dtype);
+    launch.shared_bytes = OCT_NV_SHARED_BYTES(launch.threads);
+    launch.params_bytes = sizeof p;
+    return oct_cuda_launch_kernel(call->on, &launch, err);
+}
