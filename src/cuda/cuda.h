@@ -87,6 +87,9 @@ typedef struct oct_cuda_gemm_call {
 
 octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                            octet_error *err);
+/* Who multiplies: "cublaslt" (and "own" what it does not take), or "own", always where there is
+ * no cuBLASLt or $OCTET_CUDA_GEMM says so. */
+const char *oct_cuda_gemm_name(octet_cuda *cuda);
 
 /* Delayed scaling's state in device memory, by the CPU's rule; see octet/run.h. */
 octet_status oct_cuda_delayed_record(const oct_cuda_on *on, const octet_delayed *state,

@@ -30,14 +30,19 @@ static bool exact_in_bf16(const octet_plan_tensor *t) {
     return q->scheme != OCTET_FP8_BLOCK || q->pow2;
 }
 
-/* Where an emulated GEMM decodes an operand; none for values that are right already. */
-static uint8_t decoded(oct_builder *b, uint8_t tensor, uint8_t dtype) {
-    octet_plan_tensor from = *oct_tensor_at(b, tensor);
-    if (oct_tensor_is_plain(b, tensor) && from.dtype == dtype) {
+/* Where an emulated GEMM decodes an operand; none for values that are right already. The
+ * transform keeps all 16 rows of its last group. */
+static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
+    octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
+    if (oct_tensor_is_plain(b, operand.tensor) && from.dtype == dtype) {
         return OCTET_ABSENT;
     }
     uint8_t copy = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_EMULATED, dtype, NULL);
-    oct_tensor_shape(b, copy, from.rows, from.cols);
+    octet_dim rows = from.rows;
+    if (from.quantizer.hadamard && operand.use == OCTET_USE_COL) {
+        rows.align = 16;
+    }
+    oct_tensor_shape(b, copy, rows, from.cols);
     oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     return copy;
 }
@@ -107,8 +112,8 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     } else {
         bool exact = exact_in_bf16(oct_tensor_at(b, x.tensor)) &&
                      exact_in_bf16(oct_tensor_at(b, y.tensor));
-        x_copy = decoded(b, x.tensor, exact ? OCTET_BF16 : OCTET_F32);
-        y_copy = decoded(b, y.tensor, exact ? OCTET_BF16 : OCTET_F32);
+        x_copy = decoded(b, x, exact ? OCTET_BF16 : OCTET_F32);
+        y_copy = decoded(b, y, exact ? OCTET_BF16 : OCTET_F32);
     }
     provide_scratch(b);
     octet_step *step = oct_step(b, OCTET_OP_GEMM);

@@ -1,0 +1,187 @@
+/* gemm.c - one product on a GPU: by cuBLASLt where it takes it, else by the own kernel.
+ *
+ * A native product hands the bytes over as they are, with their scales. An emulated one decodes
+ * its operands first (codes times block scales, which bf16 holds exactly, or f32) and gives the
+ * factors that were left out to alpha, on the device: nothing waits for a number. Factors of
+ * single rows or columns, and results that cuBLASLt cannot write from such operands, go through
+ * fp32 sums in scratch, which a kernel multiplies, adds to and rounds once.
+ *
+ * With alpha the factors' product is one fp32: where it leaves the normal range, so does the
+ * result's accuracy. The own kernel keeps the CPU's bound there as well. */
+#include "core/fail.h"
+#include "cuda/lt.h"
+
+static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
+                                    octet_error *err) {
+    octet_status status = OCTET_OK;
+    if (!call->native && call->a_copy.parts[OCTET_PART_VALUES]) {
+        status = oct_cuda_decode(on, &call->a_copy, &call->a, call->a_use, err);
+    }
+    if (!status && !call->native && call->b_copy.parts[OCTET_PART_VALUES]) {
+        status = oct_cuda_decode(on, &call->b_copy, &call->b, call->b_use, err);
+    }
+    return status;
+}
+
+static octet_status compute_alpha(const oct_cuda_on *on, const oct_gemm_params *own,
+                                  const oct_lt_product *product, octet_error *err) {
+    if (!product->problem.device_alpha) {
+        return OCTET_OK;
+    }
+    oct_gemm_alpha_params params = {.a = own->a.factor,
+                                    .b = own->b.factor,
+                                    .unit = own->a.unit * own->b.unit,
+                                    .beta = product->problem.accumulate ? 1.0f : 0.0f,
+                                    .out = (float *)(uintptr_t)product->memory.alpha};
+    oct_cuda_launch launch = {.module = OCT_MODULE_gemm,
+                              .kernel = "gemm_alpha",
+                              .grid = {1, 1, 1},
+                              .threads = 1,
+                              .params = &params,
+                              .params_bytes = sizeof params};
+    return oct_cuda_launch_kernel(on, &launch, err);
+}
+
+static octet_status finish_sums(const oct_cuda_on *on, const oct_gemm_finish_params *params,
+                                octet_error *err) {
+    enum { BLOCKS = 1 << 16 };
+    oct_cuda_launch launch = {
+        .module = OCT_MODULE_gemm,
+        .kernel = "gemm_finish",
+        .grid = {(uint32_t)(params->count < BLOCKS ? params->count : BLOCKS), 1, 1},
+        .threads = OCT_GEMM_THREADS,
+        .params = params,
+        .params_bytes = sizeof *params};
+    return oct_cuda_launch_kernel(on, &launch, err);
+}
+
+/* A call and what has been decided of it. */
+typedef struct job {
+    const oct_cuda_on *on;
+    const oct_cuda_gemm_call *call;
+    oct_gemm_params own;
+    oct_lt *lt;
+    oct_lt_product product;
+} job;
+
+/* The rows [first, first + chunk) of dst, as far as there are that many. */
+static oct_lt_product part_of(const job *j, int64_t first) {
+    oct_lt_product part = j->product;
+    int64_t left = part.problem.n - first;
+    part.problem.n = left < part.chunk ? left : part.chunk;
+    part.memory.b = (const char *)part.memory.b + first * part.a_bytes;
+    return part;
+}
+
+/* The library's context is this thread's where it is called, not where kernels are launched. */
+static octet_status find(oct_lt_algorithm *out, bool *found, const job *j,
+                         const oct_lt_product *product, octet_error *err) {
+    bool pushed;
+    octet_status status = oct_cuda_enter(j->on->cuda, &pushed, err);
+    *found = false;
+    if (!status) {
+        status = oct_lt_find(out, found, j->lt, product, err);
+        oct_cuda_leave(j->on->cuda, pushed);
+    }
+    return status;
+}
+
+static octet_status run(bool *refused, const job *j, const oct_lt_product *product,
+                        const oct_lt_algorithm *algorithm, octet_error *err) {
+    bool pushed;
+    octet_status status = oct_cuda_enter(j->on->cuda, &pushed, err);
+    *refused = false;
+    if (!status) {
+        status = oct_lt_run(refused, j->lt, product, algorithm, j->on->stream, err);
+        oct_cuda_leave(j->on->cuda, pushed);
+    }
+    return status;
+}
+
+static octet_status run_direct(bool *done, job *j, octet_error *err) {
+    oct_lt_algorithm algorithm;
+    bool found, refused = false;
+    octet_status status = find(&algorithm, &found, j, &j->product, err);
+    if (!status && !found && j->product.problem.bias_type != OCT_LT_NONE) {
+        oct_lt_leave_bias(&j->product);
+        status = find(&algorithm, &found, j, &j->product, err);
+    }
+    if (status || !found) {
+        return status;
+    }
+    status = decode_operands(j->on, j->call, err);
+    status = status ? status : compute_alpha(j->on, &j->own, &j->product, err);
+    status = status ? status : run(&refused, j, &j->product, &algorithm, err);
+    *done = !refused;
+    if (!status && *done && j->product.bias_after) {
+        status = oct_cuda_add_bias(j->on, &j->call->dst, &j->call->dst, &j->call->bias, err);
+    }
+    return status;
+}
+
+static octet_status run_part(bool *refused, const job *j, int64_t first, octet_error *err) {
+    oct_lt_product part = part_of(j, first);
+    oct_lt_algorithm algorithm;
+    bool found;
+    octet_status status = find(&algorithm, &found, j, &part, err);
+    *refused = !found;
+    if (!status && found) {
+        status = run(refused, j, &part, &algorithm, err);
+    }
+    if (status || *refused) {
+        return status;
+    }
+    oct_gemm_finish_params finish = {
+        .gemm = j->own, .sums = part.memory.d, .first = first, .count = part.problem.n};
+    return finish_sums(j->on, &finish, err);
+}
+
+/* dst may be read as well as written, so there is no way back once a part of it is done. */
+static octet_status run_sums(bool *done, const job *j, octet_error *err) {
+    const oct_lt_problem *p = &j->product.problem;
+    int64_t last = (p->n - 1) / j->product.chunk * j->product.chunk;
+    oct_lt_product ends[] = {part_of(j, 0), part_of(j, last)};
+    oct_lt_algorithm algorithm;
+    bool found = true, refused = false;
+    octet_status status = OCTET_OK;
+    for (int i = 0; !status && found && i < 2; i++) {
+        status = find(&algorithm, &found, j, &ends[i], err);
+    }
+    if (status || !found) {
+        return status;
+    }
+    status = decode_operands(j->on, j->call, err);
+    for (int64_t first = 0; !status && first < p->n; first += j->product.chunk) {
+        status = run_part(&refused, j, first, err);
+        if (!status && refused && first > 0) {
+            status = oct_fail(err, OCTET_DEVICE,
+                              "cublasLtMatmul refused rows %lld on of a product of %lld",
+                              (long long)first, (long long)p->n);
+        }
+        if (refused) {
+            return status;
+        }
+        *done = true;
+    }
+    return status;
+}
+
+octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
+                           octet_error *err) {
+    job j = {.on = on, .call = call, .own = oct_gemm_params_of(call)};
+    bool done = false;
+    if (j.own.a.outer == 0 || j.own.b.outer == 0) {
+        return OCTET_OK;
+    }
+    octet_status status = oct_lt_get(&j.lt, on->cuda, err);
+    if (!status && j.lt->api && j.own.a.depth > 0 &&
+        oct_lt_describe(&j.product, call, &j.lt->target)) {
+        status = j.product.sums ? run_sums(&done, &j, err) : run_direct(&done, &j, err);
+    }
+    return status || done ? status : oct_gemm_own(on, call, err);
+}
+
+const char *oct_cuda_gemm_name(octet_cuda *cuda) {
+    oct_lt *lt;
+    return !oct_lt_get(&lt, cuda, NULL) && lt->api ? "cublaslt" : "own";
+}

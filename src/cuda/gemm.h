@@ -1,0 +1,22 @@
+/* gemm.h - a product's operands where they lie, and the kernel that multiplies any of them. */
+#ifndef OCT_CUDA_GEMM_H
+#define OCT_CUDA_GEMM_H
+
+#include "cuda/device.h"
+#include "cuda/kernels/gemm.h"
+
+/* The operand m read through the bytes of `use`; by_rows: the product runs along its rows. */
+oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by_rows);
+/* Whether both operands carry the transform, whose last group of 16 rows is whole: then the
+ * product runs over all of them. */
+bool oct_gemm_transformed(const oct_cuda_gemm_call *call);
+/* What a kernel is told of a call, whose operands are read from their own bytes. */
+oct_gemm_params oct_gemm_params_of(const oct_cuda_gemm_call *call);
+
+/* The launch of the project's own kernel: any operands, any shape. */
+octet_status oct_gemm_own_launch(oct_cuda_launch *out, oct_gemm_params *params,
+                                 octet_error *err);
+octet_status oct_gemm_own(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
+                          octet_error *err);
+
+#endif

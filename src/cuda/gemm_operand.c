@@ -1,0 +1,83 @@
+/* gemm_operand.c - where the elements, scales and factors of an operand lie. */
+#include "cuda/gemm.h"
+
+static uint8_t shift_of(int64_t block) {
+    uint8_t shift = 0;
+    while ((int64_t)1 << shift < block) {
+        shift++;
+    }
+    return shift;
+}
+
+static void plain(oct_gemm_operand *o, const oct_matrix *m) {
+    o->data = m->parts[OCTET_PART_VALUES];
+    o->format = m->dtype;
+    o->pitch = m->stride * (m->dtype == OCTET_F32 ? 4 : 2);
+}
+
+static void blocks(oct_gemm_operand *o, const oct_matrix *m, octet_use use) {
+    static const uint8_t formats[OCTET_SCHEMES] = {
+        [OCTET_FP8_BLOCK] = OCTET_F32, [OCTET_MXFP8] = OCTET_E8M0, [OCTET_NVFP4] = OCTET_E4M3};
+    const octet_quantizer *q = &m->quantizer;
+    o->scale = m->parts[oct_scale_part(use)];
+    o->scales = oct_scales_of(m, use);
+    o->scale_format = formats[q->scheme];
+    o->lines_down = q->scheme == OCTET_MXFP8 && use == OCTET_USE_COL;
+    o->shift = shift_of(q->block_cols);
+}
+
+/* An element is code times block scale times amax / (6 Emax); the last factor is left out. */
+static void nvfp4(oct_gemm_operand *o, const oct_matrix *m, octet_use use) {
+    o->factor = m->parts[oct_amax_part(use)];
+    o->factor_each = m->quantizer.row_scaled;
+    o->pitch = oct_nv_line_bytes(m, use);
+    o->unit = 1.0 / (6.0 * (m->quantizer.max256 ? 256.0 : 448.0));
+}
+
+oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by_rows) {
+    const octet_quantizer *q = &m->quantizer;
+    bool turned = use == OCTET_USE_COL && q->scheme != OCTET_MXFP8;
+    oct_gemm_operand o = {.outer = by_rows ? m->cols : m->rows,
+                          .depth = by_rows ? m->rows : m->cols,
+                          .unit = 1.0,
+                          .across = by_rows != turned};
+    if (q->scheme == OCTET_SCHEME_NONE) {
+        plain(&o, m);
+        return o;
+    }
+    o.data = m->parts[oct_data_part(use)];
+    o.format = q->format;
+    o.pitch = turned ? m->rows : m->cols;
+    if (q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED) {
+        o.factor = m->parts[OCTET_PART_SCALE];
+        return o;
+    }
+    blocks(&o, m, use);
+    if (q->scheme == OCTET_NVFP4) {
+        nvfp4(&o, m, use);
+    }
+    return o;
+}
+
+bool oct_gemm_transformed(const oct_cuda_gemm_call *call) {
+    return call->gemm == OCTET_WGRAD && call->a.quantizer.hadamard &&
+           call->a_use == OCTET_USE_COL && call->b.quantizer.hadamard &&
+           call->b_use == OCTET_USE_COL;
+}
+
+oct_gemm_params oct_gemm_params_of(const oct_cuda_gemm_call *call) {
+    oct_gemm_params p = {
+        .a = oct_gemm_operand_of(&call->a, call->a_use, call->gemm == OCTET_WGRAD),
+        .b = oct_gemm_operand_of(&call->b, call->b_use, call->gemm != OCTET_FPROP),
+        .dst = call->dst.parts[OCTET_PART_VALUES],
+        .stride = call->dst.stride,
+        .bias = call->bias.at,
+        .dtype = call->dst.dtype,
+        .bias_dtype = call->bias.dtype,
+        .accumulate = call->accumulate,
+    };
+    if (oct_gemm_transformed(call)) {
+        p.a.depth = p.b.depth = oct_round_up(p.a.depth, 16);
+    }
+    return p;
+}

@@ -1,0 +1,696 @@
+/* gemm.cu - the product for whatever the GEMM library does not take: any operands, any shape.
+ *
+ * gemm_f16 and gemm_bf16 decode both operands into shared memory and multiply them on tensor
+ * cores, summing in fp32. FP8 and FP4 codes (the latter times their block's scale) are exactly
+ * f16, so f16 is multiplied unless an operand is plain bf16. Scales of FP8 blocks and MXFP8 do
+ * not always fit there: the _scaled kernels sum a block's codes by themselves and add that sum
+ * times both scales. gemm_f32 multiplies floats: for plain f32, and f16 beside bf16.
+ *
+ * Terms are summed in a fixed order, so a product gives the same bytes each time; against the
+ * exact value it keeps the bound that the CPU's product states, as far as the tensor cores' own
+ * sums are those of fp32. */
+#include "cuda/kernels/gemm.h"
+#include "format/bf16.h"
+#include "format/e2m1.h"
+#include "format/e4m3.h"
+#include "format/e5m2.h"
+#include "format/e8m0.h"
+#include "format/f16.h"
+
+#define TILE OCT_GEMM_TILE
+#define STEP OCT_GEMM_STEP
+/* Elements from one row of a tile in shared memory to the next: eight rows, 16 bytes of each,
+ * lie in different banks. */
+#define PITCH_ALONG (STEP + 8)
+#define PITCH_ACROSS (TILE + 8)
+#define TILE_ELEMENTS (TILE * PITCH_ALONG)
+
+static_assert(STEP * PITCH_ACROSS <= TILE_ELEMENTS, "either layout of a tile fits");
+static_assert(TILE * STEP == OCT_GEMM_THREADS * 16, "a thread decodes 16 elements of a tile");
+
+/* ---- tensor cores ---------------------------------------------------------------------- */
+
+/* A warp's fragments: d += a b with a 16 x 16, b 16 x 8. Lane l holds of a the rows l / 4 and
+ * l / 4 + 8, of b the column l / 4, of both the p 2 (l % 4), + 1, + 8, + 9; of d the rows of a
+ * and the columns 2 (l % 4), + 1. */
+#ifdef OCTET_EMULATED
+
+struct emulated_fragments {
+    const uint32_t *a, *b;
+};
+
+/* The lanes read each other's registers: the second exchange ends that. */
+template <class Element>
+static inline void multiply(float *d, const uint32_t *a, const uint32_t *b) {
+    emulated_fragments mine = {a, b};
+    uint32_t lanes;
+    const uint64_t *words =
+        emulated_exchange(EMULATED_SHUFFLE, reinterpret_cast<uint64_t>(&mine), &lanes);
+    uint64_t all[32];
+    memcpy(all, words, sizeof all);
+    int lane = emulated_lane();
+    for (int i = 0; i < 4; i++) {
+        int row = lane / 4, col = lane % 4 * 2 + i % 2;
+        float sum = d[i];
+        for (int p = 0; p < 16; p++) {
+            auto *x = reinterpret_cast<emulated_fragments *>(all[row * 4 + p % 8 / 2]);
+            auto *y = reinterpret_cast<emulated_fragments *>(all[col * 4 + p % 8 / 2]);
+            uint32_t left = x->a[p / 8 * 2 + i / 2] >> p % 2 * 16;
+            uint32_t right = y->b[p / 8] >> p % 2 * 16;
+            sum += Element::value(left & 0xffffu) * Element::value(right & 0xffffu);
+        }
+        d[i] = sum;
+    }
+    __syncwarp();
+}
+
+/* Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8
+ * and gets of each matrix the elements 2 (l % 4), + 1 of row l / 4, turned: of column l / 4. */
+static inline void load_matrices(uint32_t *out, const uint16_t *row, bool turned) {
+    uint32_t lanes;
+    const uint64_t *rows =
+        emulated_exchange(EMULATED_SHUFFLE, reinterpret_cast<uint64_t>(row), &lanes);
+    int high = emulated_lane() / 4, low = emulated_lane() % 4 * 2;
+    for (int m = 0; m < 4; m++) {
+        auto at = [&](int r, int c) -> uint32_t {
+            return reinterpret_cast<const uint16_t *>(rows[m * 8 + r])[c];
+        };
+        out[m] = turned ? at(low, high) | at(low + 1, high) << 16
+                        : at(high, low) | at(high, low + 1) << 16;
+    }
+}
+
+#else
+
+template <class Element>
+static __device__ __forceinline__ void multiply(float *d, const uint32_t *a,
+                                                const uint32_t *b) {
+    if constexpr (Element::is_bf16) {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+}
+
+static __device__ __forceinline__ void load_matrices(uint32_t *out, const uint16_t *row,
+                                                     bool turned) {
+    uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+    if (turned) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                     : "r"(at)
+                     : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                     : "r"(at)
+                     : "memory");
+    }
+}
+
+#endif
+
+/* ---- 16 codes as 16-bit elements ------------------------------------------------------- */
+
+/* Two f16 from two E4M3 codes in the low bytes. */
+static __device__ __forceinline__ uint32_t f16_of_e4m3(uint32_t codes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint32_t out;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(static_cast<uint16_t>(codes)));
+    return out;
+#elif defined(__CUDA_ARCH__)
+    /* With the exponent where f16 has it, 2^8 is missing. */
+    uint32_t spread = __byte_perm(codes, 0, 0x1404) >> 1;
+    uint32_t out, low = codes & 0x7f, high = codes >> 8 & 0x7f;
+    asm("mul.rn.f16x2 %0, %1, %2;"
+        : "=r"(out)
+        : "r"((spread & 0x3f803f80u) | (spread << 1 & 0x80008000u)), "r"(0x5c005c00u));
+    return out | (low == 0x7f ? 0x7fffu : 0u) | (high == 0x7f ? 0x7fff0000u : 0u);
+#else
+    uint32_t low = oct_f16_encode(oct_e4m3_decode(static_cast<uint8_t>(codes)));
+    uint32_t high = oct_f16_encode(oct_e4m3_decode(static_cast<uint8_t>(codes >> 8)));
+    return low | high << 16;
+#endif
+}
+
+/* The products of two pairs of f16. */
+static __device__ __forceinline__ uint32_t f16_times(uint32_t x, uint32_t y) {
+#if defined(__CUDA_ARCH__)
+    uint32_t out;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(x), "r"(y));
+    return out;
+#else
+    auto value = [](uint32_t bits) { return oct_f16_decode(static_cast<uint16_t>(bits)); };
+    uint32_t low = oct_f16_encode(value(x) * value(y));
+    return low | static_cast<uint32_t>(oct_f16_encode(value(x >> 16) * value(y >> 16))) << 16;
+#endif
+}
+
+/* Two f16 from two E2M1 codes in the low byte: their upper bytes are looked up. */
+static __device__ __forceinline__ uint32_t f16_of_e2m1(uint32_t codes) {
+    uint32_t select = (codes & 0x7u) << 4 | (codes & 0x70u) << 8;
+    uint32_t upper = __byte_perm(0x3e3c3800u, 0x46444240u, select) & 0xff00ff00u;
+    return upper | (codes & 0x8u) << 12 | (codes & 0x80u) << 24;
+}
+
+struct f16 {
+    static constexpr bool is_bf16 = false;
+
+    static __device__ float value(uint32_t bits) {
+        return oct_f16_decode(static_cast<uint16_t>(bits));
+    }
+
+    static __device__ __forceinline__ void decode(uint32_t *out, const uint32_t *raw,
+                                                  uint32_t format, uint32_t scale) {
+        if (format == OCTET_E4M3) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                out[i] = f16_of_e4m3(raw[i / 2] >> i % 2 * 16 & 0xffffu);
+            }
+        } else if (format == OCTET_E5M2) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                out[i] = __byte_perm(raw[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
+            }
+        } else if (format == OCTET_E2M1) {
+            uint32_t by = f16_of_e4m3(scale | scale << 8);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                out[i] = f16_times(f16_of_e2m1(raw[i / 4] >> i % 4 * 8 & 0xffu), by);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                out[i] = raw[i];
+            }
+        }
+    }
+};
+
+/* One code as a float; scale is an E4M3 code. */
+static __device__ __forceinline__ float float_of(uint32_t code, uint32_t format,
+                                                 uint32_t scale) {
+    uint8_t byte = static_cast<uint8_t>(code);
+    return format == OCTET_E4M3 ? oct_e4m3_decode(byte)
+           : format == OCTET_E5M2
+               ? oct_e5m2_decode(byte)
+               : oct_e2m1_decode(byte) * oct_e4m3_decode(static_cast<uint8_t>(scale));
+}
+
+struct bf16 {
+    static constexpr bool is_bf16 = true;
+
+    static __device__ float value(uint32_t bits) {
+        return oct_bf16_decode(static_cast<uint16_t>(bits));
+    }
+
+    static __device__ __forceinline__ void decode(uint32_t *out, const uint32_t *raw,
+                                                  uint32_t format, uint32_t scale) {
+        int bits = format == OCTET_E2M1 ? 4 : 8;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (format == OCTET_BF16) {
+                out[i] = raw[i];
+                continue;
+            }
+            uint32_t pair = bits == 4 ? raw[i / 4] >> i % 4 * 8 : raw[i / 2] >> i % 2 * 16;
+            float low = float_of(pair, format, scale);
+            float high = float_of(pair >> bits, format, scale);
+            out[i] = oct_f32_bits(low) >> 16 | (oct_f32_bits(high) & 0xffff0000u);
+        }
+    }
+};
+
+/* ---- operands from memory -------------------------------------------------------------- */
+
+static __device__ __forceinline__ int64_t scale_index(const oct_gemm_operand &o, int64_t outer,
+                                                      int64_t p) {
+    int64_t row = o.across ? p : outer, col = o.across ? outer : p;
+    return o.lines_down ? oct_scale_at(&o.scales, col, row >> o.shift)
+                        : oct_scale_at(&o.scales, row, col >> o.shift);
+}
+
+/* The scale that a block's sum is multiplied by; that of FP4 is in its elements. */
+static __device__ __forceinline__ float block_scale(const oct_gemm_operand &o, int64_t outer,
+                                                    int64_t p) {
+    if (!o.scale || o.format == OCTET_E2M1 || outer >= o.outer) {
+        return 1.0f;
+    }
+    int64_t at = scale_index(o, outer, p);
+    return o.scale_format == OCTET_F32
+               ? static_cast<const float *>(o.scale)[at]
+               : oct_e8m0_decode(static_cast<const uint8_t *>(o.scale)[at]);
+}
+
+/* 4 Words bytes that lie anywhere; of those past `bytes` nothing is read and 0 returned. */
+template <int Words>
+static __device__ __forceinline__ void load_bytes(uint32_t *out, const uint8_t *at,
+                                                  int64_t bytes) {
+    uintptr_t address = reinterpret_cast<uintptr_t>(at);
+    constexpr int wide = Words < 4 ? 8 : 16;
+    if (bytes >= 4 * Words && address % wide == 0) {
+#pragma unroll
+        for (int i = 0; i < Words; i += wide / 4) {
+            if constexpr (wide == 16) {
+                uint4 four = *reinterpret_cast<const uint4 *>(at + 4 * i);
+                out[i] = four.x, out[i + 1] = four.y;
+                out[i + 2] = four.z, out[i + 3] = four.w;
+            } else {
+                uint2 two = *reinterpret_cast<const uint2 *>(at + 4 * i);
+                out[i] = two.x, out[i + 1] = two.y;
+            }
+        }
+        return;
+    }
+#ifndef OCTET_EMULATED
+    if (bytes >= 4 * Words) {
+        /* The words that hold these bytes: none without one of them, so none out of reach. */
+        uint32_t skip = static_cast<uint32_t>(address) % 4;
+        const uint32_t *word = reinterpret_cast<const uint32_t *>(at - skip);
+        uint32_t held = word[0];
+#pragma unroll
+        for (int i = 0; i < Words; i++) {
+            uint32_t next = i + 1 < Words || skip ? word[i + 1] : 0;
+            out[i] = __funnelshift_r(held, next, skip * 8);
+            held = next;
+        }
+        return;
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < Words; i++) {
+        out[i] = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (4 * i + j < bytes) {
+                out[i] |= static_cast<uint32_t>(at[4 * i + j]) << 8 * j;
+            }
+        }
+    }
+}
+
+static __device__ __forceinline__ int bits_of(const oct_gemm_operand &o) {
+    return o.format == OCTET_E2M1                            ? 4
+           : o.format == OCTET_BF16 || o.format == OCTET_F16 ? 16
+                                                             : 8;
+}
+
+/* The 16 elements of a tile that a thread decodes: where they lie, and their place in the tile.
+ * Along the product two threads share a row of 32; across it eight share a row of 128. */
+struct chunk {
+    const uint8_t *at;
+    int64_t outer, p; /* of the first element */
+    int64_t advance;  /* bytes from one step's elements to the next step's */
+    int place;        /* elements from the start of the tile */
+    uint32_t raw[8];
+    uint32_t scale; /* FP4: the code of their block's scale */
+};
+
+static __device__ __forceinline__ chunk chunk_of(const oct_gemm_operand &o, int64_t first) {
+    int t = static_cast<int>(threadIdx.x), bits = bits_of(o);
+    int outer = o.across ? t % 8 * 16 : t / 2, p = o.across ? t / 8 : t % 2 * 16;
+    chunk c;
+    c.outer = first + outer;
+    c.p = p;
+    c.place = o.across ? p * PITCH_ACROSS + outer : outer * PITCH_ALONG + p;
+    c.advance = o.across ? STEP * o.pitch : STEP * bits / 8;
+    c.at = o.data +
+           (o.across ? c.p * o.pitch + c.outer * bits / 8 : c.outer * o.pitch + c.p * bits / 8);
+    return c;
+}
+
+/* Loads a step's elements, zeros where there are none, and goes on to the next step's. */
+static __device__ __forceinline__ void fetch(chunk &c, const oct_gemm_operand &o) {
+    int64_t along = o.across ? o.outer - c.outer : o.depth - c.p;
+    bool inside = o.across ? c.p < o.depth : c.outer < o.outer;
+    int64_t count = inside ? min(along, static_cast<int64_t>(16)) : 0;
+    if (o.format == OCTET_E2M1) {
+        load_bytes<2>(c.raw, c.at, (count + 1) / 2);
+        c.scale =
+            count > 0 ? static_cast<const uint8_t *>(o.scale)[scale_index(o, c.outer, c.p)] : 0;
+    } else if (o.format == OCTET_E4M3 || o.format == OCTET_E5M2) {
+        load_bytes<4>(c.raw, c.at, count);
+    } else {
+        load_bytes<8>(c.raw, c.at, count * 2);
+    }
+    c.at += c.advance;
+    c.p += STEP;
+}
+
+template <class Element>
+static __device__ __forceinline__ void put(uint16_t *tile, const chunk &c,
+                                           const oct_gemm_operand &o) {
+    uint32_t out[8];
+    Element::decode(out, c.raw, o.format, c.scale);
+    uint4 *to = reinterpret_cast<uint4 *>(tile + c.place);
+    to[0] = make_uint4(out[0], out[1], out[2], out[3]);
+    to[1] = make_uint4(out[4], out[5], out[6], out[7]);
+}
+
+/* ---- a tile of dst --------------------------------------------------------------------- */
+
+struct __align__(16) tiles {
+    uint16_t a[TILE_ELEMENTS], b[TILE_ELEMENTS];
+    float scale[2][TILE]; /* of a's and b's blocks of this step */
+};
+
+/* Where a thread's sums lie: a warp has 64 rows by 32 columns of the tile. */
+struct seat {
+    int row, col; /* of the warp */
+    int lane;
+};
+
+static __device__ __forceinline__ seat seat_of_thread() {
+    int warp = static_cast<int>(threadIdx.x) / 32;
+    return {warp / 4 * 64, warp % 4 * 32, static_cast<int>(threadIdx.x) % 32};
+}
+
+typedef float sums[4][4][4]; /* by 16 rows, by 8 columns, by element of a fragment */
+
+template <class Element>
+static __device__ __forceinline__ void multiply_step(sums &sum, const tiles &t,
+                                                     const oct_gemm_params &g, const seat &s) {
+    int low = s.lane % 8, mid = s.lane / 8 % 2 * 8, high = s.lane / 16 * 8;
+#pragma unroll
+    for (int p = 0; p < STEP; p += 16) {
+        uint32_t a[4][4], b[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int row = s.row + i * 16;
+            load_matrices(a[i],
+                          t.a + (g.a.across ? (p + high + low) * PITCH_ACROSS + row + mid
+                                            : (row + mid + low) * PITCH_ALONG + p + high),
+                          g.a.across);
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            int col = s.col + j * 16;
+            load_matrices(b[j],
+                          t.b + (g.b.across ? (p + mid + low) * PITCH_ACROSS + col + high
+                                            : (col + high + low) * PITCH_ALONG + p + mid),
+                          g.b.across);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                multiply<Element>(sum[i][j], a[i], b[j / 2] + j % 2 * 2);
+            }
+        }
+    }
+}
+
+/* sum += part * the scales of its rows and columns; part = 0. */
+static __device__ __forceinline__ void add_scaled(sums &sum, sums &part, const tiles &t,
+                                                  const seat &s) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float row = t.scale[0][s.row + i * 16 + s.lane / 4 + e / 2 * 8];
+                float col = t.scale[1][s.col + j * 8 + s.lane % 4 * 2 + e % 2];
+                sum[i][j][e] = __fmaf_rn(part[i][j][e] * row, col, sum[i][j][e]);
+                part[i][j][e] = 0.0f;
+            }
+        }
+    }
+}
+
+/* ---- from sums to dst ------------------------------------------------------------------ */
+
+static __device__ __forceinline__ float load_plain(const void *base, int64_t at,
+                                                   uint32_t dtype) {
+    if (dtype == OCTET_F32) {
+        return static_cast<const float *>(base)[at];
+    }
+    uint16_t code = static_cast<const uint16_t *>(base)[at];
+    return dtype == OCTET_BF16 ? oct_bf16_decode(code) : oct_f16_decode(code);
+}
+
+static __device__ __forceinline__ void store_plain(void *base, int64_t at, uint32_t dtype,
+                                                   float value) {
+    if (dtype == OCTET_F32) {
+        static_cast<float *>(base)[at] = value;
+    } else {
+        static_cast<uint16_t *>(base)[at] =
+            dtype == OCTET_BF16 ? oct_bf16_encode(value) : oct_f16_encode(value);
+    }
+}
+
+/* The factors that elements lack: scale[0] * scale[1], whose product may leave fp32's range;
+ * where outer indices have factors of their own, it is computed in double instead. */
+struct finish {
+    float scale[2];
+    double factor;
+    const float *rows, *cols;
+};
+
+static __device__ __forceinline__ double power_of_two(int exponent) {
+    uint64_t bits = static_cast<uint64_t>(1023 + exponent) << 52;
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static __device__ __forceinline__ double factor_of(const oct_gemm_operand &o) {
+    return o.unit * (o.factor && !o.factor_each ? static_cast<double>(*o.factor) : 1.0);
+}
+
+static __device__ __forceinline__ finish finish_of(const oct_gemm_params &g) {
+    finish f;
+    f.factor = factor_of(g.a) * factor_of(g.b);
+    f.rows = g.a.factor_each ? g.a.factor : nullptr;
+    f.cols = g.b.factor_each ? g.b.factor : nullptr;
+    uint64_t bits;
+    memcpy(&bits, &f.factor, sizeof bits);
+    int field = static_cast<int>(bits >> 52 & 0x7ff);
+    int half = field == 0 || field == 0x7ff ? 0 : (field - 1023) / 2;
+    half = half < -126 ? -126 : half > 126 ? 126 : half;
+    f.scale[0] = static_cast<float>(f.factor * power_of_two(-half));
+    f.scale[1] = static_cast<float>(power_of_two(half));
+    return f;
+}
+
+static __device__ __forceinline__ float finished(const oct_gemm_params &g, const finish &f,
+                                                 float sum, int64_t row, int64_t col) {
+    float value = sum * f.scale[0] * f.scale[1];
+    if (f.rows || f.cols) {
+        double by_row = f.rows ? static_cast<double>(f.rows[row]) : 1.0;
+        double by_col = f.cols ? static_cast<double>(f.cols[col]) : 1.0;
+        value = static_cast<float>(static_cast<double>(sum) * (f.factor * by_row) * by_col);
+    }
+    if (g.bias) {
+        value += load_plain(g.bias, col, g.bias_dtype);
+    }
+    if (g.accumulate) {
+        value += load_plain(g.dst, row * g.stride + col, g.dtype);
+    }
+    return value;
+}
+
+/* Two columns side by side, by one store where they lie well. */
+static __device__ __forceinline__ void store_pair(const oct_gemm_params &g, const finish &f,
+                                                  const float *pair, int64_t row, int64_t col) {
+    int64_t at = row * g.stride + col;
+    if (row >= g.a.outer || col >= g.b.outer) {
+        return;
+    }
+    float low = finished(g, f, pair[0], row, col);
+    if (col + 1 == g.b.outer) {
+        store_plain(g.dst, at, g.dtype, low);
+        return;
+    }
+    float high = finished(g, f, pair[1], row, col + 1);
+    uint16_t *to = static_cast<uint16_t *>(g.dst) + at;
+    if (g.dtype == OCTET_F32 || reinterpret_cast<uintptr_t>(to) % 4 != 0) {
+        store_plain(g.dst, at, g.dtype, low);
+        store_plain(g.dst, at + 1, g.dtype, high);
+        return;
+    }
+    uint32_t first = g.dtype == OCTET_BF16 ? oct_bf16_encode(low) : oct_f16_encode(low);
+    uint32_t second = g.dtype == OCTET_BF16 ? oct_bf16_encode(high) : oct_f16_encode(high);
+    *reinterpret_cast<uint32_t *>(to) = first | second << 16;
+}
+
+/* ---- the kernels ----------------------------------------------------------------------- */
+
+/* The tile of this block: GROUP tiles down, then the next column of tiles. */
+struct corner {
+    int64_t row, col;
+};
+
+static __device__ __forceinline__ corner corner_of_block(const oct_gemm_params &g, int tile) {
+    uint32_t in_group = OCT_GEMM_GROUP * g.cols, group = blockIdx.x / in_group;
+    uint32_t at = blockIdx.x % in_group, first = group * OCT_GEMM_GROUP;
+    uint32_t down = min(g.rows - first, static_cast<uint32_t>(OCT_GEMM_GROUP));
+    return {static_cast<int64_t>(first + at % down) * tile,
+            static_cast<int64_t>(at / down) * tile};
+}
+
+/* This thread's scale of a step: a row's or a column's. */
+static __device__ __forceinline__ float fetch_scale(const oct_gemm_params &g,
+                                                    const corner &tile, int64_t p) {
+    int64_t at = threadIdx.x % TILE;
+    return threadIdx.x < TILE ? block_scale(g.a, tile.row + at, p)
+                              : block_scale(g.b, tile.col + at, p);
+}
+
+template <class Element, bool Scaled>
+static __device__ __forceinline__ void product(const oct_gemm_params &g) {
+    __shared__ tiles memory[2];
+    corner tile = corner_of_block(g, TILE);
+    seat s = seat_of_thread();
+    sums sum = {}, part = {};
+    chunk a = chunk_of(g.a, tile.row), b = chunk_of(g.b, tile.col);
+    float scale = 1.0f;
+    int steps = static_cast<int>((g.a.depth + STEP - 1) / STEP);
+    /* While step n is multiplied, the elements of step n + 1 are on their way. */
+    for (int step = -1; step < steps; step++) {
+        bool more = step + 1 < steps;
+        if (more) {
+            fetch(a, g.a);
+            fetch(b, g.b);
+            if constexpr (Scaled) {
+                scale = fetch_scale(g, tile, static_cast<int64_t>(step + 1) * STEP);
+            }
+        }
+        if (step >= 0) {
+            const tiles &now = memory[step % 2];
+            if constexpr (Scaled) {
+                multiply_step<Element>(part, now, g, s);
+                if (!more || (step + 1) % g.flush == 0) {
+                    add_scaled(sum, part, now, s);
+                }
+            } else {
+                multiply_step<Element>(sum, now, g, s);
+            }
+        }
+        if (more) {
+            tiles &next = memory[(step + 1) % 2];
+            put<Element>(next.a, a, g.a);
+            put<Element>(next.b, b, g.b);
+            if constexpr (Scaled) {
+                next.scale[threadIdx.x / TILE][threadIdx.x % TILE] = scale;
+            }
+        }
+        __syncthreads();
+    }
+    finish f = finish_of(g);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int64_t row = tile.row + s.row + i * 16 + s.lane / 4;
+            int64_t col = tile.col + s.col + j * 8 + s.lane % 4 * 2;
+            store_pair(g, f, sum[i][j], row, col);
+            store_pair(g, f, sum[i][j] + 2, row + 8, col);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 2) gemm_f16(oct_gemm_params g) {
+    product<f16, false>(g);
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 1)
+    gemm_f16_scaled(oct_gemm_params g) {
+    product<f16, true>(g);
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 2) gemm_bf16(oct_gemm_params g) {
+    product<bf16, false>(g);
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 1)
+    gemm_bf16_scaled(oct_gemm_params g) {
+    product<bf16, true>(g);
+}
+
+/* Any element times its block's scale, as a float; 0 where there is none. */
+static __device__ __forceinline__ float element(const oct_gemm_operand &o, int64_t outer,
+                                                int64_t p) {
+    if (outer >= o.outer || p >= o.depth) {
+        return 0.0f;
+    }
+    int64_t row = o.across ? p : outer, col = o.across ? outer : p;
+    const uint8_t *line = o.data + row * o.pitch;
+    if (o.format == OCTET_F32 || o.format == OCTET_BF16 || o.format == OCTET_F16) {
+        return load_plain(line, col, o.format);
+    }
+    if (o.format == OCTET_E2M1) {
+        uint32_t scale = static_cast<const uint8_t *>(o.scale)[scale_index(o, outer, p)];
+        return float_of(line[col / 2] >> col % 2 * 4, o.format, scale);
+    }
+    return float_of(line[col], o.format, 0) * block_scale(o, outer, p);
+}
+
+#define TILE_F OCT_GEMM_TILE_F32
+#define STEP_F OCT_GEMM_STEP_F32
+
+/* A tile of floats as [p][outer]; neighbouring threads read neighbouring elements. */
+static __device__ __forceinline__ void put_floats(float (*tile)[TILE_F + 4],
+                                                  const oct_gemm_operand &o, int64_t first,
+                                                  int64_t from) {
+    for (int i = static_cast<int>(threadIdx.x); i < TILE_F * STEP_F; i += OCT_GEMM_THREADS) {
+        int outer = o.across ? i % TILE_F : i / STEP_F;
+        int p = o.across ? i / TILE_F : i % STEP_F;
+        tile[p][outer] = element(o, first + outer, from + p);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS) gemm_f32(oct_gemm_params g) {
+    __shared__ float a[STEP_F][TILE_F + 4], b[STEP_F][TILE_F + 4];
+    corner tile = corner_of_block(g, TILE_F);
+    int down = static_cast<int>(threadIdx.x) / 16 * 4,
+        right = static_cast<int>(threadIdx.x) % 16;
+    float sum[4][4] = {};
+    for (int64_t p = 0; p < g.a.depth; p += STEP_F) {
+        put_floats(a, g.a, tile.row, p);
+        put_floats(b, g.b, tile.col, p);
+        __syncthreads();
+        for (int n = 0; n < STEP_F; n++) {
+#pragma unroll
+            for (int e = 0; e < 16; e++) {
+                sum[e / 4][e % 4] =
+                    __fmaf_rn(a[n][down + e / 4], b[n][right + e % 4 * 16], sum[e / 4][e % 4]);
+            }
+        }
+        __syncthreads();
+    }
+    finish f = finish_of(g);
+#pragma unroll
+    for (int e = 0; e < 16; e++) {
+        int64_t row = tile.row + down + e / 4, col = tile.col + right + e % 4 * 16;
+        if (row < g.a.outer && col < g.b.outer) {
+            store_plain(g.dst, row * g.stride + col, g.dtype,
+                        finished(g, f, sum[e / 4][e % 4], row, col));
+        }
+    }
+}
+
+/* dst from sums that another product left in memory. */
+extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS)
+    gemm_finish(oct_gemm_finish_params p) {
+    finish f = finish_of(p.gemm);
+    for (int64_t i = blockIdx.x; i < p.count; i += gridDim.x) {
+        for (int64_t col = threadIdx.x; col < p.gemm.b.outer; col += OCT_GEMM_THREADS) {
+            int64_t row = p.first + i;
+            float value = finished(p.gemm, f, p.sums[i * p.gemm.b.outer + col], row, col);
+            store_plain(p.gemm.dst, row * p.gemm.stride + col, p.gemm.dtype, value);
+        }
+    }
+}
+
+extern "C" __global__ void gemm_alpha(oct_gemm_alpha_params p) {
+    double factor = p.unit * (p.a ? static_cast<double>(*p.a) : 1.0);
+    p.out[0] = static_cast<float>(factor * (p.b ? static_cast<double>(*p.b) : 1.0));
+    p.out[1] = p.beta;
+}

@@ -1,0 +1,104 @@
+/* lt.h - a product as cuBLASLt sees it: the description, the algorithm for it, the run.
+ *
+ * cuBLASLt's matrices are column-major, so dst(i, j) is its D(j, i): its A is the product's b,
+ * its B is the product's a, m is dst's columns and n its rows. */
+#ifndef OCT_CUDA_LT_H
+#define OCT_CUDA_LT_H
+
+#include "cuda/gemm.h"
+#include "cuda/lt_cache.h"
+
+/* cudaDataType, cublasComputeType_t, cublasOperation_t, cublasStatus_t. */
+enum { OCT_LT_R_32F = 0, OCT_LT_R_16F = 2, OCT_LT_R_16BF = 14 };
+enum { OCT_LT_R_8F_E4M3 = 28, OCT_LT_R_8F_E5M2 = 29, OCT_LT_R_4F_E2M1 = 33 };
+enum { OCT_LT_COMPUTE_32F = 68 };
+enum { OCT_LT_OP_N = 0, OCT_LT_OP_T = 1 };
+enum { OCT_LT_INVALID_VALUE = 7, OCT_LT_ARCH_MISMATCH = 8, OCT_LT_NOT_SUPPORTED = 15 };
+
+/* cublasLtMatmulMatrixScale_t. */
+enum {
+    OCT_LT_SCALE_SCALAR_32F = 0,
+    OCT_LT_SCALE_VEC16_UE4M3 = 1,
+    OCT_LT_SCALE_VEC32_UE8M0 = 2,
+    OCT_LT_SCALE_VEC128_32F = 4,
+    OCT_LT_SCALE_BLK128_32F = 5
+};
+
+#define OCT_LT_NONE 255      /* no bias, no scale */
+#define OCT_LT_BLOCKS 120900 /* the version from which 128-blocks have scale modes */
+
+/* What the library is and where it runs. */
+typedef struct oct_lt_target {
+    int arch;
+    int64_t version; /* 10000 * major + 100 * minor + patch */
+} oct_lt_target;
+
+/* All that an algorithm depends on, without padding: it is the key that algorithms are kept
+ * by. Alignments are log2 of bytes, 8 at most. */
+typedef struct oct_lt_problem {
+    int64_t m, n, k;
+    int64_t lda, ldb, ldd; /* elements */
+    int64_t workspace_bytes;
+    uint8_t a_type, b_type, d_type;
+    uint8_t bias_type; /* added in the epilogue; or NONE */
+    uint8_t a_op, b_op;
+    uint8_t a_scale, b_scale; /* scale modes, or NONE */
+    uint8_t fast;             /* fp8: sums are not promoted to fp32 on the way */
+    uint8_t device_alpha;     /* alpha and beta lie in device memory */
+    uint8_t accumulate;
+    uint8_t a_align, b_align, d_align, bias_align;
+    uint8_t reserved;
+} oct_lt_problem;
+
+_Static_assert(sizeof(oct_lt_problem) == 8 * OCT_LT_KEY, "the problem is a key of words");
+
+/* What a run reads and writes; all but host alphas is device memory. */
+typedef struct oct_lt_memory {
+    const void *a, *b;
+    void *d;
+    const void *a_scale, *b_scale;
+    const void *bias;
+    void *workspace;
+    const float *alpha; /* device_alpha: alpha, then beta */
+} oct_lt_memory;
+
+/* How a call is done by the library. */
+typedef struct oct_lt_product {
+    oct_lt_problem problem;
+    oct_lt_memory memory;
+    /* The library cannot finish dst: a block of dst's rows at a time it leaves fp32 sums in
+     * scratch, at memory.d, which gemm_finish rounds. */
+    bool sums;
+    int64_t chunk;   /* sums: rows at a time */
+    int64_t a_bytes; /* sums: from one row of the product's a to the next */
+    bool bias_after; /* bias is added by a step of its own */
+} oct_lt_product;
+
+/* The call as a problem, a pure function of its arguments. False: not one for the library. */
+bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
+                     const oct_lt_target *target);
+/* The bias as a step of its own. */
+void oct_lt_leave_bias(oct_lt_product *product);
+
+/* What is kept on a GPU between products. */
+typedef struct oct_lt {
+    octet_cuda *cuda;
+    const oct_cublaslt *api; /* NULL: there is no library, or the own kernel is asked for */
+    void *handle;
+    oct_lt_target target;
+    int pick; /* which of the library's candidates: $OCTET_CUDA_ALGO, usually 0, the first */
+    oct_lt_cache algorithms;
+} oct_lt;
+
+/* Made on first use. $OCTET_CUDA_GEMM=own leaves the library out. */
+octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err);
+
+/* The algorithm for a problem, kept from the first time on; *found false: there is none. The
+ * GPU's context is current, here and in oct_lt_run. */
+octet_status oct_lt_find(oct_lt_algorithm *out, bool *found, oct_lt *lt,
+                         const oct_lt_product *product, octet_error *err);
+/* Launches it. *refused true: the library does not run what it has proposed; that is kept. */
+octet_status oct_lt_run(bool *refused, oct_lt *lt, const oct_lt_product *product,
+                        const oct_lt_algorithm *algorithm, void *stream, octet_error *err);
+
+#endif

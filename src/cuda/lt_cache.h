@@ -1,0 +1,43 @@
+/* lt_cache.h - algorithms by problem: bounded, read without a lock. */
+#ifndef OCT_CUDA_LT_CACHE_H
+#define OCT_CUDA_LT_CACHE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define OCT_LT_KEY 9 /* words of a problem */
+
+/* Whether a problem has an algorithm. FRESH is never kept: it has just been found. */
+enum { OCT_LT_REFUSED = 0, OCT_LT_FOUND, OCT_LT_FRESH };
+
+typedef struct oct_lt_algorithm {
+    uint64_t algo[8]; /* cublasLtMatmulAlgo_t */
+    uint64_t found;
+} oct_lt_algorithm;
+
+#define OCT_LT_VALUE 9
+#define OCT_LT_SETS 256
+#define OCT_LT_WAYS 4
+
+/* version: 0 empty, odd while it is written. A reader that sees the same even version before
+ * and after has read one entry whole. */
+typedef struct oct_lt_slot {
+    atomic_uint version;
+    _Atomic uint64_t words[OCT_LT_KEY + OCT_LT_VALUE];
+} oct_lt_slot;
+
+/* Zeroed is empty. */
+typedef struct oct_lt_cache {
+    oct_lt_slot slots[OCT_LT_SETS][OCT_LT_WAYS];
+    atomic_uint next[OCT_LT_SETS]; /* the way that gives up its entry */
+} oct_lt_cache;
+
+bool oct_lt_cache_find(oct_lt_algorithm *out, oct_lt_cache *cache,
+                       const uint64_t key[OCT_LT_KEY]);
+/* Takes the place of the key's entry, of an empty slot, or of another problem's entry; does
+ * nothing where another thread is writing that slot. */
+void oct_lt_cache_put(oct_lt_cache *cache, const uint64_t key[OCT_LT_KEY],
+                      const oct_lt_algorithm *value);
+
+#endif

@@ -1,0 +1,60 @@
+/* lt_keep.c - the library's handle and the algorithms found, made once for a GPU. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "cuda/lt.h"
+
+/* Without the library every product is the own kernel's: slower, and the same within bounds. */
+static octet_status open_library(oct_lt *lt, octet_cuda *cuda, octet_error *err) {
+    const char *forced = getenv("OCTET_CUDA_GEMM");
+    const oct_cublaslt *api;
+    if ((forced && strcmp(forced, "own") == 0) || oct_cuda_cublaslt(&api, cuda, NULL)) {
+        return OCTET_OK;
+    }
+    int result = api->cublasLtCreate(&lt->handle);
+    if (result) {
+        return oct_fail(err, OCTET_DEVICE, "cublasLtCreate: %s",
+                        api->cublasLtGetStatusString(result));
+    }
+    lt->api = api;
+    lt->target.version = (int64_t)api->cublasLtGetVersion();
+    return OCTET_OK;
+}
+
+static octet_status make(void **out, octet_cuda *cuda, octet_error *err) {
+    const char *pick = getenv("OCTET_CUDA_ALGO");
+    oct_lt *lt = calloc(1, sizeof *lt);
+    if (!lt) {
+        return oct_fail(err, OCTET_NO_MEMORY, "no memory for %zu bytes of a GPU's state",
+                        sizeof *lt);
+    }
+    lt->cuda = cuda;
+    lt->target.arch = oct_cuda_facts_of(cuda)->arch;
+    lt->pick = pick ? atoi(pick) : 0;
+    lt->pick = lt->pick < 0 ? 0 : lt->pick;
+    octet_status status = open_library(lt, cuda, err);
+    if (status) {
+        free(lt);
+        return status;
+    }
+    *out = lt;
+    return OCTET_OK;
+}
+
+static void give_up(void *kept, octet_cuda *cuda) {
+    oct_lt *lt = kept;
+    (void)cuda;
+    if (lt->api) {
+        (void)lt->api->cublasLtDestroy(lt->handle);
+    }
+    free(lt);
+}
+
+octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err) {
+    static const oct_cuda_keeper keeper = {make, give_up};
+    void *kept = NULL;
+    octet_status status = oct_cuda_kept(&kept, cuda, &keeper, err);
+    *out = kept;
+    return status;
+}

@@ -1,0 +1,235 @@
+/* lt_problem.c - a call of the product as a problem for cuBLASLt: types, layouts, scales. */
+#include <string.h>
+
+#include "cuda/lt.h"
+
+#define ALIGN 256 /* of what lies in scratch */
+/* Left to the library where sums take the rest of the scratch. */
+#define SUMS_WORKSPACE_BYTES ((int64_t)8 << 20)
+
+static const uint8_t types[OCTET_DTYPES] = {
+    [OCTET_NONE] = OCT_LT_NONE,      [OCTET_F32] = OCT_LT_R_32F,
+    [OCTET_BF16] = OCT_LT_R_16BF,    [OCTET_F16] = OCT_LT_R_16F,
+    [OCTET_U8] = OCT_LT_NONE,        [OCTET_I64] = OCT_LT_NONE,
+    [OCTET_E4M3] = OCT_LT_R_8F_E4M3, [OCTET_E5M2] = OCT_LT_R_8F_E5M2,
+    [OCTET_E2M1] = OCT_LT_R_4F_E2M1, [OCTET_E8M0] = OCT_LT_NONE,
+};
+
+static int64_t max_of(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static uint8_t align_of(const void *at) {
+    uintptr_t address = (uintptr_t)at;
+    uint8_t shift = 0;
+    while (shift < 8 && (address >> shift & 1) == 0) {
+        shift++;
+    }
+    return shift;
+}
+
+static bool is_fp8(uint8_t format) {
+    return format == OCTET_E4M3 || format == OCTET_E5M2;
+}
+
+static bool is_plain(const oct_gemm_operand *o) {
+    return o->format == OCTET_F32 || o->format == OCTET_BF16 || o->format == OCTET_F16;
+}
+
+static int64_t bits_of(const oct_gemm_operand *o) {
+    return o->format == OCTET_F32 ? 32 : is_plain(o) ? 16 : is_fp8(o->format) ? 8 : 4;
+}
+
+/* ---- operands -------------------------------------------------------------------------- */
+
+/* The copy that an emulated product decodes the operand into, or its own values. */
+static oct_gemm_operand decoded(const oct_matrix *m, const oct_matrix *copy, octet_use use,
+                                bool by_rows) {
+    bool copied = copy->parts[OCTET_PART_VALUES] != NULL;
+    return oct_gemm_operand_of(copied ? copy : m, copied ? OCTET_USE_VALUES : use, by_rows);
+}
+
+/* The scale mode of an operand's own bytes; NONE where the library has none. */
+static uint8_t scale_mode(const oct_gemm_operand *o) {
+    if (!o->scale) {
+        return is_fp8(o->format) ? OCT_LT_SCALE_SCALAR_32F : OCT_LT_NONE;
+    }
+    switch (o->scale_format) {
+    case OCTET_F32:
+        return o->scales.share ? OCT_LT_SCALE_BLK128_32F : OCT_LT_SCALE_VEC128_32F;
+    case OCTET_E8M0:
+        return OCT_LT_SCALE_VEC32_UE8M0;
+    default:
+        return OCT_LT_SCALE_VEC16_UE4M3;
+    }
+}
+
+static bool is_blocks(uint8_t mode) {
+    return mode == OCT_LT_SCALE_VEC128_32F || mode == OCT_LT_SCALE_BLK128_32F;
+}
+
+/* What the library wants of quantized bytes: rows of whole 16 bytes, on a boundary of 16. */
+static bool bytes_fit(const oct_gemm_operand *o) {
+    bool scale = !o->scale || align_of(o->scale) >= 4;
+    return o->pitch % 16 == 0 && align_of(o->data) >= 4 && scale;
+}
+
+/* Scales of 128-blocks: one row of fp32 for each block along the product with a place for each
+ * outer index, or for squares one row for each 128 of them, four entries at a time. That is how
+ * they are stored, as long as outer indices come in eights. */
+static bool blocks_fit(const oct_gemm_params *p, const oct_lt_target *target) {
+    return target->arch == 90 && target->version >= OCT_LT_BLOCKS && p->a.outer % 8 == 0 &&
+           p->b.outer % 8 == 0 && !(p->a.scales.share && p->b.scales.share);
+}
+
+/* Whether the library multiplies these bytes as they are. */
+static bool native_fits(const oct_gemm_params *p, const oct_lt_target *target) {
+    uint8_t a = scale_mode(&p->a), b = scale_mode(&p->b);
+    bool any_layout = (target->arch >= 100 && target->arch < 120) || target->arch >= 130;
+    bool along = !p->a.across && !p->b.across;
+    bool swizzled = p->a.scales.tiles && p->b.scales.tiles;
+    if (!bytes_fit(&p->a) || !bytes_fit(&p->b) || p->a.factor_each || p->b.factor_each) {
+        return false;
+    }
+    if (is_blocks(a) && is_blocks(b)) {
+        return along && blocks_fit(p, target);
+    }
+    if (a != b) {
+        return false;
+    }
+    switch (a) {
+    case OCT_LT_SCALE_SCALAR_32F:
+        return along || any_layout;
+    case OCT_LT_SCALE_VEC32_UE8M0:
+        return swizzled && any_layout;
+    default:
+        return swizzled && along && target->arch >= 100;
+    }
+}
+
+static void set_operands(oct_lt_product *out, const oct_gemm_params *p) {
+    const oct_gemm_operand *a = &p->b, *b = &p->a; /* the library's */
+    oct_lt_problem *to = &out->problem;
+    to->m = a->outer;
+    to->n = b->outer;
+    to->k = a->depth;
+    to->a_op = a->across ? OCT_LT_OP_N : OCT_LT_OP_T;
+    to->b_op = b->across ? OCT_LT_OP_T : OCT_LT_OP_N;
+    /* One row of a matrix may have any stride; the library asks for a row's length at least. */
+    to->lda = max_of(a->pitch * 8 / bits_of(a), a->across ? to->m : to->k);
+    to->ldb = max_of(b->pitch * 8 / bits_of(b), b->across ? to->n : to->k);
+    to->a_type = types[a->format];
+    to->b_type = types[b->format];
+    to->a_align = align_of(a->data);
+    to->b_align = align_of(b->data);
+    out->memory.a = a->data;
+    out->memory.b = b->data;
+    out->a_bytes = b->across ? bits_of(b) / 8 : b->pitch;
+}
+
+static void set_scales(oct_lt_product *out, const oct_gemm_params *p) {
+    bool one = out->problem.a_scale == OCT_LT_SCALE_SCALAR_32F;
+    out->memory.a_scale = one ? (const void *)p->b.factor : p->b.scale;
+    out->memory.b_scale = one ? (const void *)p->a.factor : p->a.scale;
+}
+
+/* ---- dst and scratch ------------------------------------------------------------------- */
+
+/* Whether the library writes dst's type from operands of this one. */
+static bool writes(uint8_t dtype, const oct_gemm_params *p) {
+    bool quantized = !is_plain(&p->a);
+    return quantized || dtype == OCTET_F32 || dtype == p->a.format;
+}
+
+/* The bias types that an epilogue adds: dst's, but for fp8 and fp4 bf16 where dst is f32. */
+static bool bias_fits(const oct_cuda_gemm_call *call, bool quantized) {
+    uint8_t wanted = quantized && call->dst.dtype == OCTET_F32 ? OCTET_BF16 : call->dst.dtype;
+    return call->bias.dtype == wanted;
+}
+
+void oct_lt_leave_bias(oct_lt_product *product) {
+    product->problem.bias_type = OCT_LT_NONE;
+    product->problem.bias_align = 0;
+    product->memory.bias = NULL;
+    product->bias_after = true;
+}
+
+static void set_bias(oct_lt_product *out, const oct_cuda_gemm_call *call, bool quantized) {
+    out->problem.bias_type = OCT_LT_NONE;
+    if (!call->bias.at || out->sums) {
+        return;
+    }
+    if (!bias_fits(call, quantized)) {
+        oct_lt_leave_bias(out);
+        return;
+    }
+    out->problem.bias_type = types[call->bias.dtype];
+    out->problem.bias_align = align_of(call->bias.at);
+    out->memory.bias = call->bias.at;
+}
+
+static bool set_dst(oct_lt_product *out, const oct_cuda_gemm_call *call, char *scratch,
+                    int64_t scratch_bytes) {
+    oct_lt_problem *to = &out->problem;
+    if (!out->sums) {
+        to->d_type = types[call->dst.dtype];
+        to->ldd = max_of(call->dst.stride, to->m);
+        to->accumulate = call->accumulate;
+        to->workspace_bytes = scratch_bytes;
+        out->memory.d = call->dst.parts[OCTET_PART_VALUES];
+        out->memory.workspace = scratch;
+    } else {
+        int64_t rows = (scratch_bytes - SUMS_WORKSPACE_BYTES) / (4 * to->m);
+        /* Whole tiles, which also keeps the first row of each chunk on a boundary. */
+        out->chunk = rows >= to->n ? to->n : rows / 128 * 128;
+        if (out->chunk <= 0) {
+            return false;
+        }
+        int64_t sums_bytes = oct_round_up(out->chunk * to->m * 4, ALIGN);
+        to->d_type = OCT_LT_R_32F;
+        to->ldd = to->m;
+        to->workspace_bytes = SUMS_WORKSPACE_BYTES - ALIGN;
+        out->memory.d = scratch;
+        out->memory.workspace = scratch + sums_bytes;
+    }
+    to->d_align = align_of(out->memory.d);
+    return true;
+}
+
+/* Scratch from its first boundary on: alpha and beta, then sums, then the library's. */
+static bool set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
+    int64_t bytes = call->scratch_bytes / ALIGN * ALIGN - 2 * ALIGN;
+    if (!call->scratch || bytes < 0) {
+        return false;
+    }
+    uintptr_t skip = (ALIGN - (uintptr_t)call->scratch % ALIGN) % ALIGN;
+    char *base = (char *)call->scratch + skip;
+    out->memory.alpha = (const float *)(void *)base;
+    return set_dst(out, call, base + ALIGN, bytes);
+}
+
+bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
+                     const oct_lt_target *target) {
+    oct_gemm_params own = oct_gemm_params_of(call), p = own;
+    bool quantized = call->native && !(is_plain(&own.a) && is_plain(&own.b));
+    if (!call->native) {
+        p.a = decoded(&call->a, &call->a_copy, call->a_use, call->gemm == OCTET_WGRAD);
+        p.b = decoded(&call->b, &call->b_copy, call->b_use, call->gemm != OCTET_FPROP);
+    }
+    bool same = p.a.format == p.b.format || (is_fp8(p.a.format) && is_fp8(p.b.format));
+    bool fits = quantized ? native_fits(&p, target) : is_plain(&p.a) && is_plain(&p.b);
+    if (p.a.depth != own.a.depth || p.b.depth != own.a.depth || !same || !fits) {
+        return false;
+    }
+    memset(out, 0, sizeof *out);
+    out->problem.a_scale = quantized ? scale_mode(&p.b) : OCT_LT_NONE;
+    out->problem.b_scale = quantized ? scale_mode(&p.a) : OCT_LT_NONE;
+    bool one_scale = out->problem.a_scale == OCT_LT_SCALE_SCALAR_32F;
+    out->problem.fast = one_scale && !call->split;
+    out->sums = own.a.factor_each || own.b.factor_each || !writes(call->dst.dtype, &p);
+    out->problem.device_alpha = !out->sums && !one_scale && (own.a.factor || own.b.factor);
+    set_operands(out, &p);
+    set_scales(out, &p);
+    set_bias(out, call, quantized);
+    return set_memory(out, call);
+}

@@ -1,0 +1,172 @@
+/* test_gemm.c - products on the emulated GPU, by cuBLASLt and without it, keep the bound. */
+#include "cpu/gemm_problems.h"
+#include "cuda/lt.h"
+#include "device.h"
+#include "emulate_launch.h"
+#include "test.h"
+
+/* What runs a product: memory for copies, scratch, and who is expected to multiply. */
+typedef struct runner {
+    oct_cuda_gemm_call call;
+    char *scratch;
+} runner;
+
+static bool is_quantized(const oct_matrix *m) {
+    return m->quantizer.scheme != OCTET_SCHEME_NONE;
+}
+
+static bool has_one_scale(const octet_quantizer *q) {
+    return q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED;
+}
+
+static bool exact_in_bf16(const oct_matrix *m) {
+    const octet_quantizer *q = &m->quantizer;
+    return is_quantized(m) ? q->scheme != OCTET_FP8_BLOCK || q->pow2 : m->dtype == OCTET_BF16;
+}
+
+/* As a plan for this GPU decides. */
+static bool is_native(const oct_matrix *a, const oct_matrix *b) {
+    const octet_quantizer *x = &a->quantizer, *y = &b->quantizer;
+    bool e5m2 = x->format == OCTET_E5M2 && y->format == OCTET_E5M2;
+    bool squares = x->block_rows > 1 && y->block_rows > 1;
+    if (!is_quantized(a) && !is_quantized(b)) {
+        return true;
+    }
+    return !e5m2 &&
+           ((has_one_scale(x) && has_one_scale(y)) ||
+            (x->scheme == OCTET_FP8_BLOCK && y->scheme == OCTET_FP8_BLOCK && !squares));
+}
+
+static oct_matrix copy_of(const oct_matrix *m, octet_use use, octet_dtype dtype) {
+    oct_matrix copy = {.dtype = (uint8_t)dtype, .rows = m->rows, .cols = m->cols};
+    bool ready = !is_quantized(m) && m->dtype == dtype;
+    copy.stride = copy.cols;
+    copy.rows =
+        m->quantizer.hadamard && use == OCTET_USE_COL ? (m->rows + 15) / 16 * 16 : m->rows;
+    size_t bytes = (size_t)(copy.rows * copy.cols * product_bytes(dtype));
+    copy.parts[0] = ready ? NULL : calloc(1, bytes + 1);
+    return copy;
+}
+
+static runner runner_make(const product *p, int64_t scratch_bytes) {
+    const oct_cpu_gemm_call *from = &p->call;
+    runner r = {.call = {.gemm = from->gemm,
+                         .dst = from->dst,
+                         .a = from->a,
+                         .b = from->b,
+                         .a_use = from->a_use,
+                         .b_use = from->b_use,
+                         .bias = {from->bias, (uint8_t)from->bias_dtype},
+                         .accumulate = from->accumulate,
+                         .native = is_native(&from->a, &from->b),
+                         .scratch_bytes = scratch_bytes}};
+    octet_dtype dtype =
+        exact_in_bf16(&from->a) && exact_in_bf16(&from->b) ? OCTET_BF16 : OCTET_F32;
+    if (!r.call.native) {
+        r.call.a_copy = copy_of(&from->a, from->a_use, dtype);
+        r.call.b_copy = copy_of(&from->b, from->b_use, dtype);
+    }
+    r.scratch = aligned_alloc(256, (size_t)scratch_bytes + 256);
+    r.call.scratch = r.scratch + 64;
+    return r;
+}
+
+static void runner_free(runner *r) {
+    free(r->call.a_copy.parts[0]);
+    free(r->call.b_copy.parts[0]);
+    free(r->scratch);
+}
+
+/* Runs it and gives how many of its parts the library has multiplied. */
+static int check(const problem *pr, const int64_t shape[3], const product_options *o,
+                 int64_t scratch_bytes) {
+    product *p = product_make(pr, shape, o);
+    runner r = runner_make(p, scratch_bytes);
+    octet_error err = {OCTET_OK, 0, ""};
+    int before = emulated_matmuls();
+    memcpy(p->call.dst.parts[0], p->old, (size_t)p->dst_bytes);
+    CHECK_EQ_INT(oct_cuda_gemm(cuda_on(), &r.call, &err), OCTET_OK);
+    double worst = product_worst(p);
+    test_report(worst <= 1.0, TEST_HERE("error within its bound"),
+                "%s %s, gemm %d, %d x %d, length %d: %g of the bound; %s", pr->a, pr->b,
+                (int)pr->gemm, (int)shape[0], (int)shape[1], (int)shape[2], worst, err.text);
+    runner_free(&r);
+    product_free(p);
+    return emulated_matmuls() - before;
+}
+
+#define SCRATCH ((int64_t)9 << 20)
+
+/* Swizzled scales are for GPUs that read them, rows across the product for MXFP8's. */
+static bool is_for_library(const problem *pr) {
+    bool across = pr->gemm == OCTET_DGRAD && pr->b_use == OCTET_USE_ROW;
+    across = across || (pr->gemm == OCTET_WGRAD && pr->a_use == OCTET_USE_ROW);
+    across = across || (pr->gemm == OCTET_FPROP && pr->b_use == OCTET_USE_COL);
+    bool fp8 = strncmp(pr->a, "fp8", 3) == 0 && strncmp(pr->b, "fp8", 3) == 0;
+    bool mixed = pr->a_use == OCTET_USE_VALUES && pr->b_use == OCTET_USE_VALUES &&
+                 strcmp(pr->a, pr->b) != 0;
+    return !mixed && !(fp8 && across);
+}
+
+TEST(gemm__library_takes_whole_shapes) {
+    for (size_t n = 0; n < PROBLEMS; n++) {
+        product_options o = {.dst = n % 2 ? OCTET_F32 : OCTET_BF16, .seed = n + 1};
+        int parts = check(&problems[n], (int64_t[]){48, 32, 160}, &o, SCRATCH);
+        test_report(parts == is_for_library(&problems[n]), TEST_HERE("who multiplies"),
+                    "%s %s, gemm %d: %d", problems[n].a, problems[n].b, (int)problems[n].gemm,
+                    parts);
+    }
+}
+
+TEST(gemm__every_shape_within_the_bound) {
+    static const int64_t shapes[][3] = {{1, 1, 1}, {17, 31, 16}, {24, 40, 80}, {29, 33, 17}};
+    for (size_t n = 0; n < PROBLEMS; n++) {
+        for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+            product_options o = {.dst = OCTET_F32, .seed = 10 * n + s + 1};
+            check(&problems[n], shapes[s], &o, SCRATCH);
+        }
+    }
+}
+
+TEST(gemm__every_result_bias_and_old_value) {
+    static const octet_dtype dtypes[] = {OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_NONE};
+    for (uint64_t i = 0; i < 24; i++) {
+        octet_dtype dst = dtypes[i % 3], bias = dtypes[i / 3 % 4];
+        for (size_t n = i % 5; n < PROBLEMS; n += 5) {
+            product_options o = {
+                .dst = dst, .bias = bias, .accumulate = i >= 12, .seed = i + n + 1};
+            /* A bias that the library does not add is added to what has been rounded. */
+            bool once = bias == OCTET_NONE || dst == OCTET_F32;
+            if (once || bias == dst) {
+                check(&problems[n], (int64_t[]){16, 48, 32}, &o, SCRATCH);
+            }
+            check(&problems[n], (int64_t[]){2, 53, 0}, &o, SCRATCH);
+        }
+    }
+}
+
+/* dst in parts: factors of rows and columns, and types that the library does not write. */
+TEST(gemm__sums_that_fill_the_scratch_come_in_parts) {
+    static const size_t by_sums[] = {29, 30, 35, 39};
+    int64_t room = ((int64_t)8 << 20) + 512 + 128 * 24 * 4;
+    for (size_t n = 0; n < sizeof by_sums / sizeof by_sums[0]; n++) {
+        product_options o = {
+            .dst = OCTET_BF16, .bias = OCTET_F32, .accumulate = n % 2, .seed = n + 1};
+        int64_t shape[3] = {300, 24, 32};
+        CHECK_EQ_INT(check(&problems[by_sums[n]], shape, &o, room), 3);
+        CHECK_EQ_INT(check(&problems[by_sums[n]], shape, &o, SCRATCH), 1);
+    }
+    product_options plain = {.dst = OCTET_F16, .seed = 7};
+    CHECK_EQ_INT(check(&problems[1], (int64_t[]){300, 24, 32}, &plain, room), 3);
+}
+
+TEST(gemm__nothing_to_do_and_no_scratch) {
+    product_options o = {.dst = OCTET_F32, .seed = 1};
+    CHECK_EQ_INT(check(&problems[0], (int64_t[]){0, 5, 5}, &o, SCRATCH), 0);
+    CHECK_EQ_INT(check(&problems[8], (int64_t[]){5, 0, 5}, &o, SCRATCH), 0);
+    CHECK_EQ_INT(check(&problems[8], (int64_t[]){16, 16, 32}, &o, 256), 0);
+}
+
+TEST_MAIN(gemm__library_takes_whole_shapes, gemm__every_shape_within_the_bound,
+          gemm__every_result_bias_and_old_value, gemm__sums_that_fill_the_scratch_come_in_parts,
+          gemm__nothing_to_do_and_no_scratch)
