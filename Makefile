@@ -16,7 +16,7 @@ CMAKE := $(shell cmake -P cmake/version.cmake 2>/dev/null && ctest --version >/d
 CTEST := $(dir $(CMAKE))ctest
 WHEEL := $(filter $(BIN)/cmake,$(CMAKE))
 
-C_FILES = $(shell find include src tests tools bench examples -name '*.[ch]' 2>/dev/null)
+C_FILES = $(shell find include src tests tools bench examples -name '*.[ch]' -o -name '*.cu' 2>/dev/null)
 
 # $(call build,folder,target,cmake flags) configures, in silence unless it fails, and builds.
 build = $(CMAKE) -S . -B $1 -DOCTET_WERROR=$(WERROR) $3 >/dev/null \

@@ -146,6 +146,10 @@ typedef struct octet_device {
     uint16_t arch; /* CUDA: 10 * major + minor of the compute capability; 0: unknown */
 } octet_device;
 
+/* "cpu", "cuda", "cuda:1", "cuda:0/90": index and compute capability. */
+OCTET_API OCTET_CHECKED octet_status octet_device_parse(octet_device *out, const char *text,
+                                                        octet_error *err);
+
 typedef struct octet_proto {
     uint32_t size;
     uint8_t dtype; /* octet_dtype the tensor stands for; NONE: there is no tensor */

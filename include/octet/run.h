@@ -51,8 +51,9 @@ typedef struct octet_memory {
 #define OCTET_MEMORY_INIT OCTET_SIZED(octet_memory)
 
 /* Runs a plan without collectives, or one phase of any plan; the caller does the collectives of
- * phase p before it runs phase p + 1. Allocates nothing, locks nothing, keeps no state; calls
- * with disjoint written memory may run at once. All checks come before the first write. */
+ * phase p before it runs phase p + 1. Allocates nothing, locks nothing, keeps no state (a GPU's
+ * first use of a kernel excepted); calls with disjoint written memory may run at once. All
+ * checks come before the first write. */
 OCTET_API OCTET_CHECKED octet_status octet_run(const octet_plan *plan,
                                                const octet_memory *memory,
                                                const octet_exec *exec, octet_error *err);

@@ -6,20 +6,28 @@ from pathlib import Path
 import torch
 from octet import _C, _plans
 
+_FOLDER = Path(torch.__file__).parent / "lib"
 _LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib")
 
 
 def _libtorch() -> str:
-    folder = Path(torch.__file__).parent / "lib"
     for name in _LIBRARIES:
-        if (folder / name).exists():
-            return str(folder / name)
+        if (_FOLDER / name).exists():
+            return str(_FOLDER / name)
     raise ImportError(
-        f"there is no {_LIBRARIES[0]} in {folder}: Octet needs torch 2.10 or newer"
+        f"there is no {_LIBRARIES[0]} in {_FOLDER}: Octet needs torch 2.10 or newer"
     )
 
 
+def _cuda_folders() -> list[str]:
+    """Where torch's wheels keep NVRTC and cuBLASLt."""
+    beside = _FOLDER.parents[1] / "nvidia"
+    return [str(_FOLDER), *(str(found) for found in sorted(beside.glob("*/lib")))]
+
+
 _C.register_ops(_libtorch())
+if (_FOLDER / "libtorch_cuda.so").exists():
+    _C.use_cuda(str(_FOLDER / "libtorch_cuda.so"), ":".join(_cuda_folders()))
 
 quantize = torch.ops.octet.quantize.default
 quantize_into = torch.ops.octet.quantize_into.default
@@ -117,7 +125,7 @@ def _(
 ) -> tuple[torch.Tensor, ...]:
     _check(_plans.describe("linear_backward", problem), args, mutated=1)
     outs = _outputs("linear_backward", problem, sizes, args[0])
-    none = [torch.empty(0, dtype=torch.uint8) for _ in range(_INTO_OUTPUTS - len(outs))]
+    none = [main_grad.new_empty(0, dtype=torch.uint8) for _ in range(_INTO_OUTPUTS - len(outs))]
     return (*outs, *none)
 
 

@@ -25,8 +25,9 @@ _Static_assert(LENGTH >> 4 <= OCT_PACK_ROW, "the scales of a row fit their room"
 _Static_assert(COLS <= OCT_PACK_OUTER, "the bias of a tile fits its room");
 
 void oct_gemm_cut_thin(oct_gemm_job *job) {
-    int64_t cols = job->b.outer;
-    int64_t each = oct_size_ceil_div(cols, 4 * (int64_t)job->call->lanes);
+    int64_t cols = job->b.outer, lanes = job->call->lanes;
+    /* Each tile decodes a once more, so one lane takes them as wide as they may be. */
+    int64_t each = oct_size_ceil_div(cols, lanes > 1 ? 4 * lanes : 1);
     job->grid = (oct_grid){.rows = job->a.outer,
                            .cols = cols,
                            .tile_rows = job->a.outer,
@@ -91,8 +92,11 @@ static void add_dots(const oct_gemm_job *job, thin_room *room, const oct_span *a
             .rows = rows,
         };
         (bf16 ? k->dot_bf16 : k->dot_f32)(&call);
-        for (int n = 0; n < OCT_GEMM_ROWS * rows; n++) {
-            room->sums[row + n % rows][at->row + n / rows] += dots[n];
+        for (int r = 0; r < rows; r++) {
+            float *sums = room->sums[row + r] + at->row;
+            for (int col = 0; col < OCT_GEMM_ROWS; col++) {
+                sums[col] += dots[col * rows + r];
+            }
         }
     }
 }
@@ -129,11 +133,22 @@ static void add_part(const oct_gemm_job *job, const oct_rect *tile, const oct_sp
     }
 }
 
+/* Zeros the sums, and the rows of b that a tile has too few of: dots read four. */
+static void clear(const oct_gemm_job *job, const oct_rect *tile, thin_room *room) {
+    int64_t cols = oct_round_up(tile->cols, OCT_GEMM_ROWS);
+    int64_t length = oct_min(LENGTH, oct_round_up(job->b.depth, 32));
+    for (int64_t row = 0; row < tile->rows; row++) {
+        memset(room->sums[row], 0, (size_t)cols * sizeof room->sums[row][0]);
+    }
+    for (int64_t r = tile->cols % OCT_GEMM_ROWS; r && r < OCT_GEMM_ROWS; r++) {
+        memset(room->b[r], 0, (size_t)length * sizeof room->b[r][0]);
+    }
+}
+
 void oct_gemm_tile_thin(const oct_gemm_job *job, const oct_rect *tile, void *scratch) {
     thin_room *room = scratch;
     int64_t length = a_length(job);
-    memset(room->sums, 0, sizeof room->sums);
-    memset(room->b, 0, sizeof room->b);
+    clear(job, tile, room);
     for (int64_t p = 0; p < job->a.depth; p += length) {
         add_part(job, tile, &(oct_span){0, p, oct_min(length, job->a.depth - p)}, room);
     }

@@ -79,9 +79,23 @@ static void try_grids(const oct_gemm_job *job, int64_t down, cut *best) {
     }
 }
 
+/* One lane cannot do better than one tile, if that fits: every other cut packs more. */
+static bool cut_whole(oct_gemm_job *job) {
+    const oct_gemm_kernels *k = job->kernels;
+    int64_t rows = oct_round_up(job->a.outer, k->mr), cols = oct_round_up(job->b.outer, k->nr);
+    job->steps = k->steps;
+    job->grid = (oct_grid){
+        .rows = job->a.outer, .cols = job->b.outer, .tile_rows = rows, .tile_cols = cols};
+    return job->call->lanes == 1 && job->a.depth <= block_depth(job) &&
+           most_cols(job, rows) >= cols;
+}
+
 void oct_gemm_cut(oct_gemm_job *job) {
     const oct_gemm_kernels *k = job->kernels;
     cut best = {.cost = INT64_MAX};
+    if (cut_whole(job)) {
+        return;
+    }
     /* Shorter panels leave room for more rows or more sums. */
     for (job->steps = k->steps; job->steps > 0; job->steps -= k->steps / 2) {
         int64_t panels = WORDS / panel_pitch(job, k->mr_stride);

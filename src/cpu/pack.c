@@ -141,7 +141,10 @@ static const void *row_across(const oct_reader *reader, const oct_block *block, 
     int64_t bytes = element_bytes(reader), skip = block->first & (((int64_t)1 << v->shift) - 1);
     char *out = (char *)reader->room->rows + (odd ? OCT_PACK_ROW * 4 : 0);
     if (p >= block->depth) {
-        memset(out, 0, OCT_PACK_ROW * 4);
+        /* Nothing is read into the two rows any more: they stay zero once they are. */
+        if (p < block->depth + 2) {
+            memset(out, 0, OCT_PACK_ROW * 4);
+        }
         return out;
     }
     oct_span span = {block->from + p, block->first - skip, block->count + skip};

@@ -59,12 +59,13 @@ static void *open_by_system(const oct_library *library) {
 
 static octet_status not_found(const oct_library *library, octet_error *err) {
     const char *other = library->sonames[1];
-    const char *folders = library->folders && library->folders[0] ? library->folders : "(none)";
+    bool given = library->folders && library->folders[0];
     return oct_fail(err, OCTET_UNSUPPORTED,
-                    "no %s: %s%s%s is not loaded in this process, not in the folders given: "
-                    "%.160s, not where the system looks, not in " TOOLKIT "; %s",
+                    "no %s: %s%s%s is not loaded in this process, %s%.160s%snot where the "
+                    "system looks, not in " TOOLKIT "; %s",
                     library->title, library->sonames[0], other ? " or " : "",
-                    other ? other : "", folders, library->fix);
+                    other ? other : "", given ? "not in the folders given: " : "",
+                    given ? library->folders : "", given ? ", " : "", library->fix);
 }
 
 static octet_status find_library(void **out, const oct_library *library, octet_error *err) {

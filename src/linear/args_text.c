@@ -111,28 +111,8 @@ static octet_status read_grad(reading *r, oct_span value, octet_error *err) {
     return OCTET_OK;
 }
 
-/* cpu, cuda, cuda:1, cuda:0/90. */
 static octet_status read_device(reading *r, oct_span value, octet_error *err) {
-    octet_device *device = &r->args.input.device;
-    oct_span rest = value;
-    int64_t index = 0, arch = 0;
-    int kind = oct_span_find(oct_span_take(&rest, ":/"), oct_device_words);
-    bool good = kind >= 0;
-    if (good && kind == OCTET_CUDA && oct_span_starts(rest, ":")) {
-        (void)oct_span_next(&rest);
-        good = oct_span_count(&index, oct_span_take(&rest, "/"), UINT8_MAX);
-    }
-    if (good && kind == OCTET_CUDA && oct_span_next(&rest) == '/') {
-        good = oct_span_count(&arch, oct_span_take(&rest, ""), UINT16_MAX);
-    }
-    if (!good || rest.length) {
-        return oct_fail_at(err, value.column,
-                           "'%.*s' is not a device; allowed: cpu, cuda, "
-                           "cuda:INDEX, cuda:INDEX/ARCH (cuda:0/90)",
-                           OCT_SHOW(value));
-    }
-    *device = (octet_device){(uint8_t)kind, (uint8_t)index, (uint16_t)arch};
-    return OCTET_OK;
+    return oct_device_parse_span(&r->args.input.device, value, err);
 }
 
 static octet_status read_dy(reading *r, oct_span value, octet_error *err) {

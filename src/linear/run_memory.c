@@ -149,7 +149,8 @@ static const char *name_of(char text[NAME_TEXT], const region *r, int index) {
 }
 
 /* Rows of a plain matrix may lie apart; then the region is as long as they reach. */
-static octet_status check_stride(region *r, const char *name, octet_error *err) {
+static octet_status check_stride(region *r, int index, octet_error *err) {
+    char name[NAME_TEXT];
     if (!r->stride) {
         return OCTET_OK;
     }
@@ -160,39 +161,38 @@ static octet_status check_stride(region *r, const char *name, octet_error *err) 
         return oct_fail(err, OCTET_INVALID,
                         "%s has a stride of %lld elements; only a matrix that is not quantized "
                         "may have one",
-                        name, (long long)r->stride);
+                        name_of(name, r, index), (long long)r->stride);
     }
     if (r->stride < cols) {
         return oct_fail(err, OCTET_INVALID,
-                        "%s has a stride of %lld elements, less than its row of %lld", name,
-                        (long long)r->stride, (long long)cols);
+                        "%s has a stride of %lld elements, less than its row of %lld",
+                        name_of(name, r, index), (long long)r->stride, (long long)cols);
     }
     int64_t apart;
     if (is_matrix &&
         (!oct_size_mul(&apart, port->shape[0] - 1, r->stride) ||
          !oct_size_add(&apart, apart, cols) || !oct_size_mul(&r->need, apart, r->align))) {
         return oct_fail(err, OCTET_INVALID, "%s with a stride of %lld exceeds 64-bit sizes",
-                        name, (long long)r->stride);
+                        name_of(name, r, index), (long long)r->stride);
     }
     return OCTET_OK;
 }
 
 static octet_status check_region(region *r, int index, octet_error *err) {
-    char text[NAME_TEXT];
-    const char *name = name_of(text, r, index);
+    char name[NAME_TEXT];
     if (!r->at) {
         return oct_fail(err, OCTET_INVALID, "%s is NULL; this phase uses %lld bytes of it",
-                        name, (long long)r->need);
+                        name_of(name, r, index), (long long)r->need);
     }
     if (!r->port && r->given < r->need) {
-        return oct_fail(err, OCTET_INVALID, "%s has %lld bytes; the plan needs %lld", name,
-                        (long long)r->given, (long long)r->need);
+        return oct_fail(err, OCTET_INVALID, "%s has %lld bytes; the plan needs %lld",
+                        name_of(name, r, index), (long long)r->given, (long long)r->need);
     }
     if ((uintptr_t)r->at % (uintptr_t)r->align) {
-        return oct_fail(err, OCTET_INVALID, "%s is at %p; it must be aligned to %d bytes", name,
-                        (void *)r->at, r->align);
+        return oct_fail(err, OCTET_INVALID, "%s is at %p; it must be aligned to %d bytes",
+                        name_of(name, r, index), (void *)r->at, r->align);
     }
-    return check_stride(r, name, err);
+    return check_stride(r, index, err);
 }
 
 static bool overlap(const region *a, const region *b) {
@@ -200,12 +200,22 @@ static bool overlap(const region *a, const region *b) {
     return x < y + (uint64_t)b->need && y < x + (uint64_t)a->need;
 }
 
+/* The regions that the phase uses, by their index. */
+typedef struct used_regions {
+    uint8_t at[REGIONS];
+    int count;
+} used_regions;
+
+_Static_assert(REGIONS <= UINT8_MAX, "an index fits its byte");
+
 /* What one step writes no other may see change, so written memory is nothing else besides. */
-static octet_status check_overlap(const region regions[REGIONS], int index, octet_error *err) {
+static octet_status check_overlap(const region regions[REGIONS], const used_regions *used,
+                                  int index, octet_error *err) {
     const region *written = &regions[index];
-    for (int i = 0; i < REGIONS; i++) {
+    for (int n = 0; n < used->count; n++) {
+        int i = used->at[n];
         const region *other = &regions[i];
-        if (i != index && other->is_used && overlap(written, other)) {
+        if (i != index && overlap(written, other)) {
             char here[NAME_TEXT], there[NAME_TEXT];
             return oct_fail(err, OCTET_INVALID,
                             "%s is written but overlaps %s: %lld bytes at %p and %lld at %p",
@@ -220,15 +230,20 @@ static octet_status check_overlap(const region regions[REGIONS], int index, octe
 octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
                               octet_error *err) {
     region regions[REGIONS] = {{0}};
+    used_regions used = {.count = 0};
     octet_status status = OCTET_OK;
     lay_out(regions, plan, memory);
     mark_used(regions, plan, phase);
     for (int i = 0; i < REGIONS && !status; i++) {
-        status = regions[i].is_used ? check_region(&regions[i], i, err) : OCTET_OK;
+        if (regions[i].is_used) {
+            used.at[used.count++] = (uint8_t)i;
+            status = check_region(&regions[i], i, err);
+        }
     }
-    for (int i = 0; i < REGIONS && !status; i++) {
-        bool written = regions[i].is_used && regions[i].is_written;
-        status = written ? check_overlap(regions, i, err) : OCTET_OK;
+    for (int n = 0; n < used.count && !status; n++) {
+        if (regions[used.at[n]].is_written) {
+            status = check_overlap(regions, &used, used.at[n], err);
+        }
     }
     return status;
 }

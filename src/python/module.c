@@ -14,6 +14,7 @@ PyMODINIT_FUNC PyInit__C(void) {
     if (module && (PyModule_AddFunctions(module, oct_py_value_methods) ||
                    PyModule_AddFunctions(module, oct_py_tensor_methods) ||
                    PyModule_AddFunctions(module, oct_py_plan_methods) ||
+                   PyModule_AddFunctions(module, oct_py_device_methods) ||
                    PyModule_AddIntConstant(module, "BLOCK_ALIGN", OCTET_ALIGN))) {
         Py_CLEAR(module);
     }

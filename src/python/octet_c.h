@@ -24,5 +24,6 @@ PyObject *oct_py_dims(const octet_dim *dims, int count);
 extern PyMethodDef oct_py_value_methods[];
 extern PyMethodDef oct_py_tensor_methods[];
 extern PyMethodDef oct_py_plan_methods[];
+extern PyMethodDef oct_py_device_methods[];
 
 #endif

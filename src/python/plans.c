@@ -3,6 +3,7 @@
 
 #include "octet_c.h"
 #include "torch/ops.h"
+#include "torch/plan_cache.h"
 #include "torch/problem.h"
 
 static int find_kind(const char *name) {
@@ -182,6 +183,12 @@ static PyObject *register_ops(PyObject *self, PyObject *args) {
     return status ? oct_py_raise(status, &err) : Py_NewRef(Py_None);
 }
 
+static PyObject *cached_plans(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    return Py_BuildValue("(ii)", oct_plan_count(), OCT_CACHED_PLANS);
+}
+
 PyMethodDef oct_py_plan_methods[] = {
     {"describe", describe, METH_VARARGS,
      "describe(kind, text, sizes) -> (args, outs, block, saved, kept, blocks)\n"
@@ -189,6 +196,8 @@ PyMethodDef oct_py_plan_methods[] = {
     {"measure", measure, METH_VARARGS,
      "measure(kind, text, sizes) -> (saved bytes, aliased bytes, workspace bytes)"},
     {"explain", explain, METH_VARARGS, "explain(kind, text, sizes) -> the plan for people"},
+    {"cached_plans", cached_plans, METH_NOARGS,
+     "cached_plans() -> (plans that the ops remember, how many they may)"},
     {"register_ops", register_ops, METH_VARARGS,
      "register_ops(path of libtorch_cpu) registers the ops; once per process"},
     {NULL, NULL, 0, NULL},

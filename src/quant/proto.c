@@ -173,6 +173,35 @@ void oct_write_device(oct_writer *writer, const octet_device *device) {
     }
 }
 
+octet_status oct_device_parse_span(octet_device *out, oct_span value, octet_error *err) {
+    oct_span rest = value;
+    int64_t index = 0, arch = 0;
+    int kind = oct_span_find(oct_span_take(&rest, ":/"), oct_device_words);
+    bool good = kind >= 0;
+    if (good && kind == OCTET_CUDA && oct_span_starts(rest, ":")) {
+        (void)oct_span_next(&rest);
+        good = oct_span_count(&index, oct_span_take(&rest, "/"), UINT8_MAX);
+    }
+    if (good && kind == OCTET_CUDA && oct_span_next(&rest) == '/') {
+        good = oct_span_count(&arch, oct_span_take(&rest, ""), UINT16_MAX);
+    }
+    if (!good || rest.length) {
+        return oct_fail_at(err, value.column,
+                           "'%.*s' is not a device; allowed: cpu, cuda, "
+                           "cuda:INDEX, cuda:INDEX/ARCH (cuda:0/90)",
+                           OCT_SHOW(value));
+    }
+    *out = (octet_device){(uint8_t)kind, (uint8_t)index, (uint16_t)arch};
+    return OCTET_OK;
+}
+
+octet_status octet_device_parse(octet_device *out, const char *text, octet_error *err) {
+    oct_span span;
+    octet_status status = oct_need(out, "out", err);
+    status = status ? status : oct_span_of(&span, text, err);
+    return status ? status : oct_device_parse_span(out, span, err);
+}
+
 /* bf16 (8, 128) mxfp8:e4m3/1x32+row+col on cuda:0/90 with grad */
 size_t octet_proto_print(char *text, size_t size, const octet_proto *proto) {
     oct_writer writer = oct_writer_start(text, size);

@@ -17,5 +17,7 @@ bool oct_proto_extents(octet_extents *out, const octet_proto *proto);
 void oct_write_shape(oct_writer *writer, int rank, const int64_t *shape);
 /* "cpu" or "cuda:0/90" (index/arch; the arch when it is known). */
 void oct_write_device(oct_writer *writer, const octet_device *device);
+/* Also "cuda" and "cuda:1". */
+octet_status oct_device_parse_span(octet_device *out, oct_span value, octet_error *err);
 
 #endif

@@ -44,7 +44,6 @@ typedef void (*oct_torch_task)(int64_t begin, int64_t end, void *arg);
     X(aoti_torch_get_device_index, (oct_torch_tensor *, int32_t *))                            \
     X(aoti_torch_empty_strided, (int64_t, const int64_t *, const int64_t *, int32_t, int32_t,  \
                                  int32_t, oct_torch_tensor **))                                \
-    X(aoti_torch_zero_, (oct_torch_tensor *))                                                  \
     X(aoti_torch_copy_, (oct_torch_tensor *, oct_torch_tensor *, int32_t))                     \
     X(torch_library_impl, (oct_torch_library *, const char *, oct_torch_kernel, uint64_t))     \
     X(torch_new_list_reserve_size, (size_t, oct_torch_list **))                                \

@@ -3,28 +3,9 @@
 
 #include <string.h>
 
-/* ---- threads ----------------------------------------------------------------------------- */
-
-typedef struct bridge {
-    octet_task task;
-    void *arg;
-} bridge;
-
-static void cross(int64_t begin, int64_t end, void *arg) {
-    const bridge *b = arg;
-    b->task(b->arg, begin, end);
-}
-
-/* torch's own pool, so that there is no second one to compete with. */
-static void parallel_for(void *pool, int64_t count, octet_task task, void *arg) {
-    bridge b = {task, arg};
-    (void)pool;
-    if (oct_torch.torch_parallel_for(0, count, 1, cross, &b)) {
-        task(arg, 0, count);
-    }
-}
-
-/* ---- memory ------------------------------------------------------------------------------ */
+#include "torch/cuda.h"
+#include "torch/plan_cache.h"
+#include "torch/threads.h"
 
 static bool has_place(const octet_plan *plan, octet_place place, int port) {
     for (int i = 0; i < plan->buffer_count; i++) {
@@ -158,22 +139,16 @@ static octet_status new_block(void **data, oct_tensors *owner, int64_t bytes,
     return status;
 }
 
-/* What lies between the buffers of a block is zero, so that equal calls save equal bytes. */
-static octet_status zero_gaps(const oct_call *call, void *saved, const octet_plan *plan,
-                              octet_error *err) {
-    if (plan->device.kind != OCTET_CPU) {
-        return oct_torch.aoti_torch_zero_(call->out.at[call->out.count - 1])
-                   ? oct_torch_fail(err, OCTET_DEVICE, "aoti_torch_zero_ failed")
-                   : OCTET_OK;
-    }
-    for (int i = 0; i < plan->buffer_count; i++) {
+/* What lies between the buffers of a block is zero, so that equal calls save equal bytes. On a
+ * GPU, where each gap would be a launch, it is what it was. */
+static void zero_gaps(void *saved, const octet_plan *plan) {
+    for (int i = 0; i < plan->buffer_count && plan->device.kind == OCTET_CPU; i++) {
         const octet_plan_buffer *b = &plan->buffers[i];
         int64_t gap = (OCTET_ALIGN - b->bytes % OCTET_ALIGN) % OCTET_ALIGN;
         if (b->place == OCTET_PLACE_SAVED && gap) {
             memset((char *)saved + b->offset + b->bytes, 0, (size_t)gap);
         }
     }
-    return OCTET_OK;
 }
 
 static octet_status make_memory(octet_memory *memory, oct_call *call, const octet_plan *plan,
@@ -186,34 +161,42 @@ static octet_status make_memory(octet_memory *memory, oct_call *call, const octe
     if (!status && has_place(plan, OCTET_PLACE_SAVED, 0)) {
         memory->saved_bytes = plan->saved_bytes;
         status = new_block(&memory->saved, &call->out, plan->saved_bytes, plan, err);
-        status = status ? status : zero_gaps(call, memory->saved, plan, err);
+        if (!status) {
+            zero_gaps(memory->saved, plan);
+        }
     }
     return status;
 }
 
-octet_status oct_call_run(oct_call *call, octet_error *err) {
-    octet_plan plan;
-    octet_exec exec = OCTET_EXEC_INIT;
+static octet_status run_plan(oct_call *call, const octet_plan *plan, octet_error *err) {
+    octet_exec exec = oct_exec_make(call->problem.threads);
     octet_memory memory = OCTET_MEMORY_INIT;
     oct_tensors work = {.count = 0};
-    if (oct_torch.torch_get_num_threads(&exec.threads)) {
-        exec.threads = 1;
+    octet_status status = plan->device.kind == OCTET_CUDA
+                              ? oct_torch_cuda_exec(&exec, plan->device.index, err)
+                              : OCTET_OK;
+    status = status ? status : make_memory(&memory, call, plan, err);
+    if (!status && plan->workspace_bytes) {
+        memory.workspace_bytes = plan->workspace_bytes;
+        status = new_block(&memory.workspace, &work, plan->workspace_bytes, plan, err);
     }
-    call->problem.text = call->text;
-    call->problem.threads = exec.threads;
-    octet_status status = oct_problem_plan(&plan, &call->problem, err);
-    status = status ? status : make_memory(&memory, call, &plan, err);
-    if (!status && plan.workspace_bytes) {
-        memory.workspace_bytes = plan.workspace_bytes;
-        status = new_block(&memory.workspace, &work, plan.workspace_bytes, &plan, err);
-    }
-    exec.parallel_for = parallel_for;
-    status = status ? status : octet_run(&plan, &memory, &exec, err);
+    status = status ? status : octet_run(plan, &memory, &exec, err);
     oct_free_tensors(&work);
     return status;
 }
 
+octet_status oct_call_run(oct_call *call, octet_error *err) {
+    const octet_plan *plan = NULL;
+    call->problem.text = call->text.at;
+    call->problem.threads = oct_problem_threads(&call->problem);
+    octet_status status = oct_plan_get(&plan, &call->problem, err);
+    status = status ? status : run_plan(call, plan, err);
+    oct_plan_release(plan);
+    return status;
+}
+
 void oct_call_free(oct_call *call) {
+    oct_free_text(&call->text);
     oct_free_tensors(&call->in);
     oct_free_tensors(&call->mutated);
     oct_free_tensors(&call->given);

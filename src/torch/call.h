@@ -4,14 +4,14 @@
 
 #include "torch/tensor.h"
 
-/* A call of an op. The tensors are owned by the call; oct_call_free frees them all.
+/* A call of an op. It owns its text and its tensors; oct_call_free frees them all.
  *   in     the plan's arguments by port, but for the mutable ones, which are in `mutated`, and
  *          then the blocks that earlier plans kept, the forward's before the backward's
  *   given  where not empty: memory for the outputs, by port
  *   out    the outputs by port, but for those that are arguments, and then the saved block */
 typedef struct oct_call {
     oct_problem problem;
-    char text[OCTET_LINEAR_TEXT];
+    oct_text text;
     oct_tensors in, mutated, given, out;
 } oct_call;
 

@@ -29,8 +29,9 @@ static octet_status take_quantize(oct_call *call, const oct_torch_value *stack,
     call->problem.kind = OCTET_PLAN_QUANTIZE;
     octet_status status = oct_take_tensor(&call->in, stack[0], err);
     status = first(status, read_sizes(&call->problem, call->in.at[0], err));
+    status = first(status, oct_tensor_device(&call->problem.device, call->in.at[0], err));
     octet_status live = oct_take_tensors(&call->in, stack[1], err);
-    octet_status text = oct_take_text(call->text, sizeof call->text, stack[2], err);
+    octet_status text = oct_take_text(&call->text, stack[2], err);
     return first(status, first(live, text));
 }
 
@@ -58,13 +59,16 @@ static octet_status take_planned(oct_call *call, octet_plan_kind kind,
     call->problem.kind = kind;
     octet_status tensors = oct_take_tensors(&call->in, stack[0], err);
     octet_status sizes = oct_take_sizes(&call->problem, stack[1], err);
-    octet_status text = oct_take_text(call->text, sizeof call->text, stack[2], err);
+    octet_status text = oct_take_text(&call->text, stack[2], err);
     return first(tensors, first(sizes, text));
 }
 
 octet_status oct_op_dequantize(oct_torch_value *stack, octet_error *err) {
     oct_call call = {.in = {.count = 0}};
     octet_status status = take_planned(&call, OCTET_PLAN_DEQUANTIZE, stack, err);
+    if (!status && call.in.count) {
+        status = oct_tensor_device(&call.problem.device, call.in.at[0], err);
+    }
     status = status ? status : oct_call_run(&call, err);
     if (!status) {
         stack[0] = (uintptr_t)call.out.at[0];
@@ -95,18 +99,19 @@ octet_status oct_op_linear_wgrad(oct_torch_value *stack, octet_error *err) {
     return run_listed(OCTET_PLAN_LINEAR_WGRAD, stack, err);
 }
 
-/* The outputs, and empty tensors up to the fixed number. */
-static octet_status give_fixed(oct_torch_value *stack, oct_tensors *out, octet_error *err) {
-    const octet_device cpu = {OCTET_CPU, 0, 0};
+/* The outputs, and empty tensors up to the fixed number, all where main_grad is. */
+static octet_status give_fixed(oct_torch_value *stack, oct_tensors *out,
+                               oct_torch_tensor *main_grad, octet_error *err) {
+    octet_device here;
     const oct_shape none = {.sizes = {0}, .rank = 1};
-    octet_status status = OCTET_OK;
+    octet_status status = oct_tensor_device(&here, main_grad, err);
     if (out->count > OCT_TORCH_INTO_OUTPUTS) {
         return oct_torch_fail(err, OCTET_UNSUPPORTED,
                               "%d outputs; an op that adds to main_grad has at most %d",
                               out->count, OCT_TORCH_INTO_OUTPUTS);
     }
     while (!status && out->count < OCT_TORCH_INTO_OUTPUTS) {
-        status = oct_new_tensor(out, OCTET_U8, &none, &cpu, err);
+        status = oct_new_tensor(out, OCTET_U8, &none, &here, err);
     }
     for (int i = 0; i < OCT_TORCH_INTO_OUTPUTS && !status; i++) {
         stack[i] = (uintptr_t)out->at[i];
@@ -121,7 +126,7 @@ octet_status oct_op_linear_backward_into(oct_torch_value *stack, octet_error *er
     octet_status status =
         first(grad, take_planned(&call, OCTET_PLAN_LINEAR_BACKWARD, stack + 1, err));
     status = status ? status : oct_call_run(&call, err);
-    status = status ? status : give_fixed(stack, &call.out, err);
+    status = status ? status : give_fixed(stack, &call.out, call.mutated.at[0], err);
     oct_call_free(&call);
     return status;
 }

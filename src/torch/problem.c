@@ -54,7 +54,31 @@ static octet_status plan_linear(octet_plan *plan, const oct_problem *p, octet_er
     return status;
 }
 
-/* "bf16 mxfp8:e4m3/1x32+row": dtype and quantizer. */
+/* The last word of a tensor's text; without it the tensor is where it is. */
+static octet_status read_device(octet_device *device, const char *word, octet_error *err) {
+    static const char name[] = "device=";
+    if (strncmp(word, name, sizeof name - 1) != 0) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "'%.60s' follows the quantizer; only device=... may", word);
+    }
+    return octet_device_parse(device, word + sizeof name - 1, err);
+}
+
+/* A quantizer, and perhaps a device. */
+static octet_status read_quantizer(octet_proto *proto, const char *text, octet_error *err) {
+    char word[OCTET_LINEAR_TEXT];
+    const char *space = strchr(text, ' ');
+    size_t length = space ? (size_t)(space - text) : strlen(text);
+    if (length >= sizeof word) {
+        return oct_torch_fail(err, OCTET_INVALID, "a quantizer of %zu characters", length);
+    }
+    memcpy(word, text, length);
+    word[length] = 0;
+    octet_status status = octet_quantizer_parse(&proto->quantizer, word, err);
+    return status || !space ? status : read_device(&proto->device, space + 1, err);
+}
+
+/* "bf16 mxfp8:e4m3/1x32+row": dtype, quantizer, and perhaps a device. */
 static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_error *err) {
     const char *space = strchr(p->text, ' ');
     size_t length = space ? (size_t)(space - p->text) : strlen(p->text);
@@ -73,7 +97,8 @@ static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_
                               OCTET_MAX_RANK);
     }
     *proto = octet_proto_make(dtype, p->rank, p->sizes);
-    return octet_quantizer_parse(&proto->quantizer, space + 1, err);
+    proto->device = p->device;
+    return read_quantizer(proto, space + 1, err);
 }
 
 static octet_status plan_tensor(octet_plan *plan, const oct_problem *p, octet_error *err) {

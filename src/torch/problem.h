@@ -11,13 +11,15 @@ typedef struct oct_problem {
     octet_plan_kind kind;
     const char *text;
     int64_t sizes[OCTET_MAX_RANK + 1];
-    int rank;         /* of sizes */
-    uint32_t threads; /* CPU workers to provide workspace for */
+    int rank;            /* of sizes */
+    uint32_t threads;    /* CPU workers to provide workspace for */
+    octet_device device; /* of a tensor whose text does not say */
 } oct_problem;
 
 /* The texts:
  *   LINEAR...              the words of a problem but for m, k and n: "in=bf16 recipe=mxfp8"
- *   QUANTIZE, DEQUANTIZE   dtype and quantizer: "bf16 mxfp8:e4m3"
+ *   QUANTIZE, DEQUANTIZE   dtype, quantizer and, where it shall be said, the device:
+ *                          "bf16 mxfp8:e4m3", "bf16 mxfp8:e4m3 device=cuda:0/90"
  * *plan needs no initializer. */
 octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err);
 

@@ -1,4 +1,4 @@
-/* register.c - the ops become torch's: definitions once, kernels for the CPU. */
+/* register.c - the ops become torch's: definitions once, the same kernels for CPU and CUDA. */
 #include "torch/ops.h"
 
 static const char *const names[] = {
@@ -28,10 +28,24 @@ static int32_t define(oct_torch_library *library, const char *schema) {
     return oct_torch.aoti_torch_library_def(library, schema);
 }
 
-/* The two library objects are torch's registrations themselves: they live as long as it does.
- */
+/* A kernel looks at its tensors and its text to know where it runs. */
+static octet_status implement(const char *device, octet_error *err) {
+    oct_torch_library *kernels;
+    if (oct_torch.aoti_torch_library_init_impl("octet", device, "octet", 0, &kernels)) {
+        return refused(err, "library", device);
+    }
+    for (int i = 0; i < OPS; i++) {
+        if (oct_torch.torch_library_impl(kernels, names[i], oct_torch_kernels[i],
+                                         OCT_TORCH_ABI)) {
+            return refused(err, "kernel", names[i]);
+        }
+    }
+    return OCTET_OK;
+}
+
+/* The library objects are torch's registrations themselves: they live as long as it does. */
 octet_status oct_torch_register(const char *path, octet_error *err) {
-    oct_torch_library *definitions, *kernels;
+    oct_torch_library *definitions;
     octet_status status = oct_torch_load(path, err);
     if (status) {
         return status;
@@ -44,14 +58,6 @@ octet_status oct_torch_register(const char *path, octet_error *err) {
             return refused(err, "schema", names[i]);
         }
     }
-    if (oct_torch.aoti_torch_library_init_impl("octet", "CPU", "octet", 0, &kernels)) {
-        return refused(err, "CPU library", "*");
-    }
-    for (int i = 0; i < OPS; i++) {
-        if (oct_torch.torch_library_impl(kernels, names[i], oct_torch_kernels[i],
-                                         OCT_TORCH_ABI)) {
-            return refused(err, "kernel", names[i]);
-        }
-    }
-    return OCTET_OK;
+    status = implement("CPU", err);
+    return status ? status : implement("CUDA", err);
 }

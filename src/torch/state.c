@@ -35,7 +35,7 @@ static octet_status floats(float **data, int64_t *rows, int64_t *cols, oct_torch
 
 /* history[0] = max(history[0], amax), slot by slot. */
 static octet_status record(const octet_delayed *state, oct_torch_tensor *tensor,
-                           octet_error *err) {
+                           const octet_exec *exec, octet_error *err) {
     float *amax = NULL;
     int64_t rows = 0, slots = 0;
     octet_status status = floats(&amax, &rows, &slots, tensor, err);
@@ -43,7 +43,7 @@ static octet_status record(const octet_delayed *state, oct_torch_tensor *tensor,
         status = oct_torch_fail(err, OCTET_INVALID, "%lld amaxes for a history of %lld slots",
                                 (long long)slots, (long long)state->slots);
     }
-    return status ? status : octet_delayed_record(state, amax, NULL, err);
+    return status ? status : octet_delayed_record(state, amax, exec, err);
 }
 
 octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
@@ -52,11 +52,13 @@ octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
     int64_t length = 0;
     (void)oct_take_tensor(&tensors, stack[0], err);
     (void)oct_take_tensor(&tensors, stack[1], err);
+    octet_exec exec;
     octet_status status = floats(&state.history, &length, &state.slots, tensors.at[0], err);
+    status = status ? status : oct_tensor_exec(&exec, tensors.at[0], err);
     state.length = (uint32_t)length;
     state.format = OCTET_E4M3;
     state.scale = state.history;
-    status = status ? status : record(&state, tensors.at[1], err);
+    status = status ? status : record(&state, tensors.at[1], &exec, err);
     oct_free_tensors(&tensors);
     return status;
 }
@@ -89,15 +91,17 @@ static octet_status read_recipe(octet_delayed *state, const char *text, const ch
 octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
     oct_tensors tensors = {.count = 0};
     octet_delayed state = OCTET_DELAYED_INIT;
-    char text[OCTET_RECIPE_TEXT], role[32];
+    oct_text text = {NULL, NULL}, role = {NULL, NULL};
     int64_t one = 0, slots = 0, length = 0;
     (void)oct_take_tensor(&tensors, stack[0], err);
     (void)oct_take_tensor(&tensors, stack[1], err);
     octet_status amaxes = oct_take_tensors(&tensors, stack[2], err);
-    octet_status recipe = oct_take_text(text, sizeof text, stack[3], err);
-    octet_status name = oct_take_text(role, sizeof role, stack[4], err);
+    octet_status recipe = oct_take_text(&text, stack[3], err);
+    octet_status name = oct_take_text(&role, stack[4], err);
     octet_status status = amaxes ? amaxes : recipe ? recipe : name;
-    status = status ? status : read_recipe(&state, text, role, err);
+    octet_exec exec;
+    status = status ? status : read_recipe(&state, text.at, role.at, err);
+    status = status ? status : oct_tensor_exec(&exec, tensors.at[0], err);
     status = status ? status : floats(&state.scale, &one, &slots, tensors.at[0], err);
     status =
         status ? status : floats(&state.history, &length, &state.slots, tensors.at[1], err);
@@ -111,9 +115,11 @@ octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
                            (long long)length, (unsigned long)state.length);
     }
     for (int i = 2; i < tensors.count && !status; i++) {
-        status = record(&state, tensors.at[i], err);
+        status = record(&state, tensors.at[i], &exec, err);
     }
-    status = status ? status : octet_delayed_update(&state, NULL, NULL, err);
+    status = status ? status : octet_delayed_update(&state, NULL, &exec, err);
+    oct_free_text(&text);
+    oct_free_text(&role);
     oct_free_tensors(&tensors);
     return status;
 }
@@ -135,9 +141,10 @@ octet_status oct_op_advance(oct_torch_value *stack, octet_error *err) {
         dtype != oct_torch.dtypes[OCTET_I64]) {
         status = oct_torch_fail(err, OCTET_INVALID,
                                 "the random state is two dense int64: base and step");
-    } else {
-        ((int64_t *)data)[1]++;
     }
+    octet_exec exec;
+    status = status ? status : oct_tensor_exec(&exec, tensors.at[0], err);
+    status = status ? status : octet_random_advance(data, &exec, err);
     oct_free_tensors(&tensors);
     return status;
 }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "torch/cuda.h"
+
 static octet_status failed(octet_error *err, const char *call) {
     return oct_torch_fail(err, OCTET_DEVICE, "%s failed", call);
 }
@@ -62,24 +64,26 @@ octet_status oct_take_sizes(oct_problem *out, oct_torch_value value, octet_error
     return status;
 }
 
-octet_status oct_take_text(char *text, size_t size, oct_torch_value value, octet_error *err) {
-    oct_torch_string *string = (oct_torch_string *)(uintptr_t)value;
-    const char *data = "";
+octet_status oct_take_text(oct_text *out, oct_torch_value value, octet_error *err) {
     size_t length = 0;
-    octet_status status = OCTET_OK;
-    if (oct_torch.torch_string_length(string, &length) ||
-        oct_torch.torch_string_c_str(string, &data)) {
-        status = failed(err, "torch_string_c_str");
-    } else if (length >= size || memchr(data, 0, length)) {
-        status = oct_torch_fail(err, OCTET_INVALID,
-                                "a text of %zu characters; at most %zu, none of them 0", length,
-                                size - 1);
-    } else {
-        memcpy(text, data, length);
-        text[length] = 0;
+    out->owner = (oct_torch_string *)(uintptr_t)value;
+    if (oct_torch.torch_string_length(out->owner, &length) ||
+        oct_torch.torch_string_c_str(out->owner, &out->at)) {
+        return failed(err, "torch_string_c_str");
     }
-    (void)oct_torch.torch_delete_string(string);
-    return status;
+    if (length >= OCTET_LINEAR_TEXT || strlen(out->at) != length) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "a text of %zu characters; at most %d, none of them 0", length,
+                              OCTET_LINEAR_TEXT - 1);
+    }
+    return OCTET_OK;
+}
+
+void oct_free_text(oct_text *text) {
+    if (text->owner) {
+        (void)oct_torch.torch_delete_string(text->owner);
+    }
+    text->owner = NULL;
 }
 
 void oct_free_tensors(oct_tensors *tensors) {
@@ -87,6 +91,37 @@ void oct_free_tensors(oct_tensors *tensors) {
         (void)oct_torch.aoti_torch_delete_tensor_object(tensors->at[i]);
     }
     tensors->count = 0;
+}
+
+/* ---- where they are ---------------------------------------------------------------------- */
+
+static octet_status look_where(int32_t *kind, int32_t *index, oct_torch_tensor *tensor,
+                               octet_error *err) {
+    if (oct_torch.aoti_torch_get_device_type(tensor, kind) ||
+        oct_torch.aoti_torch_get_device_index(tensor, index)) {
+        return failed(err, "aoti_torch_get_device_type");
+    }
+    return OCTET_OK;
+}
+
+octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err) {
+    int32_t kind = 0, index = 0;
+    octet_status status = look_where(&kind, &index, tensor, err);
+    *out = (octet_device){OCTET_CPU, 0, 0};
+    if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
+        status = octet_cuda_device(out, index, err);
+    }
+    return status;
+}
+
+octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err) {
+    int32_t kind = 0, index = 0;
+    octet_status status = look_where(&kind, &index, tensor, err);
+    *out = (octet_exec)OCTET_EXEC_INIT;
+    if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
+        status = oct_torch_cuda_exec(out, index, err);
+    }
+    return status;
 }
 
 /* ---- onto the stack ---------------------------------------------------------------------- */
@@ -213,7 +248,8 @@ static octet_status check(const facts *f, const octet_plan *plan, const octet_po
         return oct_torch_fail(err, OCTET_INVALID, "it has %lld elements; the plan has %lld",
                               (long long)f->elements, (long long)elements);
     }
-    if (f->device != oct_torch.devices[plan->device.kind]) {
+    bool elsewhere = plan->device.kind == OCTET_CUDA && f->index != plan->device.index;
+    if (elsewhere || f->device != oct_torch.devices[plan->device.kind]) {
         return oct_torch_fail(err, OCTET_INVALID,
                               "it is on another device than the text says: move it there");
     }

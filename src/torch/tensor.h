@@ -18,9 +18,20 @@ octet_status oct_take_tensors(oct_tensors *out, oct_torch_value value, octet_err
 /* Takes one tensor off the stack and appends it. */
 octet_status oct_take_tensor(oct_tensors *out, oct_torch_value value, octet_error *err);
 octet_status oct_take_sizes(oct_problem *out, oct_torch_value value, octet_error *err);
-/* Copies at most size - 1 characters; a longer string is an error. */
-octet_status oct_take_text(char *text, size_t size, oct_torch_value value, octet_error *err);
+/* A string off the stack: `at` is its text, at most OCTET_LINEAR_TEXT - 1 characters. Whoever
+ * takes one frees it, also when it was refused. */
+typedef struct oct_text {
+    oct_torch_string *owner;
+    const char *at;
+} oct_text;
+octet_status oct_take_text(oct_text *out, oct_torch_value value, octet_error *err);
+void oct_free_text(oct_text *text);
 void oct_free_tensors(oct_tensors *tensors);
+
+/* Where a tensor is: the device as plans name it, and how to run there. A CPU's exec is serial.
+ */
+octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err);
+octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err);
 
 /* Appends a new dense tensor, uninitialized, on the device. */
 octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape *shape,

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import good
+from program import OCTET, good
 
 
 def test_doctor__ends_with_ok_and_every_law_is_ok() -> None:
@@ -45,3 +45,26 @@ def test_doctor__every_scheme_is_native_or_emulated_on_every_device() -> None:
         assert rows[scheme][1] == "emulated", "8.0 has neither FP8 nor FP4 units"
     assert rows["fp8-tensor"][2:4] == ["native", "native"]
     assert rows["nvfp4"][3:5] == ["emulated", "native"]
+
+
+def test_doctor__without_a_driver_says_why_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OCTET_CUDA_DRIVER", "/nowhere/libcuda.so.1")
+    (said,) = good("doctor").rows()["gpus"]
+    assert said.startswith("none: no CUDA driver: ")
+    assert "/nowhere/libcuda.so.1" in said
+
+
+def test_doctor__a_gpu_is_told_with_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = OCTET.parent / "tests" / "driver" / "libfake_cuda.so"
+    if not fake.exists():
+        pytest.skip("the driver that stands in is a library of Linux")
+    monkeypatch.setenv("OCTET_CUDA_DRIVER", str(fake))
+    monkeypatch.setenv("OCTET_CACHE", "/a/cache")
+    (said,) = good("doctor").rows()["gpu 0"]
+    assert said.startswith(
+        "Fake 7, compute capability 9.0, 132 processors, driver for CUDA 13.0, NVRTC 13.0"
+    )
+    assert "cuBLASLt" in said
+    assert said.endswith(", kernels kept in /a/cache")

@@ -157,6 +157,22 @@ def refusals() -> dict[str, tuple[Any, str]]:
     }
 
 
+def test_ops__a_text_may_name_the_device() -> None:
+    text = "bf16 mxfp8:e4m3"
+    here, there = (_C.explain("quantize", text + on, (8, 32)) for on in ("", " device=cuda:1"))
+    assert "cuda:1" in there
+    assert "cuda" not in here
+    assert _C.describe("quantize", text, (8, 32)) == _C.describe(
+        "quantize", f"{text} device=cpu", (8, 32)
+    )
+    for on, pattern in ((" device=gpu", "not a device"), (" fast", "fast"), (" ", "follows")):
+        with pytest.raises(ValueError, match=pattern):
+            _C.describe("dequantize", text + on, (8, 32))
+    x = torch.randn(8, 32).bfloat16()
+    with pytest.raises(ValueError, match="another device"):
+        _ops.quantize(x, [], f"{text} device=cuda:0/90")
+
+
 @pytest.mark.parametrize("name", refusals())
 def test_ops__a_wrong_call_is_a_value_error(name: str) -> None:
     call, pattern = refusals()[name]

@@ -59,6 +59,22 @@ TEST(proto__prints_for_people) {
     CHECK_EQ_INT(length, strlen(text));
 }
 
+TEST(proto__device_is_read_from_its_text) {
+    octet_device device;
+    octet_error err;
+    CHECK_EQ_INT(octet_device_parse(&device, "cuda:3/100", NULL), OCTET_OK);
+    CHECK(device.kind == OCTET_CUDA && device.index == 3 && device.arch == 100);
+    CHECK_EQ_INT(octet_device_parse(&device, "cpu", NULL), OCTET_OK);
+    CHECK(device.kind == OCTET_CPU && device.index == 0 && device.arch == 0);
+    const char *wrong[] = {"", "gpu", "cpu:0", "cuda:", "cuda:256", "cuda:0/", "cuda:0/90x"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        CHECK_EQ_INT(octet_device_parse(&device, wrong[i], &err), OCTET_INVALID);
+        CHECK(strstr(err.text, "is not a device"));
+    }
+    CHECK_EQ_INT(octet_device_parse(&device, NULL, NULL), OCTET_INVALID);
+    CHECK_EQ_INT(octet_device_parse(NULL, "cpu", NULL), OCTET_INVALID);
+}
+
 TEST(proto__plain_has_one_buffer_itself) {
     octet_proto proto = make(OCTET_F16, NULL), buffer;
     int64_t bytes;
@@ -115,4 +131,5 @@ TEST(proto__wrong_values_are_refused_with_the_rule) {
 
 TEST_MAIN(proto__flattens_to_two_axes, proto__usage_changes_buffers_and_nothing_shared,
           proto__equality_and_hash_follow_every_field, proto__prints_for_people,
-          proto__plain_has_one_buffer_itself, proto__wrong_values_are_refused_with_the_rule)
+          proto__device_is_read_from_its_text, proto__plain_has_one_buffer_itself,
+          proto__wrong_values_are_refused_with_the_rule)

@@ -33,7 +33,8 @@ STANDARD = {
 FOREIGN = {
     re.compile(r"Python\.h|cpython/"): "src/python",
     re.compile(r"torch/(csrc|headeronly)|ATen/|c10/"): "src/torch",
-    re.compile(r"cuda|cublas|nvrtc|nvJitLink|nvml"): "src/cuda",
+    # CUDA's own; the layers' "cuda/device.h" is this project's.
+    re.compile(r"cuda(?!/\w+\.h$)|cublas|nvrtc|nvJitLink|nvml"): "src/cuda",
 }
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -107,6 +108,8 @@ def test_includes__a_wrong_one_is_caught(tmp_path: Path) -> None:
         ("src/linear/a.c", "<Python.h>"),
         ("src/linear/a.c", '"cuda.h"'),
         ("src/cpu/a.c", "<cuda_runtime.h>"),
+        ("src/cpu/a.c", "<cuda/atomic>"),
+        ("src/cpu/a.c", '"cuda/device.h"'),
         ("src/python/a.c", "<torch/csrc/stable/library.h>"),
         ("src/torch/a.c", '"core/fail.h"'),
         ("tools/octet/a.c", '"core/fail.h"'),
@@ -124,6 +127,8 @@ def test_includes__a_right_one_is_not(tmp_path: Path) -> None:
         ("src/cpu/a.c", "<immintrin.h>"),
         ("src/cpu/a.c", '"format/e4m3.h"'),
         ("src/cuda/a.c", "<cuda.h>"),
+        ("src/cuda/kernels/a.cu", '"cuda/kernels/a.h"'),
+        ("src/linear/a.c", '"cuda/cuda.h"'),
         ("src/linear/a.c", '"quant/quantizer.h"'),
         ("src/linear/a.c", "<string.h>"),
         ("src/python/a.c", "<Python.h>"),

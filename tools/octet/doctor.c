@@ -59,6 +59,31 @@ static void show_cpu(void) {
     printf("  kernels         %s\n", octet_cpu_name());
 }
 
+/* Every GPU that the driver shows, or why there is none. */
+static void show_gpus(void) {
+    octet_error err = {OCTET_OK, 0, ""};
+    int count = octet_cuda_count();
+    if (count == 0) {
+        octet_device device;
+        octet_status status = octet_cuda_device(&device, 0, &err);
+        printf("  gpus            none%s%s\n", status == OCTET_INVALID ? "" : ": ",
+               status == OCTET_INVALID ? "" : err.text);
+    }
+    for (int i = 0; i < count; i++) {
+        octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
+        octet_cuda *cuda = NULL;
+        char about[4096];
+        options.index = (uint32_t)i;
+        if (octet_cuda_open(&cuda, &options, &err)) {
+            (void)snprintf(about, sizeof about, "%s", err.text);
+        } else {
+            (void)octet_cuda_print(about, sizeof about, cuda);
+        }
+        octet_cuda_close(cuda);
+        printf("  gpu %-12d%s\n", i, about);
+    }
+}
+
 static void show_schemes(void) {
     static const octet_device devices[] = {
         {.kind = OCTET_CPU},
@@ -96,6 +121,7 @@ static int run(const oct_cli_command *self, int count, char **words) {
     }
     show_build();
     show_cpu();
+    show_gpus();
     show_schemes();
     puts("\nself-check");
     int wrong = oct_cli_self_check();
@@ -110,10 +136,12 @@ const oct_cli_command oct_cli_doctor = {
     .name = "doctor",
     .usage = "",
     .summary = "what this build is and offers, and whether its numbers are right",
-    .about =
-        "Prints the version, the compiler, what the processor offers, and which schemes a\n"
-        "plan multiplies natively or by exact emulation on each kind of device. Then checks\n"
-        "this build against known numbers and texts. Exit status 1 when any check fails.",
+    .about = "Prints the version, the compiler, what the processor offers, which GPUs there "
+             "are and\n"
+             "with which libraries, or why there is none, and which schemes a plan multiplies\n"
+             "natively or by exact emulation on each kind of device. Then checks this build "
+             "against\n"
+             "known numbers and texts. Exit status 1 when any check fails.",
     .example = "octet doctor",
     .run = run,
 };

@@ -1,0 +1,18 @@
+/* plan_cache.h - plans that were made before, for ops that are called again and again. */
+#ifndef OCT_TORCH_PLAN_CACHE_H
+#define OCT_TORCH_PLAN_CACHE_H
+
+#include "torch/problem.h"
+
+#define OCT_CACHED_PLANS 256 /* remembered at most */
+
+/* The plan of a problem, made or remembered: the same value either way. A failure is not
+ * remembered. The plan stays as it is until oct_plan_release, whatever others do meanwhile. Any
+ * number of threads may call at once; none ever waits for another. */
+octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem, octet_error *err);
+void oct_plan_release(const octet_plan *plan);
+
+/* How many plans are remembered now. */
+int oct_plan_count(void);
+
+#endif

@@ -1,0 +1,280 @@
+/* fake_cuda.c - a driver and an NVRTC that only keep account: no GPU, no code. */
+#include "fake_cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/api.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Every function of the lists is declared, so a definition that differs does not compile. */
+#define X(name, parameters) EXPORT int name parameters;
+OCT_DRIVER_CALLS(X)
+#undef X
+#define X(result, name, parameters) EXPORT result name parameters;
+OCT_NVRTC_CALLS(X)
+#undef X
+
+static fake_cuda state = {.arch = 90, .driver_version = 13000};
+static int the_context;
+static _Thread_local void *current;
+static _Thread_local void *below; /* one push deep */
+static _Thread_local int capture_mode;
+
+EXPORT fake_cuda *fake_cuda_state(void);
+EXPORT fake_cuda *fake_cuda_state(void) {
+    return &state;
+}
+
+static void needs_context(void) {
+    atomic_fetch_add(&state.homeless, current != &the_context);
+}
+
+int cuInit(unsigned flags) {
+    return flags ? 1 : 0;
+}
+
+int cuDriverGetVersion(int *version) {
+    *version = state.driver_version;
+    return 0;
+}
+
+int cuGetErrorName(int result, const char **name) {
+    *name = result == 2     ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : result == 500 ? "CUDA_ERROR_NOT_FOUND"
+            : result == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+                            : NULL;
+    return *name ? 0 : 1;
+}
+
+int cuGetErrorString(int result, const char **text) {
+    *text = result == 2 ? "out of memory" : result == 700 ? "an illegal access" : NULL;
+    return *text ? 0 : 1;
+}
+
+int cuDeviceGetCount(int *count) {
+    *count = 1;
+    return 0;
+}
+
+int cuDeviceGet(int *device, int index) {
+    *device = 7 + index;
+    return 0;
+}
+
+int cuDeviceGetName(char *name, int size, int device) {
+    (void)snprintf(name, (size_t)size, "Fake %d", device);
+    return 0;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    *value = attribute == OCT_CU_MAJOR          ? state.arch / 10
+             : attribute == OCT_CU_MINOR        ? state.arch % 10
+             : attribute == OCT_CU_PROCESSORS   ? 132
+             : attribute == OCT_CU_SHARED_OPTIN ? 232448
+             : attribute == OCT_CU_L2_BYTES     ? 50 << 20
+                                                : -1;
+    return device == 7 ? 0 : 101;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    *context = &the_context;
+    atomic_fetch_add(&state.retains, device == 7);
+    return atomic_load(&state.retain_result);
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device) {
+    atomic_fetch_add(&state.releases, device == 7);
+    return 0;
+}
+
+int cuCtxGetCurrent(void **context) {
+    *context = current;
+    return 0;
+}
+
+int cuCtxPushCurrent_v2(void *context) {
+    below = current;
+    current = context;
+    atomic_fetch_add(&state.pushes, 1);
+    return 0;
+}
+
+int cuCtxPopCurrent_v2(void **context) {
+    *context = current;
+    current = below;
+    atomic_fetch_add(&state.pops, 1);
+    return 0;
+}
+
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    int was = capture_mode;
+    capture_mode = *mode;
+    *mode = was;
+    return 0;
+}
+
+int cuModuleLoadData(void **module, const void *image) {
+    needs_context();
+    atomic_fetch_add(&state.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
+    atomic_fetch_add(&state.loads, 1);
+    int result = atomic_load(&state.load_result);
+    char *copy = result ? NULL : malloc(64);
+    if (copy) {
+        memcpy(copy, image, 64);
+    }
+    *module = copy;
+    return result;
+}
+
+int cuModuleUnload(void *module) {
+    needs_context();
+    atomic_fetch_add(&state.unloads, 1);
+    free(module);
+    return 0;
+}
+
+/* A function is its name, kept for the life of the process. */
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+    static char names[256][64];
+    needs_context();
+    if (!module || strstr(name, "absent")) {
+        return 500;
+    }
+    int at = atomic_fetch_add(&state.functions, 1) % 256;
+    (void)snprintf(names[at], sizeof names[at], "%s", name);
+    *function = names[at];
+    return 0;
+}
+
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+    atomic_fetch_add(&state.attributes, attribute == OCT_CU_FUNC_SHARED && value > 0);
+    return function ? 0 : 1;
+}
+
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                   void *stream, void **params, void **extra) {
+    needs_context();
+    (void)stream;
+    if (params || block_y != 1 || block_z != 1 || extra[0] != OCT_CU_PARAMS_AT ||
+        extra[2] != OCT_CU_PARAMS_BYTES || extra[4]) {
+        return 1;
+    }
+    if (atomic_fetch_add(&state.launches, 1) == 0 || state.params_bytes == 0) {
+        (void)snprintf(state.kernel, sizeof state.kernel, "%s", (const char *)function);
+        state.grid[0] = grid_x;
+        state.grid[1] = grid_y;
+        state.grid[2] = grid_z;
+        state.threads = block_x;
+        state.shared_bytes = shared_bytes;
+        memcpy(&state.params_bytes, extra[3], sizeof state.params_bytes);
+        if (state.params_bytes <= sizeof state.params) {
+            memcpy(state.params, extra[1], state.params_bytes);
+        }
+    }
+    return atomic_load(&state.launch_result);
+}
+
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *stream) {
+    (void)stream;
+    needs_context();
+    memset((void *)(uintptr_t)to, value, count);
+    atomic_fetch_add(&state.fills, 1);
+    return atomic_load(&state.memset_result);
+}
+
+int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *stream) {
+    (void)stream;
+    needs_context();
+    for (size_t i = 0; i < count; i++) {
+        memcpy((char *)(uintptr_t)to + 4 * i, &value, 4);
+    }
+    atomic_fetch_add(&state.fills, 1);
+    return to % 4 ? 1 : atomic_load(&state.memset_result);
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+    (void)stream;
+    needs_context();
+    memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    atomic_fetch_add(&state.copies, 1);
+    return 0;
+}
+
+/* ---- NVRTC: a program is its name; its cubin names it and the architecture ----------------
+ */
+
+const char *nvrtcGetErrorString(int result) {
+    return result == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR";
+}
+
+int nvrtcVersion(int *major, int *minor) {
+    *major = 13;
+    *minor = 0;
+    return 0;
+}
+
+static const int archs[] = {75, 80, 86, 89, 90, 100, 120};
+
+int nvrtcGetNumSupportedArchs(int *count) {
+    *count = sizeof archs / sizeof archs[0];
+    return 0;
+}
+
+int nvrtcGetSupportedArchs(int *out) {
+    memcpy(out, archs, sizeof archs);
+    return 0;
+}
+
+int nvrtcCreateProgram(void **program, const char *source, const char *name, int header_count,
+                       const char *const *headers, const char *const *header_names) {
+    (void)snprintf(state.source, sizeof state.source, "%s", name);
+    state.headers = header_count;
+    *program = calloc(1, 64);
+    bool whole = source[0] && headers[header_count - 1][0] && header_names[0][0];
+    return *program && whole ? 0 : 1;
+}
+
+int nvrtcDestroyProgram(void **program) {
+    free(*program);
+    *program = NULL;
+    return 0;
+}
+
+int nvrtcCompileProgram(void *program, int count, const char *const *options) {
+    atomic_fetch_add(&state.compiles, 1);
+    state.options[0] = '\0';
+    for (int i = 0; i < count; i++) {
+        size_t used = strlen(state.options);
+        (void)snprintf(state.options + used, sizeof state.options - used, "%s ", options[i]);
+    }
+    (void)snprintf(program, 64, "cubin of %.50s", state.source);
+    return atomic_load(&state.compile_result);
+}
+
+int nvrtcGetProgramLogSize(void *program, size_t *bytes) {
+    (void)program;
+    *bytes = sizeof "kernel.cu(3): error: expected a ;";
+    return 0;
+}
+
+int nvrtcGetProgramLog(void *program, char *log) {
+    (void)program;
+    memcpy(log, "kernel.cu(3): error: expected a ;",
+           sizeof "kernel.cu(3): error: expected a ;");
+    return 0;
+}
+
+int nvrtcGetCUBINSize(void *program, size_t *bytes) {
+    (void)program;
+    *bytes = 64;
+    return 0;
+}
+
+int nvrtcGetCUBIN(void *program, char *cubin) {
+    memcpy(cubin, program, 64);
+    return 0;
+}

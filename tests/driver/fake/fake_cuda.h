@@ -1,0 +1,30 @@
+/* fake_cuda.h - what a test says to, and asks of, a driver that has no GPU. */
+#ifndef OCTET_TEST_DRIVER_FAKE_CUDA_H
+#define OCTET_TEST_DRIVER_FAKE_CUDA_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct fake_cuda {
+    /* What the next calls answer: CUresults, nvrtcResults, facts. */
+    atomic_int retain_result, load_result, launch_result, memset_result, compile_result;
+    int arch, driver_version;
+    /* What was called. */
+    atomic_int retains, releases, compiles, loads, unloads, functions, launches, fills, copies;
+    atomic_int attributes, pushes, pops;
+    atomic_int strict_loads; /* while the thread's capture mode was not relaxed */
+    atomic_int homeless;     /* calls that need the GPU's context, without it */
+    char options[512], source[64];
+    int headers;
+    /* Of the last launch. */
+    char kernel[64];
+    unsigned grid[3], threads, shared_bytes;
+    unsigned char params[64];
+    size_t params_bytes;
+} fake_cuda;
+
+/* Exported as fake_cuda_state: fake_cuda *(void). */
+typedef fake_cuda *fake_cuda_get(void);
+
+#endif

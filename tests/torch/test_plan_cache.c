@@ -1,0 +1,156 @@
+/* test_plan_cache.c - a remembered plan is the plan, whoever asks, however many there are. */
+#include "torch/plan_cache.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "test.h"
+
+static const char text[] = "in=bf16 recipe=mxfp8 bias grad=xw";
+
+static oct_problem linear(int64_t m) {
+    return (oct_problem){
+        .kind = OCTET_PLAN_LINEAR, .text = text, .sizes = {m, 64, 32}, .rank = 3, .threads = 1};
+}
+
+/* Whether what the table gives is what planning gives. */
+static bool is_right(const oct_problem *problem) {
+    octet_plan fresh;
+    const octet_plan *plan = NULL;
+    if (oct_plan_get(&plan, problem, NULL) || oct_problem_plan(&fresh, problem, NULL)) {
+        return false;
+    }
+    bool right = octet_plan_equal(plan, &fresh);
+    oct_plan_release(plan);
+    return right;
+}
+
+TEST(plan_cache__the_same_problem_has_one_plan) {
+    oct_problem problem = linear(8);
+    char elsewhere[sizeof text];
+    const octet_plan *first = NULL, *second = NULL;
+    memcpy(elsewhere, text, sizeof text);
+    CHECK_EQ_INT(oct_plan_get(&first, &problem, NULL), OCTET_OK);
+    problem.text = elsewhere;
+    CHECK_EQ_INT(oct_plan_get(&second, &problem, NULL), OCTET_OK);
+    CHECK(first == second && first != NULL);
+    CHECK(is_right(&problem));
+    oct_plan_release(first);
+    oct_plan_release(second);
+    oct_plan_release(NULL);
+}
+
+TEST(plan_cache__every_part_of_a_problem_counts) {
+    const octet_plan *first = NULL, *other = NULL;
+    oct_problem usual = linear(9);
+    oct_problem others[] = {usual, usual, usual, usual, usual, usual, usual};
+    others[0].kind = OCTET_PLAN_LINEAR_BACKWARD;
+    others[1].text = "in=bf16 recipe=mxfp8 bias grad=xb";
+    others[2].text = "in=bf16 recipe=mxfp8 bias grad=x";
+    others[3].sizes[0] = 10;
+    others[4].sizes[2] = 33;
+    others[5].threads = 2;
+    others[6].rank = 4;
+    others[6].sizes[3] = 1;
+    CHECK_EQ_INT(oct_plan_get(&first, &usual, NULL), OCTET_OK);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        for (int again = 0; again < 2; again++) {
+            CHECK_EQ_INT(oct_plan_get(&other, &others[i], NULL), OCTET_OK);
+            CHECK(other != first && !octet_plan_equal(other, first));
+            CHECK(is_right(&others[i]) && is_right(&usual));
+            oct_plan_release(other);
+        }
+    }
+    oct_plan_release(first);
+}
+
+TEST(plan_cache__a_failure_is_not_remembered) {
+    const octet_plan *plan = NULL;
+    octet_error err;
+    oct_problem wrong = linear(11);
+    wrong.text = "in=bf16 recipe=mxfp9";
+    int before = oct_plan_count();
+    for (int again = 0; again < 3; again++) {
+        CHECK_EQ_INT(oct_plan_get(&plan, &wrong, &err), OCTET_INVALID);
+        CHECK(strstr(err.text, "mxfp9") && plan == NULL);
+    }
+    wrong.text = text;
+    wrong.sizes[1] = -1;
+    CHECK_EQ_INT(oct_plan_get(&plan, &wrong, &err), OCTET_INVALID);
+    CHECK_EQ_INT(oct_plan_count(), before);
+    wrong.sizes[1] = 64;
+    CHECK(is_right(&wrong));
+}
+
+TEST(plan_cache__is_bounded_and_a_plan_in_use_outlives_its_place) {
+    const octet_plan *held = NULL, *again = NULL;
+    oct_problem first = linear(7);
+    octet_plan copy;
+    CHECK_EQ_INT(oct_plan_get(&held, &first, NULL), OCTET_OK);
+    copy = *held;
+    for (int64_t m = 0; m < 20 * OCT_CACHED_PLANS; m++) {
+        oct_problem problem = linear(1000 + m);
+        CHECK(is_right(&problem));
+        CHECK(oct_plan_count() <= OCT_CACHED_PLANS);
+    }
+    CHECK_EQ_INT(oct_plan_count(), OCT_CACHED_PLANS);
+    CHECK(octet_plan_equal(held, &copy));
+    CHECK_EQ_INT(oct_plan_get(&again, &first, NULL), OCTET_OK);
+    CHECK(again != held && octet_plan_equal(again, held));
+    oct_plan_release(again);
+    oct_plan_release(held);
+}
+
+TEST(plan_cache__what_is_used_most_recently_stays) {
+    const octet_plan *held = NULL, *again = NULL;
+    oct_problem usual = linear(5);
+    CHECK_EQ_INT(oct_plan_get(&held, &usual, NULL), OCTET_OK);
+    for (int64_t m = 0; m < 4 * OCT_CACHED_PLANS; m++) {
+        oct_problem problem = linear(100000 + m);
+        CHECK(is_right(&problem));
+        CHECK_EQ_INT(oct_plan_get(&again, &usual, NULL), OCTET_OK);
+        CHECK(again == held);
+        oct_plan_release(again);
+    }
+    oct_plan_release(held);
+}
+
+enum { THREADS = 4, ASKED = 4000, DIFFERENT = 3 * OCT_CACHED_PLANS };
+
+static atomic_int wrong_plans;
+
+/* Asks for few problems all the time and for many now and then, each thread in its order. */
+static void *ask(void *arg) {
+    const int64_t *seed = arg;
+    int64_t at = *seed;
+    for (int i = 0; i < ASKED; i++) {
+        at = (at * 1103515245 + 12345) & 0x7fffffff;
+        int64_t m = 1 + (i % 3 ? at / 65536 % 5 : at / 65536 % DIFFERENT);
+        oct_problem problem = linear(m);
+        const octet_plan *plan = NULL;
+        bool good = !oct_plan_get(&plan, &problem, NULL) && plan->extents.m == m &&
+                    plan->kind == OCTET_PLAN_LINEAR && (i % 16 || is_right(&problem));
+        atomic_fetch_add(&wrong_plans, !good);
+        oct_plan_release(plan);
+    }
+    return NULL;
+}
+
+TEST(plan_cache__threads_ask_at_once) {
+    pthread_t threads[THREADS];
+    int64_t seeds[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        seeds[i] = i + 1;
+        CHECK_EQ_INT(pthread_create(&threads[i], NULL, ask, &seeds[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        CHECK_EQ_INT(pthread_join(threads[i], NULL), 0);
+    }
+    CHECK_EQ_INT(atomic_load(&wrong_plans), 0);
+    CHECK(oct_plan_count() <= OCT_CACHED_PLANS);
+}
+
+TEST_MAIN(plan_cache__the_same_problem_has_one_plan, plan_cache__every_part_of_a_problem_counts,
+          plan_cache__a_failure_is_not_remembered,
+          plan_cache__is_bounded_and_a_plan_in_use_outlives_its_place,
+          plan_cache__what_is_used_most_recently_stays, plan_cache__threads_ask_at_once)
