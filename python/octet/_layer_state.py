@@ -107,15 +107,21 @@ class LayerState(torch.nn.Module):
 
     # ---- delayed scaling -------------------------------------------------------------------
 
-    def _record(self, amax: torch.Tensor, recipe: str) -> None:
-        """Notes this call's amaxes; leaving the autocast moves the scales."""
-        _ops.delayed_record(self.fp8_amax_history, amax)
+    def _note_use(self, recipe: str) -> bool:
+        """Notes that a call records amaxes: leaving the outermost autocast moves the scales.
+
+        True for the layer's first call since then: its backward, the last one of the step,
+        moves the scales of gradients; those of further calls only record."""
         region = ACTIVE.region
         if region.traced:
-            region.used.append((self, recipe))
-        else:
-            self._moved = True
-            self._delayed_recipe = recipe
+            is_first = (self, recipe) not in region.used
+            if is_first:
+                region.used.append((self, recipe))
+            return is_first
+        is_first = not self._moved
+        self._moved = True
+        self._delayed_recipe = recipe
+        return is_first
 
     def _roll(self, recipe: str) -> None:
         _ops.delayed_update(self.fp8_scale, self.fp8_amax_history, [], recipe, "input")

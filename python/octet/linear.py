@@ -1,19 +1,13 @@
 """Linear: y = x w^T + b in FP8 or FP4, one graph node each way."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from octet import _problem, _texts
+from octet import _problem, _texts, _wgrad
 from octet._dtypes import HIGH_PRECISION, dtype_name
-from octet._function import (
-    LinearFunction,
-    Live,
-    operands_by_name,
-    run_forward,
-    sort_others,
-)
+from octet._function import LinearFunction, run_forward
 from octet._layer_state import HISTORY, LayerState
 from octet._state import ACTIVE, Init, Region
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
@@ -22,7 +16,7 @@ from octet.tensor import QuantizedTensor
 
 
 def _refuse(values: dict[str, tuple[Any, Any]]) -> None:
-    """Arguments for what is not there: parallelism and delayed wgrad."""
+    """Arguments for what is not there: parallelism."""
     for name, (value, default) in values.items():
         if value != default:
             raise NotImplementedError(
@@ -47,9 +41,6 @@ def _parts(
 
 def _text_of(tensor: torch.Tensor) -> str | None:
     return tensor._text if isinstance(tensor, QuantizedTensor) else None
-
-
-_NOTHING = Live()
 
 
 class Linear(LayerState):
@@ -107,7 +98,6 @@ class Linear(LayerState):
                 "ub_bulk_dgrad": (ub_bulk_dgrad, False),
                 "ub_bulk_wgrad": (ub_bulk_wgrad, False),
                 "ub_name": (ub_name, None),
-                "delay_wgrad_compute": (delay_wgrad_compute, False),
                 "symmetric_ar_type": (symmetric_ar_type, None),
             }
         )
@@ -125,6 +115,8 @@ class Linear(LayerState):
         self.return_bias = return_bias and bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.save_original_input = save_original_input
+        self.delay_wgrad_compute = delay_wgrad_compute
+        self._wgrads = _wgrad.Queue()
         self.init_method = init_method
         self._parts = _parts(parameters_split, out_features)
         if len(self._parts) > 1 and fuse_wgrad_accumulation:
@@ -230,6 +222,8 @@ class Linear(LayerState):
             words += ("quantize_grad_input",)
         if self.save_original_input:
             words += ("save_original_input",)
+        if self.delay_wgrad_compute:
+            words += ("delay_wgrad",)
         if is_first_microbatch is not None:
             reuse = not is_first_microbatch and self._cache is not None
             words += ("cache=read" if reuse else "cache=write",)
@@ -296,34 +290,38 @@ class Linear(LayerState):
             grad and weight.requires_grad,
             grad and bias is not None and bias.requires_grad and not self.return_bias,
         )
-        operands = (inp, weight, bias)
-        call = self._call(operands, recipe, wants, options)
+        call = self._call(inp, weight, bias, recipe, wants, options)
         if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
             options = tuple("cache=write" if o == "cache=read" else o for o in options)
-            call = self._call(operands, recipe, wants, options)
+            call = self._call(inp, weight, bias, recipe, wants, options)
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
-        live = self._live(call, weight, delayed)
+        rolls = delayed and self._note_use(recipe)
+        tensors = [inp, weight, bias] if call.takes_bias else [inp, weight]
+        if self.delay_wgrad_compute and (wants[0] or wants[2]):
+            tensors[1] = weight.detach()  # so that its hooks wait for backward_dw
+        for name in call.tensors:
+            tensors.append(self._tensor(name, weight))
+        others: Sequence[torch.Tensor] = ()
         if wants[0] or wants[1] or wants[2]:
-            output, *others = LinearFunction.apply(
-                call.problem, recipe, self.out_features, *operands, *live
-            )
+            output = LinearFunction.apply(call.problem, rolls, self.out_features, *tensors)
+            if call.has_others:
+                output, *others = output
         else:
-            output, others, _ = run_forward(
-                call.problem, self.out_features, operands_by_name(*operands, live)
-            )
-        if call.has_others:
-            self._keep(call.problem, others, weight, recipe)
+            output, others, _ = run_forward(call.problem, self.out_features, tensors)
+        if others:
+            self._keep_weight(call.problem, others, weight)
         return (output, bias) if self.return_bias else output
 
     def _call(
         self,
-        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+        inp: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
         recipe: str,
         wants: tuple[bool, bool, bool],
         options: tuple[str, ...],
     ) -> _problem.Call:
-        inp, weight, bias = operands
         return _problem.call_of(
             (inp.dtype, weight.dtype, None if bias is None else bias.dtype),
             (_text_of(inp), _text_of(weight)),
@@ -332,30 +330,56 @@ class Linear(LayerState):
             options,
         )
 
-    def _live(self, call: _problem.Call, weight: torch.Tensor, delayed: bool) -> Live:
-        fuses = self.fuse_wgrad_accumulation and weight.requires_grad
-        reads = call.cache != "none"
-        if not (delayed or fuses or call.rounds or reads):
-            return _NOTHING
-        return Live(
-            random=self.rounding_state if call.rounds else None,
-            scale=self.fp8_scale if delayed else None,
-            back_scale=self.fp8_grad_scale if delayed else None,
-            back_history=self.fp8_grad_amax_history if delayed else None,
-            cache=self._cache if reads else None,
-            main_grad=weight.main_grad if fuses else None,
-        )
+    def _tensor(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """What a call takes besides its operands, by the layer's name for it."""
+        if name == "cache":
+            return self._cache
+        if name == "main_grad":
+            return weight.main_grad
+        if name == "queue":
+            return self._wgrads.handle
+        return self._buffers[name]
 
-    def _keep(
-        self, problem: str, others: list[torch.Tensor], weight: torch.Tensor, recipe: str
+    def _keep_weight(
+        self, problem: str, buffers: Sequence[torch.Tensor], weight: torch.Tensor
     ) -> None:
-        """Takes what a call made besides its output: the cached weight, amaxes."""
+        (group,) = _problem.forward_signature(problem).others
         with torch.no_grad():
-            amax, cache = sort_others(problem, others, weight)
-        if cache is not None:
-            self._cache = cache
-        if amax is not None:
-            self._record(amax, recipe)
+            self._cache = QuantizedTensor(buffers, group.quantizer, weight.dtype, weight.shape)
+
+    # ---- weight gradients later ------------------------------------------------------------
+
+    def backward_dw(self) -> None:
+        """Computes the weight gradient that the oldest backward left for later.
+
+        With ``delay_wgrad_compute=True`` each backward leaves one; each call takes one, in the
+        order of the backwards, and adds it to ``weight.grad`` as a backward would (hooks run),
+        or to ``weight.main_grad`` with ``fuse_wgrad_accumulation``. The gradients are, bit for
+        bit, those that the backward itself would have computed.
+
+        >>> layer = octet.Linear(64, 32, device="cpu", delay_wgrad_compute=True)
+        >>> layer(torch.randn(8, 64)).sum().backward()
+        >>> layer.weight.grad is None
+        True
+        >>> layer.backward_dw()
+        >>> layer.weight.grad.shape
+        torch.Size([32, 64])
+        """
+        if not self._wgrads.calls:
+            why = (
+                "no backward has left one since"
+                if self.delay_wgrad_compute
+                else "make the layer with delay_wgrad_compute=True"
+            )
+            raise RuntimeError(
+                f"{self._label()}: there is no weight gradient to compute: {why}"
+            )
+        weight, kept = self._whole("weight"), self._wgrads.calls[0]
+        if self.fuse_wgrad_accumulation:
+            kept.add_to(weight.main_grad)
+        else:
+            torch.autograd.backward([weight], [kept.gradient()])
+        self._wgrads.calls.popleft()
 
     def extra_repr(self) -> str:
         """What print shows."""
