@@ -21,6 +21,13 @@
 #define OCT_PTX 0
 #endif
 
+/* Instructions that convert to E4M3 and E5M2. */
+#if OCT_PTX && __CUDA_ARCH__ >= 890
+#define OCT_HAS_FP8 1
+#else
+#define OCT_HAS_FP8 0
+#endif
+
 /* ---- elements -------------------------------------------------------------------------- */
 
 /* Stored elements, told apart by type: float, and these. */
@@ -168,7 +175,7 @@ template <> inline uint4 oct_pack<oct_f16>(const float *x) {
 
 /* Four codes of E4M3 or E5M2 in a word, the first in the low byte; by the format's header. */
 template <int FORMAT> static inline uint32_t oct_encode4(float a, float b, float c, float d) {
-#if OCT_PTX && __CUDA_ARCH__ >= 890
+#if OCT_HAS_FP8
     uint16_t low, high;
     if (FORMAT == OCTET_E4M3) {
         asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));

@@ -22,8 +22,8 @@ template <class T> struct oct_shape {
     static constexpr int warps = OCT_TILE / OCT_WARP_COLS; /* beside each other */
     static constexpr int bands = OCT_TILE / (OCT_PATCH_ROWS * down); /* of them: 1 or 2 */
     static constexpr int threads = OCT_WARP * warps * bands;
-    static constexpr int resident =
-        bands == 1 ? 5 : 2; /* blocks a multiprocessor has room for */
+    /* Blocks a multiprocessor has room for; encoding without an instruction takes registers. */
+    static constexpr int resident = bands > 1 ? 2 : OCT_HAS_FP8 ? 5 : 4;
 };
 
 template <class T> struct oct_patch {
