@@ -17,19 +17,17 @@ static uint8_t flush_both(const oct_gemm_params *p) {
     return a && b ? (a < b ? a : b) : a | b;
 }
 
-/* Neither f16 nor bf16 holds both operands. */
+/* Tensor cores do not multiply plain f32 here, nor f16, nor bf16 beside blocks whose sums are
+ * scaled: those are the library's. */
 static bool needs_floats(const oct_gemm_params *p) {
-    return has(p, OCTET_F32) || (has(p, OCTET_F16) && has(p, OCTET_BF16));
+    return has(p, OCTET_F32) || has(p, OCTET_F16) || (has(p, OCTET_BF16) && flush_both(p));
 }
 
 static const char *kernel_of(const oct_gemm_params *p) {
-    if (needs_floats(p)) {
-        return "gemm_f32";
-    }
-    if (has(p, OCTET_BF16)) {
-        return p->flush ? "gemm_bf16_scaled" : "gemm_bf16";
-    }
-    return p->flush ? "gemm_f16_scaled" : "gemm_f16";
+    return needs_floats(p)      ? "gemm_f32"
+           : has(p, OCTET_BF16) ? "gemm_bf16"
+           : p->flush           ? "gemm_f16_scaled"
+                                : "gemm_f16";
 }
 
 octet_status oct_gemm_own_launch(oct_cuda_launch *out, oct_gemm_params *p, octet_error *err) {

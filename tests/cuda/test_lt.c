@@ -1,4 +1,5 @@
 /* test_lt.c - which problem cuBLASLt is given for each scheme and product, and what is kept. */
+#define _GNU_SOURCE /* setenv */
 #include "cpu/gemm_problems.h"
 #include "cuda/lt.h"
 #include "device.h"
@@ -214,6 +215,42 @@ TEST(lt__an_older_library_has_no_blocks) {
     free(scratch);
 }
 
+/* Opens another GPU with these in the environment, multiplies, and gives how many products the
+ * library has done. */
+static int multiply_with(const char *gemm, const char *algo) {
+    given g = rows[0].given;
+    product *p = product_of(&g, 1);
+    void *scratch = aligned_alloc(64, SCRATCH_BYTES);
+    oct_cuda_gemm_call call = call_of(p, &g, scratch);
+    octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
+    oct_cuda_on on = {NULL, cuda_on()->stream};
+    int before = emulated_matmuls();
+    memcpy(call.dst.parts[0], p->old, (size_t)p->dst_bytes);
+    options.cache = "";
+    CHECK_EQ_INT(setenv("OCTET_CUDA_GEMM", gemm, 1), 0);
+    CHECK_EQ_INT(setenv("OCTET_CUDA_ALGO", algo, 1), 0);
+    if (CHECK_EQ_INT(octet_cuda_open(&on.cuda, &options, NULL), OCTET_OK)) {
+        CHECK_EQ_STR(oct_cuda_gemm_name(on.cuda), *gemm ? gemm : "cublaslt");
+        CHECK_EQ_INT(oct_cuda_gemm(&on, &call, NULL), OCTET_OK);
+        CHECK(product_worst(p) <= 1.0);
+        octet_cuda_close(on.cuda);
+    }
+    product_free(p);
+    free(scratch);
+    return emulated_matmuls() - before;
+}
+
+/* The library proposes three. */
+TEST(lt__environment_picks_the_kernel) {
+    CHECK_EQ_INT(multiply_with("", ""), 1);
+    CHECK_EQ_INT(emulated_algorithm(), 0xa160);
+    CHECK_EQ_INT(multiply_with("", "1"), 1);
+    CHECK_EQ_INT(emulated_algorithm(), 0xa161);
+    CHECK_EQ_INT(multiply_with("", "40"), 1);
+    CHECK_EQ_INT(emulated_algorithm(), 0xa162);
+    CHECK_EQ_INT(multiply_with("own", ""), 0);
+}
+
 /* ---- what is kept ---------------------------------------------------------------------- */
 
 static void key_of(uint64_t key[OCT_LT_KEY], uint64_t n) {
@@ -315,5 +352,6 @@ TEST(cache__threads_never_see_half_an_entry) {
 }
 
 TEST_MAIN(lt__each_scheme_and_product_is_the_right_problem, lt__an_older_library_has_no_blocks,
-          cache__the_last_put_is_found, cache__more_problems_than_places_replace_each_other,
+          lt__environment_picks_the_kernel, cache__the_last_put_is_found,
+          cache__more_problems_than_places_replace_each_other,
           cache__threads_never_see_half_an_entry)

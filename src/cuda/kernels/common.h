@@ -200,6 +200,34 @@ static inline uint32_t oct_encode_e2m1(float value) {
     return (magnitude < 0x3f800000u ? small - 0x4a800000u : normal - 252u) | sign;
 }
 
+/* The code of fl32(x factor). A GPU's product that is NaN has no sign, so its sign need not be
+ * taken away. */
+static inline uint32_t oct_encode_e2m1_product(float x, float factor) {
+#if OCT_PTX
+    float value = x * factor, magnitude = fminf(fabsf(value), 6.0f);
+    uint32_t bits = oct_f32_bits(magnitude);
+    uint32_t normal = (bits + 0x1fffffu + (bits >> 22 & 1u)) >> 22;
+    uint32_t small = oct_f32_bits(magnitude + 0x1p22f);
+    uint32_t code = magnitude < 1.0f ? small - 0x4a800000u : normal - 252u;
+    return code | (oct_f32_bits(value) >> 28 & 0x8u);
+#else
+    return oct_encode_e2m1(x * factor);
+#endif
+}
+
+/* Two floats rounded to bf16; which NaN a NaN becomes is left open. */
+static inline void oct_round_bf16(float *a, float *b) {
+#if OCT_PTX
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(*b), "f"(*a));
+    *a = oct_bits_f32(both << 16);
+    *b = oct_bits_f32(both & 0xffff0000u);
+#else
+    *a = oct_bf16_decode(oct_bf16_encode(*a));
+    *b = oct_bf16_decode(oct_bf16_encode(*b));
+#endif
+}
+
 /* ---- bytes ----------------------------------------------------------------------------- */
 
 /* Bytes chosen from those of a (0 to 3) and b (4 to 7), a nibble of `pick` each. */

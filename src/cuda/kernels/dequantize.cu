@@ -149,6 +149,7 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
     int count = oct_columns_left(p.shape.cols, at.col);
     uint2 codes[OCT_ROWS_DEEP];
     float factors[8], x[8];
+    int64_t block = -1; /* whose factors are at hand, where each column has its own */
     if (count == 0) {
         return;
     }
@@ -161,7 +162,10 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
     for (int k = 0; k < OCT_ROWS_DEEP; k++) {
         int64_t row = at.row + k * at.step;
         if (row < p.shape.rows) {
-            row_factors(factors, p, row, at.col, count);
+            if (!p.by_column || row >> p.block_shift != block) {
+                row_factors(factors, p, row, at.col, count);
+                block = row >> p.block_shift;
+            }
             if (p.format == OCTET_E2M1) {
                 decode_nibbles(x, codes[k].x);
             } else {

@@ -1,10 +1,10 @@
 /* gemm.cu - the product for whatever the GEMM library does not take: any operands, any shape.
  *
- * gemm_f16 and gemm_bf16 decode both operands into shared memory and multiply them on tensor
- * cores, summing in fp32. FP8 and FP4 codes (the latter times their block's scale) are exactly
- * f16, so f16 is multiplied unless an operand is plain bf16. Scales of FP8 blocks and MXFP8 do
- * not always fit there: the _scaled kernels sum a block's codes by themselves and add that sum
- * times both scales. gemm_f32 multiplies floats: for plain f32, and f16 beside bf16.
+ * gemm_f16 decodes FP8 and FP4 codes (the latter times their block's scale) into shared memory,
+ * as f16, which holds them exactly, and multiplies on tensor cores, summing in fp32. Scales of
+ * FP8 blocks and MXFP8 do not always fit there: gemm_f16_scaled sums a block's codes by
+ * themselves and adds that sum times both scales. gemm_bf16 is for plain bf16, alone or beside
+ * codes without such scales; gemm_f32 multiplies floats: it takes everything.
  *
  * Terms are summed in a fixed order, so a product gives the same bytes each time; against the
  * exact value it keeps the bound that the CPU's product states, as far as the tensor cores' own
@@ -161,6 +161,7 @@ static __device__ __forceinline__ uint32_t f16_of_e2m1(uint32_t codes) {
 
 struct f16 {
     static constexpr bool is_bf16 = false;
+    static constexpr int words = 4; /* of 16 codes, at most */
 
     static __device__ float value(uint32_t bits) {
         return oct_f16_decode(static_cast<uint16_t>(bits));
@@ -178,16 +179,11 @@ struct f16 {
             for (int i = 0; i < 8; i++) {
                 out[i] = __byte_perm(raw[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
             }
-        } else if (format == OCTET_E2M1) {
+        } else {
             uint32_t by = f16_of_e4m3(scale | scale << 8);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 out[i] = f16_times(f16_of_e2m1(raw[i / 4] >> i % 4 * 8 & 0xffu), by);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                out[i] = raw[i];
             }
         }
     }
@@ -205,6 +201,7 @@ static __device__ __forceinline__ float float_of(uint32_t code, uint32_t format,
 
 struct bf16 {
     static constexpr bool is_bf16 = true;
+    static constexpr int words = 8;
 
     static __device__ float value(uint32_t bits) {
         return oct_bf16_decode(static_cast<uint16_t>(bits));
@@ -296,26 +293,26 @@ static __device__ __forceinline__ void load_bytes(uint32_t *out, const uint8_t *
 }
 
 static __device__ __forceinline__ int bits_of(const oct_gemm_operand &o) {
-    return o.format == OCTET_E2M1                            ? 4
-           : o.format == OCTET_BF16 || o.format == OCTET_F16 ? 16
-                                                             : 8;
+    return o.format == OCTET_E2M1 ? 4 : o.format == OCTET_BF16 ? 16 : 8;
 }
 
 /* The 16 elements of a tile that a thread decodes: where they lie, and their place in the tile.
  * Along the product two threads share a row of 32; across it eight share a row of 128. */
-struct chunk {
+template <class Element> struct chunk {
     const uint8_t *at;
     int64_t outer, p; /* of the first element */
     int64_t advance;  /* bytes from one step's elements to the next step's */
     int place;        /* elements from the start of the tile */
-    uint32_t raw[8];
+    uint32_t raw[Element::words];
     uint32_t scale; /* FP4: the code of their block's scale */
 };
 
-static __device__ __forceinline__ chunk chunk_of(const oct_gemm_operand &o, int64_t first) {
+template <class Element>
+static __device__ __forceinline__ chunk<Element> chunk_of(const oct_gemm_operand &o,
+                                                          int64_t first) {
     int t = static_cast<int>(threadIdx.x), bits = bits_of(o);
     int outer = o.across ? t % 8 * 16 : t / 2, p = o.across ? t / 8 : t % 2 * 16;
-    chunk c;
+    chunk<Element> c;
     c.outer = first + outer;
     c.p = p;
     c.place = o.across ? p * PITCH_ACROSS + outer : outer * PITCH_ALONG + p;
@@ -326,7 +323,8 @@ static __device__ __forceinline__ chunk chunk_of(const oct_gemm_operand &o, int6
 }
 
 /* Loads a step's elements, zeros where there are none, and goes on to the next step's. */
-static __device__ __forceinline__ void fetch(chunk &c, const oct_gemm_operand &o) {
+template <class Element>
+static __device__ __forceinline__ void fetch(chunk<Element> &c, const oct_gemm_operand &o) {
     int64_t along = o.across ? o.outer - c.outer : o.depth - c.p;
     bool inside = o.across ? c.p < o.depth : c.outer < o.outer;
     int64_t count = inside ? min(along, static_cast<int64_t>(16)) : 0;
@@ -334,17 +332,17 @@ static __device__ __forceinline__ void fetch(chunk &c, const oct_gemm_operand &o
         load_bytes<2>(c.raw, c.at, (count + 1) / 2);
         c.scale =
             count > 0 ? static_cast<const uint8_t *>(o.scale)[scale_index(o, c.outer, c.p)] : 0;
-    } else if (o.format == OCTET_E4M3 || o.format == OCTET_E5M2) {
+    } else if (!Element::is_bf16 || o.format != OCTET_BF16) {
         load_bytes<4>(c.raw, c.at, count);
     } else {
-        load_bytes<8>(c.raw, c.at, count * 2);
+        load_bytes<Element::words>(c.raw, c.at, count * 2);
     }
     c.at += c.advance;
     c.p += STEP;
 }
 
 template <class Element>
-static __device__ __forceinline__ void put(uint16_t *tile, const chunk &c,
+static __device__ __forceinline__ void put(uint16_t *tile, const chunk<Element> &c,
                                            const oct_gemm_operand &o) {
     uint32_t out[8];
     Element::decode(out, c.raw, o.format, c.scale);
@@ -549,7 +547,7 @@ static __device__ __forceinline__ void product(const oct_gemm_params &g) {
     corner tile = corner_of_block(g, TILE);
     seat s = seat_of_thread();
     sums sum = {}, part = {};
-    chunk a = chunk_of(g.a, tile.row), b = chunk_of(g.b, tile.col);
+    chunk<Element> a = chunk_of<Element>(g.a, tile.row), b = chunk_of<Element>(g.b, tile.col);
     float scale = 1.0f;
     int steps = static_cast<int>((g.a.depth + STEP - 1) / STEP);
     /* While step n is multiplied, the elements of step n + 1 are on their way. */
@@ -607,11 +605,6 @@ extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 1)
 
 extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 2) gemm_bf16(oct_gemm_params g) {
     product<bf16, false>(g);
-}
-
-extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 1)
-    gemm_bf16_scaled(oct_gemm_params g) {
-    product<bf16, true>(g);
 }
 
 /* Any element times its block's scale, as a float; 0 where there is none. */

@@ -35,9 +35,16 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS) cast(const oct_ca
 
 /* ---- transpose of bytes and of nibbles ------------------------------------------------- */
 
+static inline void move_float(const oct_float_move &move) {
+    if (move.to) {
+        *move.to = *move.from;
+    }
+}
+
 static inline void move_floats(const oct_turn_params &p) {
-    if (blockIdx.x == 0 && threadIdx.x < 2 && p.floats[threadIdx.x].to) {
-        *p.floats[threadIdx.x].to = *p.floats[threadIdx.x].from;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        move_float(p.floats[0]);
+        move_float(p.floats[1]);
     }
 }
 

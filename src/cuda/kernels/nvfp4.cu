@@ -62,10 +62,9 @@ static inline uint32_t encode(const float *x, float factor, const uint32_t *rand
     uint32_t codes = 0;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        float value = x[i] * factor;
-        uint32_t code = STOCHASTIC
-                            ? oct_e2m1_encode_stochastic(value, oct_random_byte(random, i))
-                            : oct_encode_e2m1(value);
+        uint32_t code =
+            STOCHASTIC ? oct_e2m1_encode_stochastic(x[i] * factor, oct_random_byte(random, i))
+                       : oct_encode_e2m1_product(x[i], factor);
         codes |= code << 4 * i;
     }
     return codes;
@@ -227,8 +226,8 @@ static inline void transform(float x[BLOCK], const oct_nvfp4_params &p) {
     }
     oct_hadamard_stages(x);
 #pragma unroll
-    for (int r = 0; r < BLOCK; r++) {
-        x[r] = oct_bf16_decode(oct_bf16_encode(x[r]));
+    for (int r = 0; r < BLOCK; r += 2) {
+        oct_round_bf16(&x[r], &x[r + 1]);
     }
 }
 

@@ -22,8 +22,7 @@ template <class T> struct oct_shape {
     static constexpr int warps = OCT_TILE / OCT_WARP_COLS; /* beside each other */
     static constexpr int bands = OCT_TILE / (OCT_PATCH_ROWS * down); /* of them: 1 or 2 */
     static constexpr int threads = OCT_WARP * warps * bands;
-    static constexpr int resident =
-        bands == 1 ? 5 : 2; /* blocks a multiprocessor has room for */
+    static constexpr int resident = bands > 1 ? 2 : 5; /* on a multiprocessor, at least */
 };
 
 template <class T> struct oct_patch {

@@ -1,0 +1,90 @@
+/* test_quantize.c - amaxes and quantized bytes of every quantizer value: the CPU's bytes. */
+#include "compare.h"
+
+/* Beside the edges of blocks: whole tiles, whole patches of 16 rows, and rows that are whole
+ * words but no whole vectors. */
+static const int64_t even_shapes[][2] = {{128, 256}, {272, 400}, {64, 48},
+                                         {136, 128}, {132, 64},  {144, 136}};
+
+#define EVEN_SHAPES ((int)(sizeof even_shapes / sizeof even_shapes[0]))
+
+static void check_shape(const octet_quantizer *q, int64_t rows, int64_t cols, uint64_t seed) {
+    static const int64_t gaps[] = {0, 0, 5, 8};
+    octet_dtype dtype = (octet_dtype)(OCTET_F32 + seed % 3);
+    cpu_tensor x = cpu_tensor_plain(dtype, rows, cols, cols + gaps[seed >> 8 & 3]);
+    cpu_fill(&x, (cpu_input)((seed >> 16 & 0xffff) % CPU_INPUTS), seed);
+    cuda_check_quantize(q, &x, seed, seed >> 33 & 3 ? 0 : 1);
+    cpu_tensor_free(&x);
+}
+
+/* Every quantizer of a scheme; shapes, dtype, input, gap between rows and the place where they
+ * begin change along. */
+static void check_scheme(octet_scheme scheme, int every) {
+    uint64_t state = 7 + (uint64_t)scheme;
+    for (int i = 0; i < CPU_QUANTIZERS; i++) {
+        octet_quantizer q;
+        if (!cpu_quantizer(&q, scheme, i)) {
+            continue;
+        }
+        int first = (int)(cpu_random(&state) % (uint64_t)every);
+        for (int s = first; s < CPU_SHAPES + EVEN_SHAPES; s += every) {
+            const int64_t *shape = s < CPU_SHAPES ? cpu_shapes[s] : even_shapes[s - CPU_SHAPES];
+            check_shape(&q, shape[0], shape[1], cpu_random(&state));
+        }
+    }
+}
+
+TEST(quantize__one_scale_equals_the_cpu) {
+    check_scheme(OCTET_FP8_TENSOR, 1);
+    check_scheme(OCTET_FP8_DELAYED, 1);
+}
+
+TEST(quantize__blocks_equal_the_cpu) {
+    check_scheme(OCTET_FP8_BLOCK, 1);
+}
+
+TEST(quantize__mxfp8_equals_the_cpu) {
+    check_scheme(OCTET_MXFP8, 1);
+}
+
+TEST(quantize__nvfp4_equals_the_cpu) {
+    check_scheme(OCTET_NVFP4, 2);
+}
+
+/* 256 x 256: every code of bf16 and f16 once, mixed. */
+TEST(quantize__every_16_bit_value) {
+    static const char *const texts[] = {
+        "fp8-tensor:e4m3",   "fp8-tensor:e5m2",   "fp8-delayed:e4m3",
+        "fp8-delayed:e5m2",  "fp8-block:e4m3",    "fp8-block:e5m2/128x128",
+        "mxfp8:e4m3",        "mxfp8:e5m2",        "mxfp8:e4m3/32x32",
+        "nvfp4:e2m1",        "nvfp4:e2m1/16x16",  "nvfp4:e2m1+rht",
+        "nvfp4:e2m1+sr+row", "nvfp4:e2m1+4over6", "nvfp4:e2m1+rht+sr",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        octet_quantizer q;
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i], NULL), OCTET_OK);
+        for (int dtype = OCTET_BF16; dtype <= OCTET_F16; dtype++) {
+            cpu_tensor x = cpu_tensor_plain((octet_dtype)dtype, 256, 256, 256);
+            cpu_fill(&x, CPU_INPUT_CODES, i);
+            cuda_check_quantize(&q, &x, i, 0);
+            cpu_tensor_free(&x);
+        }
+    }
+}
+
+/* More tiles than a GPU has room for at once, and more than one turn of the dense amax. */
+TEST(quantize__large_tensors_equal_the_cpu) {
+    static const char *const texts[] = {"fp8-tensor:e4m3", "fp8-block:e4m3", "nvfp4:e2m1+rht"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        octet_quantizer q;
+        cpu_tensor x = cpu_tensor_plain(OCTET_BF16, 1040, 1304, 1304);
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i], NULL), OCTET_OK);
+        cpu_fill(&x, CPU_INPUT_BLOCKS, 3);
+        cuda_check_quantize(&q, &x, 3, 0);
+        cpu_tensor_free(&x);
+    }
+}
+
+TEST_MAIN(quantize__one_scale_equals_the_cpu, quantize__blocks_equal_the_cpu,
+          quantize__mxfp8_equals_the_cpu, quantize__nvfp4_equals_the_cpu,
+          quantize__every_16_bit_value, quantize__large_tensors_equal_the_cpu)
