@@ -106,6 +106,7 @@ static octet_status run_phases(run_group *group, int plan, const octet_exec *exe
 
 octet_status run_group_run(run_group *group) {
     octet_exec exec = OCTET_EXEC_INIT;
+    exec.cuda = group->options.cuda;
     octet_pool *pool = NULL;
     octet_status status = OCTET_OK;
     if (group->options.threads > 1) {

@@ -9,10 +9,11 @@
 
 typedef struct run_options {
     uint64_t seed;
-    int fill;     /* of memory that the plan is to write */
-    int threads;  /* 0: serial */
-    int lanes;    /* workers that the plan has workspace for; 0: as many as threads */
-    bool strided; /* rows of plain arguments lie apart */
+    int fill;         /* of memory that the plan is to write */
+    int threads;      /* 0: serial */
+    int lanes;        /* workers that the plan has workspace for; 0: as many as threads */
+    bool strided;     /* rows of plain arguments lie apart */
+    octet_cuda *cuda; /* runs plans for a GPU, whose memory is the host's */
 } run_options;
 
 /* The whole layer in double precision, whatever the ranks hold of it. */
