@@ -137,7 +137,9 @@ class Linear(LayerState):
     def _whole(self, kind: str) -> torch.Tensor | None:
         """The weight or the bias, as one tensor."""
         if len(self._parts) == 1:
-            return getattr(self, self._parts[0][0] + kind)
+            # Straight from the dictionary, unless torch's parametrizations have taken it away.
+            found = self._parameters.get(kind)
+            return getattr(self, self._parts[0][0] + kind) if found is None else found
         parts = [getattr(self, prefix + kind) for prefix, _ in self._parts]
         return None if parts[0] is None else torch.cat(parts)
 
@@ -236,17 +238,19 @@ class Linear(LayerState):
 
     def _checked(self, inp: torch.Tensor) -> torch.Tensor:
         """The input in the dtype that torch.autocast asks for."""
-        kind = inp.device.type
-        if torch.is_autocast_enabled(kind):
-            inp = inp.to(torch.get_autocast_dtype(kind))
+        if torch._C._is_any_autocast_enabled():
+            kind = inp.device.type
+            if torch.is_autocast_enabled(kind):
+                inp = inp.to(torch.get_autocast_dtype(kind))
         if inp.dtype not in HIGH_PRECISION:
             raise ValueError(
                 f"{self._label()}: input is {inp.dtype}; cast it to float32, bfloat16 or "
                 "float16"
             )
-        if inp.dim() == 0 or inp.shape[-1] != self.in_features:
+        shape = inp.shape
+        if not shape or shape[-1] != self.in_features:
             raise ValueError(
-                f"{self._label()}: input is {tuple(inp.shape)}; its last axis must be "
+                f"{self._label()}: input is {tuple(shape)}; its last axis must be "
                 f"{self.in_features}"
             )
         return inp
@@ -301,14 +305,16 @@ class Linear(LayerState):
         if self.delay_wgrad_compute and (wants[0] or wants[2]):
             tensors[1] = weight.detach()  # so that its hooks wait for backward_dw
         for name in call.tensors:
-            tensors.append(self._tensor(name, weight))
+            state = self._buffers.get(name)
+            tensors.append(self._other(name, weight) if state is None else state)
         others: Sequence[torch.Tensor] = ()
         if wants[0] or wants[1] or wants[2]:
             output = LinearFunction.apply(call.problem, rolls, self.out_features, *tensors)
             if call.has_others:
                 output, *others = output
         else:
-            output, others, _ = run_forward(call.problem, self.out_features, tensors)
+            sizes = [*inp.shape, self.out_features]
+            output, others, _ = run_forward(call.problem, sizes, tensors)
         if others:
             self._keep_weight(call.problem, others, weight)
         return (output, bias) if self.return_bias else output
@@ -330,15 +336,11 @@ class Linear(LayerState):
             options,
         )
 
-    def _tensor(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """What a call takes besides its operands, by the layer's name for it."""
+    def _other(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """What a call takes besides its operands and the layer's buffers."""
         if name == "cache":
             return self._cache
-        if name == "main_grad":
-            return weight.main_grad
-        if name == "queue":
-            return self._wgrads.handle
-        return self._buffers[name]
+        return weight.main_grad if name == "main_grad" else self._wgrads.handle
 
     def _keep_weight(
         self, problem: str, buffers: Sequence[torch.Tensor], weight: torch.Tensor
