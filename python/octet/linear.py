@@ -9,9 +9,11 @@ from octet import _problem, _texts, _wgrad
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._function import LinearFunction, run_forward
 from octet._layer_state import HISTORY, LayerState
+from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet._state import ACTIVE, Init, Region
+from octet.proto import TensorProto
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
-from octet.recipe import CustomRecipe, DelayedScaling
+from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.tensor import QuantizedTensor
 
 
@@ -39,8 +41,8 @@ def _parts(
     return tuple((name.rstrip("_") + "_", count) for name, count in split.items())
 
 
-def _text_of(tensor: torch.Tensor) -> str | None:
-    return tensor._text if isinstance(tensor, QuantizedTensor) else None
+def _text_of(tensor: torch.Tensor | TensorProto) -> str | None:
+    return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
 
 
 class Linear(LayerState):
@@ -236,7 +238,7 @@ class Linear(LayerState):
             )
         return words
 
-    def _checked(self, inp: torch.Tensor) -> torch.Tensor:
+    def _checked(self, inp: torch.Tensor | TensorProto) -> Any:  # noqa: ANN401
         """The input in the dtype that torch.autocast asks for."""
         if torch._C._is_any_autocast_enabled():
             kind = inp.device.type
@@ -254,6 +256,75 @@ class Linear(LayerState):
                 f"{self.in_features}"
             )
         return inp
+
+    def _wants(
+        self,
+        inp: torch.Tensor | TensorProto,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[bool, bool, bool]:
+        """Which of the three get a gradient."""
+        grad = torch.is_grad_enabled()
+        return (
+            grad and inp.requires_grad,
+            grad and weight.requires_grad,
+            grad and bias is not None and bias.requires_grad and not self.return_bias,
+        )
+
+    def _call(
+        self,
+        operands: tuple[torch.Tensor | TensorProto, torch.Tensor, torch.Tensor | None],
+        recipe: str,
+        wants: tuple[bool, bool, bool],
+        options: tuple[str, ...],
+    ) -> _problem.Call:
+        """The call, where there is nothing against it; a cache that does not serve is made."""
+        inp, weight, bias = operands
+        dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+        texts = (_text_of(inp), _text_of(weight))
+        call = _problem.call_of(dtypes, texts, recipe, wants, options)
+        if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
+            options = tuple("cache=write" if o == "cache=read" else o for o in options)
+            call = _problem.call_of(dtypes, texts, recipe, wants, options)
+        if call.error:
+            raise ValueError(f"{self._label()}: {call.error}")
+        return call
+
+    def protos(
+        self,
+        inp: torch.Tensor | TensorProto,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+        recipe: Recipe | None = None,
+    ) -> LinearProtos:
+        """What a call with this input would take, give and save, without data.
+
+        By the given recipe, or else by the active one. ``forward``, ``backward`` and, with
+        ``delay_wgrad_compute``, ``wgrad`` each tell their ``arguments``, ``outputs``,
+        ``aliases``, ``saved`` tensors and ``workspace`` (for one thread).
+
+        >>> layer = octet.Linear(64, 32, device="cpu", params_dtype=torch.bfloat16)
+        >>> x = octet.TensorProto((8, 64), torch.bfloat16, requires_grad=True, device="cpu")
+        >>> found = layer.protos(x, recipe=octet.recipe.MXFP8BlockScaling())
+        >>> found.forward.outputs["output"]
+        TensorProto((8, 32), torch.bfloat16, requires_grad=True, device=cpu)
+        >>> found.backward.outputs["grad_weight"]
+        TensorProto((32, 64), torch.bfloat16, device=cpu)
+        """
+        inp = self._checked(inp)
+        weight, bias = self._whole("weight"), self._whole("bias")
+        region = ACTIVE.region if recipe is None else Region(True, recipe, False, False)
+        text, words = "none", ()
+        if region.enabled or region.calibrating:
+            text, words, _ = self._recipe(region)
+        words += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
+        wants = self._wants(inp, weight, bias)
+        problem = self._call((inp, weight, bias), text, wants, words).problem
+        sizes = [*inp.shape, self.out_features]
+        found = linear_protos(problem, Shapes(sizes, inp.dtype, weight.dtype, inp.device))
+        found.forward.outputs["output"].requires_grad = any(wants)
+        return found
 
     def _check_recomputation(self, active: bool, delayed: bool) -> None:
         """A forward inside a backward is a checkpoint's: it must do what the first one did."""
@@ -288,18 +359,8 @@ class Linear(LayerState):
         if not torch.compiler.is_compiling():
             self._check_recomputation(active, delayed)
         options += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
-        grad = torch.is_grad_enabled()
-        wants = (
-            grad and inp.requires_grad,
-            grad and weight.requires_grad,
-            grad and bias is not None and bias.requires_grad and not self.return_bias,
-        )
-        call = self._call(inp, weight, bias, recipe, wants, options)
-        if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
-            options = tuple("cache=write" if o == "cache=read" else o for o in options)
-            call = self._call(inp, weight, bias, recipe, wants, options)
-        if call.error:
-            raise ValueError(f"{self._label()}: {call.error}")
+        wants = self._wants(inp, weight, bias)
+        call = self._call((inp, weight, bias), recipe, wants, options)
         rolls = delayed and self._note_use(recipe)
         tensors = [inp, weight, bias] if call.takes_bias else [inp, weight]
         if self.delay_wgrad_compute and (wants[0] or wants[2]):
@@ -318,23 +379,6 @@ class Linear(LayerState):
         if others:
             self._keep_weight(call.problem, others, weight)
         return (output, bias) if self.return_bias else output
-
-    def _call(
-        self,
-        inp: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        recipe: str,
-        wants: tuple[bool, bool, bool],
-        options: tuple[str, ...],
-    ) -> _problem.Call:
-        return _problem.call_of(
-            (inp.dtype, weight.dtype, None if bias is None else bias.dtype),
-            (_text_of(inp), _text_of(weight)),
-            recipe,
-            wants,
-            options,
-        )
 
     def _other(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """What a call takes besides its operands and the layer's buffers."""
