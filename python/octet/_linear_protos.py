@@ -35,7 +35,7 @@ class LinearProtos(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """What plans leave to the caller: sizes, and the dtypes that quantized tensors stand for."""
+    """What plans leave to the caller: sizes, and which dtypes quantized tensors stand for."""
 
     sizes: Sequence[int]  # the input's, and then N
     dtype: torch.dtype
