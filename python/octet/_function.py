@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from octet import _ops, _plans, _problem, _wgrad
+from octet._recompute import Way
 from octet.tensor import QuantizedTensor
 
 
@@ -49,7 +50,7 @@ class LinearFunction(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401
         problem: str,
-        rolls: bool,
+        rolls: bool | Way,
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
@@ -71,10 +72,14 @@ class LinearFunction(torch.autograd.Function):
 
 
 def _record(
-    rolls: bool, scale: torch.Tensor, history: torch.Tensor, amax: torch.Tensor, recipe: str
+    rolls: bool | Way,
+    scale: torch.Tensor,
+    history: torch.Tensor,
+    amax: torch.Tensor,
+    recipe: str,
 ) -> None:
     """Records the amaxes of a backward; the last one of a step moves the scales."""
-    if rolls:
+    if rolls if isinstance(rolls, bool) else rolls.is_last():
         _ops.delayed_update(scale, history, [amax], recipe, "grad_output")
     else:
         _ops.delayed_record(history, amax)

@@ -51,6 +51,11 @@ class Linear(LayerState):
     Outside one it computes in the input's dtype. Weight and bias are initialized as
     ``torch.nn.Linear`` does and load to and from it.
 
+    ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
+    active by then, under delayed scaling by the scales it had. Not so in compiled code: there
+    the autocast belongs inside the checkpointed function, and delayed scaling's layers outside
+    of any checkpoint.
+
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
     ...     layer(torch.randn(8, 64)).shape
@@ -314,10 +319,8 @@ class Linear(LayerState):
         """
         inp = self._checked(inp)
         weight, bias = self._whole("weight"), self._whole("bias")
-        region = ACTIVE.region if recipe is None else Region(True, recipe, False, False)
-        text, words = "none", ()
-        if region.enabled or region.calibrating:
-            text, words, _ = self._recipe(region)
+        region = Region(True, recipe, False, False)
+        text, words, _ = self._active() if recipe is None else self._recipe(region)
         words += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
         wants = self._wants(inp, weight, bias)
         problem = self._call((inp, weight, bias), text, wants, words).problem
@@ -326,20 +329,12 @@ class Linear(LayerState):
         found.forward.outputs["output"].requires_grad = any(wants)
         return found
 
-    def _check_recomputation(self, active: bool, delayed: bool) -> None:
-        """A forward inside a backward is a checkpoint's: it must do what the first one did."""
-        inside = torch._C._current_graph_task_id() != -1
-        if inside and delayed:
-            raise RuntimeError(
-                f"{self._label()} is recomputed in backward, but delayed scaling's scales have "
-                "moved since: checkpoint it under another recipe"
-            )
-        if inside and self.__dict__.get("_was_active", False) and not active:
-            raise RuntimeError(
-                f"{self._label()} is recomputed in backward outside the autocast it ran in: "
-                "enter octet.autocast inside the checkpointed function"
-            )
-        self.__dict__["_was_active"] = active
+    def _active(self) -> tuple[str, tuple[str, ...], bool]:
+        """What the active autocast says: a recipe's text, words, whether scaling is delayed."""
+        region = ACTIVE.region
+        if region.enabled or region.calibrating:
+            return self._recipe(region)
+        return "none", (), False
 
     def forward(
         self,
@@ -351,23 +346,23 @@ class Linear(LayerState):
         """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b)."""
         inp = self._checked(inp)
         weight, bias = self._whole("weight"), self._whole("bias")
-        region = ACTIVE.region
-        recipe, options, delayed = "none", (), False
-        active = region.enabled or region.calibrating
-        if active:
-            recipe, options, delayed = self._recipe(region)
-        if not torch.compiler.is_compiling():
-            self._check_recomputation(active, delayed)
-        options += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
+        recipe, words, delayed = self._active()
+        again = None if torch.compiler.is_compiling() else self._recomputed()
+        if again is not None:
+            recipe, words, delayed = again.recipe, again.words, again.scale is not None
+        options = words + self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
         wants = self._wants(inp, weight, bias)
         call = self._call((inp, weight, bias), recipe, wants, options)
-        rolls = delayed and self._note_use(recipe)
+        if again is not None:
+            state, rolls = self._state_again(again)
+        else:
+            state, rolls = self._buffers, self._note_use(recipe, words, delayed, any(wants))
         tensors = [inp, weight, bias] if call.takes_bias else [inp, weight]
         if self.delay_wgrad_compute and (wants[0] or wants[2]):
             tensors[1] = weight.detach()  # so that its hooks wait for backward_dw
         for name in call.tensors:
-            state = self._buffers.get(name)
-            tensors.append(self._other(name, weight) if state is None else state)
+            found = state.get(name)
+            tensors.append(self._other(name, weight) if found is None else found)
         others: Sequence[torch.Tensor] = ()
         if wants[0] or wants[1] or wants[2]:
             output = LinearFunction.apply(call.problem, rolls, self.out_features, *tensors)
