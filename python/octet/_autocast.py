@@ -25,11 +25,14 @@ def default_recipe() -> Recipe:
     return MXFP8BlockScaling()
 
 
-def _roll_eager() -> None:
+def _leave() -> None:
+    """Ends a step: layers that recorded amaxes move their scales, but in evaluation."""
+    trains = torch.is_grad_enabled()
     for layer in list(LAYERS):
         if layer._moved:
             layer._moved = False
-            layer._roll(layer._delayed_recipe)
+            if trains:
+                layer._roll(layer._delayed_recipe)
 
 
 class autocast:  # noqa: N801
@@ -59,9 +62,13 @@ class autocast:  # noqa: N801
 
     def __enter__(self) -> "autocast":
         recipe = default_recipe() if self.recipe is None else self.recipe
-        traced = torch.compiler.is_compiling()
-        self._outer = ACTIVE.region
-        ACTIVE.region = Region(self.enabled, recipe, self.calibrating, traced)
+        self._outer = outer = ACTIVE.region
+        nested = outer.enabled or outer.calibrating
+        traced = outer.traced if nested else torch.compiler.is_compiling()
+        region = Region(self.enabled, recipe, self.calibrating, traced)
+        if nested and traced:
+            region.used = outer.used
+        ACTIVE.region = region
         return self
 
     def __exit__(
@@ -73,14 +80,13 @@ class autocast:  # noqa: N801
         region, outer = ACTIVE.region, self._outer
         ACTIVE.region = outer
         active = outer.enabled or outer.calibrating
-        if region.traced:
-            if active:
-                outer.used.extend(region.used)
-            elif torch.is_grad_enabled():
-                for layer, text in region.used:
-                    layer._roll(text)
-        elif not active and torch.is_grad_enabled():
-            _roll_eager()
+        if active:
+            return
+        if not region.traced:
+            _leave()
+        elif torch.is_grad_enabled():
+            for layer, text in region.used:
+                layer._roll(text)
 
 
 def fp8_autocast(

@@ -33,99 +33,177 @@ def problem_text(
     return " ".join((*words, *options))
 
 
+# ---- forward ---------------------------------------------------------------------------------
+
+
 class Forward(NamedTuple):
     """What a forward call takes, gives and saves, tensor by tensor."""
 
     args: tuple[str, ...]
-    outs: tuple[_plans.Group, ...]
-    saves: tuple[tuple[str, int], ...]  # besides the block: whole arguments, single outputs
+    output: _plans.Group
+    others: tuple[_plans.Group, ...]  # tensors that it makes besides, for the layer to keep
+    amax: int  # the output that holds the amaxes; -1 where there is none
+    saves: tuple[tuple[bool, int], ...]  # besides the block: (is an argument, which)
     has_block: bool
-    returns_bias: bool
+    count: int  # its arguments, and the history where it measures amaxes
 
 
-class Source(NamedTuple):
-    """Where an argument of backward comes from: a saved tensor, or by name."""
-
-    name: str
-    index: int
+def _made(plan: _plans.Plan) -> tuple[_plans.Group, ...]:
+    """The tensors that an op returns: those that are not arguments."""
+    return _plans.groups([port for port in plan.outs if port.alias < 0])
 
 
-class Backward(NamedTuple):
-    """What a backward call takes and gives, tensor by tensor."""
-
-    args: tuple[Source, ...]
-    outs: tuple[_plans.Group, ...]
-    has_block: bool
-    writes_main_grad: bool
-
-
-def _made(plan: _plans.Plan) -> list[_plans.Port]:
-    """The outputs that an op returns: those that are not arguments."""
-    return [port for port in plan.outs if port.alias < 0]
+def _saves(plan: _plans.Plan) -> tuple[tuple[bool, int], ...]:
+    saves: list[tuple[bool, int]] = []
+    for place, port in plan.saved:
+        if place == "arg":
+            whole = (True, _plans.group_of(plan.args, port))
+            saves += [] if whole in saves else [whole]
+        elif place == "out":
+            saves.append((False, port))
+    return tuple(saves)
 
 
 @constant
 def forward_signature(problem: str) -> Forward:
     """What the forward call of a problem takes, gives and saves."""
     plan = _plans.describe("linear", problem)
-    saves: list[tuple[str, int]] = []
-    for place, port in plan.saved:
-        if place == "arg":
-            group = (place, _plans.group_of(plan.args, port))
-            saves += [] if group in saves else [group]
-        elif place == "out":
-            saves.append((place, port))
+    made = {group.name: group for group in _made(plan)}
+    args = tuple(group.name for group in _plans.groups(plan.args))
     return Forward(
-        args=tuple(group.name for group in _plans.groups(plan.args)),
-        outs=_plans.groups(_made(plan)),
-        saves=tuple(saves),
+        args=args,
+        output=made["output"],
+        others=tuple(group for name, group in made.items() if name == "weight.cached"),
+        amax=made["amax"].start if "amax" in made else -1,
+        saves=_saves(plan),
         has_block=bool(plan.block),
-        returns_bias=any(port.alias >= 0 for port in plan.outs),
+        count=len(args) + ("amax" in made),
     )
 
 
+# ---- backward --------------------------------------------------------------------------------
+
+
+class Backward(NamedTuple):
+    """What a backward call takes and gives, tensor by tensor.
+
+    Its arguments are places in (the gradient, what forward saved, what the layer lent)."""
+
+    text: str
+    args: tuple[int, ...]
+    grads: tuple[tuple[int, _plans.Group], ...]  # which argument of the function, and where
+    amax: int  # the output that holds the amaxes; -1 where there is none
+    recipe: str
+    rounds: bool
+    main_grad: bool
+    count: int  # arguments of the function: 3, and its tensors
+    kept: tuple[int, ...] | None  # for a later wgrad; -1 is the block that backward makes
+
+
+# What the layer lends to a backward, in this order: delayed scaling's scale and history, the
+# random state (never beside those), and either main_grad or the queue for a later wgrad.
+LENT = ("scale", "history", "random", "main_grad", "queue")
+
+
 @constant
-def backward_signature(problem: str, grad: str) -> Backward:
-    """What the backward call takes and gives; `grad` are the words of the arriving gradient."""
+def lent(problem: str) -> tuple[str, ...]:
+    """Which of LENT a call's backward takes."""
+    if " grad=none" in problem:
+        return ()
+    plan = _plans.describe("linear_backward", problem)
+    names = {port.name for port in plan.args}
+    if any(port.name == "amax" for port in plan.outs):
+        names |= {"scale", "history"}
+    if delays(problem):
+        names |= {"queue"}
+    return tuple(name for name in LENT if name in names)
+
+
+@constant
+def delays(problem: str) -> bool:
+    """Whether backward leaves the weight's gradient for later."""
+    words = problem.split(" ")
+    grad = next(word for word in words if word.startswith("grad="))
+    return "delay_wgrad" in words and "w" in grad
+
+
+def _recipe(problem: str) -> str:
+    words = (word for word in problem.split(" ") if word.startswith("recipe="))
+    return next(words, "recipe=none").removeprefix("recipe=")
+
+
+def _sources(problem: str, text: str) -> list[tuple[str, int]]:
+    """Each argument of backward by name, and its place in Backward's pool."""
     forward = _plans.describe("linear", problem)
-    plan = _plans.describe("linear_backward", problem + grad)
+    plan = _plans.describe("linear_backward", text)
     slots = zip(forward.saved, plan.kept, strict=True)
     aliases = {kept[1]: saved for saved, kept in slots if kept[0] == "arg"}
-    saves = forward_signature(problem).saves
-    args: list[Source] = []
+    saves = _saves(forward)
+    first_lent = 1 + len(saves) + bool(forward.block)
+    sources: list[tuple[str, int]] = []
     for group in _plans.groups(plan.args):
-        ports = range(group.start, group.start + group.count)
-        for port in ports:
+        for port in range(group.start, group.start + group.count):
             place, index = aliases.get(port, ("", 0))
-            if place == "arg":
-                whole = ("arg", _plans.group_of(forward.args, index))
-                args.append(Source("saved", saves.index(whole)))
-                break
             if place == "out":
-                args.append(Source("saved", saves.index(("out", index))))
-            else:
-                args.append(Source(group.name, 0))
-                break
-    return Backward(
-        args=tuple(source for source in args if source.name != "main_grad"),
-        outs=_plans.groups(_made(plan)),
-        has_block=bool(plan.blocks[0]),
-        writes_main_grad=any(port.is_mutable for port in plan.args),
-    )
+                sources.append((group.name, 1 + saves.index((False, index))))
+                continue
+            if place == "arg":
+                whole = (True, _plans.group_of(forward.args, index))
+                sources.append((group.name, 1 + saves.index(whole)))
+            elif group.name == "grad_output":
+                sources.append((group.name, 0))
+            elif group.name != "main_grad":
+                at = first_lent + lent(problem).index(group.name)
+                sources.append((group.name, at))
+            break
+    return sources
 
 
 @constant
-def _asks_for(problem: str, name: str) -> bool:
-    """Whether the forward or backward plan takes a tensor of that name."""
-    names = set(forward_signature(problem).args)
-    if " grad=none" not in problem:
-        names |= {source.name for source in backward_signature(problem, "").args}
-    return name in names
+def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
+    """What the backward call takes and gives where a gradient of that dtype arrives."""
+    text = f"{problem} dy={dtype_name(dtype)}"
+    plan = _plans.describe("linear_backward", text)
+    sources = _sources(problem, text)
+    made = {group.name: group for group in _made(plan)}
+    block = 1 + len(_saves(_plans.describe("linear", problem)))
+    args = tuple(place for _, place in sources) + ((block,) if plan.blocks[0] else ())
+    return Backward(
+        text=text,
+        args=args,
+        grads=tuple(
+            (3 + at, made[f"grad_{name}"])
+            for at, name in enumerate(("input", "weight", "bias"))
+            if f"grad_{name}" in made
+        ),
+        amax=made["amax"].start if "amax" in made else -1,
+        recipe=_recipe(problem),
+        rounds="random" in (name for name, _ in sources),
+        main_grad=any(port.is_mutable for port in plan.args),
+        count=3 + forward_signature(problem).count + len(lent(problem)),
+        kept=_kept(text, sources, block) if delays(problem) else None,
+    )
 
 
-def _cache_of(problem: str) -> str:
-    ports = _plans.describe("linear", problem).args
-    return next((port.quantizer for port in ports if port.name == "weight.cached"), "none")
+# ---- wgrad -----------------------------------------------------------------------------------
+
+
+@constant
+def later_names(text: str) -> tuple[str, ...]:
+    """What a wgrad that runs later takes, tensor by tensor; blocks come last."""
+    plan = _plans.describe("linear_wgrad", text)
+    names = [group.name for group in _plans.groups(plan.args) if group.name != "main_grad"]
+    blocks = zip(plan.blocks, ("forward's block", "backward's block"), strict=True)
+    return (*names, *(name for has, name in blocks if has))
+
+
+def _kept(text: str, sources: list[tuple[str, int]], block: int) -> tuple[int, ...]:
+    """Where a later wgrad's arguments are; -1 is the block that backward makes."""
+    places = dict(sources) | {"forward's block": block, "backward's block": -1}
+    return tuple(places[name] for name in later_names(text))
+
+
+# ---- a call ----------------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
@@ -133,9 +211,31 @@ class Call(NamedTuple):
 
     problem: str
     error: str  # what the C core has against it; empty where nothing
-    rounds: bool  # reads the random state
-    cache: str  # the quantizer of the cached weight that it reads; "none" where it reads none
-    has_others: bool  # outputs besides the output itself
+    cache: str = "none"  # the quantizer of the cached weight that it reads
+    tensors: tuple[str, ...] = ()  # what it takes besides input, weight and bias
+    takes_bias: bool = False
+    has_others: bool = False
+
+
+def _cache_of(problem: str) -> str:
+    ports = _plans.describe("linear", problem).args
+    return next((port.quantizer for port in ports if port.name == "weight.cached"), "none")
+
+
+# The layer's own names for what plans ask for: in forward, and lent to backward.
+_FORWARD = {
+    "scale": "fp8_scale",
+    "random": "rounding_state",
+    "weight.cached": "cache",
+    "history": "fp8_amax_history",
+}
+_BACKWARD = {
+    "random": "rounding_state",
+    "scale": "fp8_grad_scale",
+    "history": "fp8_grad_amax_history",
+    "main_grad": "main_grad",
+    "queue": "queue",
+}
 
 
 @constant
@@ -151,11 +251,14 @@ def call_of(
     try:
         signature = forward_signature(problem)
     except ValueError as error:
-        return Call(problem, str(error), False, "none", False)
+        return Call(problem, str(error))
+    first = [_FORWARD[name] for name in signature.args if name in _FORWARD]
+    first += [_FORWARD["history"]] if signature.amax >= 0 else []
     return Call(
         problem,
         "",
-        rounds=_asks_for(problem, "random"),
         cache=_cache_of(problem),
-        has_others=len(signature.outs) > 1,
+        tensors=(*first, *(_BACKWARD[name] for name in lent(problem))),
+        takes_bias="bias" in signature.args,
+        has_others=bool(signature.others),
     )

@@ -15,7 +15,9 @@ class Region:
         self.enabled = enabled
         self.recipe = recipe
         self.calibrating = calibrating
-        self.traced = traced  # entered inside traced code: `used` is of the graph's own making
+        self.traced = (
+            traced  # the outermost one was entered in traced code: `used` is the graph's
+        )
         self.used: list[Any] = []
 
 

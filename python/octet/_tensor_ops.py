@@ -76,7 +76,7 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     return NotImplemented
 
 
-def _expand_args(kind: str, problem: str, args: Sequence[Any], mutated: int = 0) -> list[Any]:
+def expand_args(kind: str, problem: str, args: Sequence[Any], mutated: int = 0) -> list[Any]:
     """The plan's arguments: of a quantized tensor, the buffers that the plan reads."""
     plan = _plans.describe(kind, problem)
     ports = [port for port in plan.args if not (mutated and port.is_mutable)]
@@ -117,18 +117,48 @@ def _with_gradient(
     return quantized, kept + list(args[len(names) :])
 
 
+def _as_if_plain(
+    kind: str, plain: str, quantized: str, outs: Sequence[torch.Tensor], like: torch.Tensor
+) -> list[torch.Tensor]:
+    """A backward's outputs where its caller expects those of a gradient that arrives plain.
+
+    There is nothing to measure in a quantized one and nothing to keep: zeros, no bytes."""
+    wanted, given = _plans.describe(kind, plain), _plans.describe(kind, quantized)
+    made = [(port.name, port.part) for port in given.outs if port.alias < 0]
+    found = dict(zip(made, outs, strict=False))
+    aligned = []
+    for port in wanted.outs:
+        if port.alias >= 0:
+            continue
+        if (port.name, port.part) not in found:
+            sizes = _plans.shape(port.dims, _plans.Axes((), 1, 1, 1))
+            found[port.name, port.part] = like.new_zeros(sizes, dtype=port.dtype)
+        aligned.append(found[port.name, port.part])
+    if wanted.block:
+        none = like.new_empty([0], dtype=torch.uint8)
+        aligned.append(outs[len(made)] if given.block else none)
+    return aligned
+
+
 def _planned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    tensors, sizes, text = args
+    tensors, sizes, plain = args
     kind = _kind(func)
-    text, tensors = _with_gradient(kind, text, tensors, 0)
-    return func(_expand_args(kind, text, tensors), sizes, text)
+    text, tensors = _with_gradient(kind, plain, tensors, 0)
+    tensors = expand_args(kind, text, tensors)
+    outs = func(tensors, sizes, text)
+    return outs if text == plain else _as_if_plain(kind, plain, text, outs, tensors[0])
 
 
 def _planned_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    main_grad, tensors, sizes, text = args
+    main_grad, tensors, sizes, plain = args
     kind = _kind(func)
-    text, tensors = _with_gradient(kind, text, tensors, 1)
-    return func(main_grad, _expand_args(kind, text, tensors, mutated=1), sizes, text)
+    text, tensors = _with_gradient(kind, plain, tensors, 1)
+    tensors = expand_args(kind, text, tensors, mutated=1)
+    outs = func(main_grad, tensors, sizes, text)
+    if text == plain or kind != "linear_backward":
+        return outs
+    aligned = _as_if_plain(kind, plain, text, outs, tensors[0])
+    return (*aligned, *outs[len(aligned) :])
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[tuple[Any, str]]:  # noqa: ANN401

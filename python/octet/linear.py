@@ -1,28 +1,24 @@
 """Linear: y = x w^T + b in FP8 or FP4, one graph node each way."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from octet import _problem, _texts
+from octet import _problem, _texts, _wgrad
 from octet._dtypes import HIGH_PRECISION, dtype_name
-from octet._function import (
-    LinearFunction,
-    Live,
-    operands_by_name,
-    run_forward,
-    sort_others,
-)
+from octet._function import LinearFunction, run_forward
 from octet._layer_state import HISTORY, LayerState
+from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet._state import ACTIVE, Init, Region
+from octet.proto import TensorProto
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
-from octet.recipe import CustomRecipe, DelayedScaling
+from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.tensor import QuantizedTensor
 
 
 def _refuse(values: dict[str, tuple[Any, Any]]) -> None:
-    """Arguments for what is not there: parallelism and delayed wgrad."""
+    """Arguments for what is not there: parallelism."""
     for name, (value, default) in values.items():
         if value != default:
             raise NotImplementedError(
@@ -45,11 +41,8 @@ def _parts(
     return tuple((name.rstrip("_") + "_", count) for name, count in split.items())
 
 
-def _text_of(tensor: torch.Tensor) -> str | None:
-    return tensor._text if isinstance(tensor, QuantizedTensor) else None
-
-
-_NOTHING = Live()
+def _text_of(tensor: torch.Tensor | TensorProto) -> str | None:
+    return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
 
 
 class Linear(LayerState):
@@ -57,6 +50,11 @@ class Linear(LayerState):
 
     Outside one it computes in the input's dtype. Weight and bias are initialized as
     ``torch.nn.Linear`` does and load to and from it.
+
+    ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
+    active by then, under delayed scaling by the scales it had. Not so in compiled code: there
+    the autocast belongs inside the checkpointed function, and delayed scaling's layers outside
+    of any checkpoint.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
@@ -107,7 +105,6 @@ class Linear(LayerState):
                 "ub_bulk_dgrad": (ub_bulk_dgrad, False),
                 "ub_bulk_wgrad": (ub_bulk_wgrad, False),
                 "ub_name": (ub_name, None),
-                "delay_wgrad_compute": (delay_wgrad_compute, False),
                 "symmetric_ar_type": (symmetric_ar_type, None),
             }
         )
@@ -125,6 +122,8 @@ class Linear(LayerState):
         self.return_bias = return_bias and bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.save_original_input = save_original_input
+        self.delay_wgrad_compute = delay_wgrad_compute
+        self._wgrads = _wgrad.Queue()
         self.init_method = init_method
         self._parts = _parts(parameters_split, out_features)
         if len(self._parts) > 1 and fuse_wgrad_accumulation:
@@ -145,7 +144,9 @@ class Linear(LayerState):
     def _whole(self, kind: str) -> torch.Tensor | None:
         """The weight or the bias, as one tensor."""
         if len(self._parts) == 1:
-            return getattr(self, self._parts[0][0] + kind)
+            # Straight from the dictionary, unless torch's parametrizations have taken it away.
+            found = self._parameters.get(kind)
+            return getattr(self, self._parts[0][0] + kind) if found is None else found
         parts = [getattr(self, prefix + kind) for prefix, _ in self._parts]
         return None if parts[0] is None else torch.cat(parts)
 
@@ -230,6 +231,8 @@ class Linear(LayerState):
             words += ("quantize_grad_input",)
         if self.save_original_input:
             words += ("save_original_input",)
+        if self.delay_wgrad_compute:
+            words += ("delay_wgrad",)
         if is_first_microbatch is not None:
             reuse = not is_first_microbatch and self._cache is not None
             words += ("cache=read" if reuse else "cache=write",)
@@ -240,37 +243,98 @@ class Linear(LayerState):
             )
         return words
 
-    def _checked(self, inp: torch.Tensor) -> torch.Tensor:
+    def _checked(self, inp: torch.Tensor | TensorProto) -> Any:  # noqa: ANN401
         """The input in the dtype that torch.autocast asks for."""
-        kind = inp.device.type
-        if torch.is_autocast_enabled(kind):
-            inp = inp.to(torch.get_autocast_dtype(kind))
+        if torch._C._is_any_autocast_enabled():
+            kind = inp.device.type
+            if torch.is_autocast_enabled(kind):
+                inp = inp.to(torch.get_autocast_dtype(kind))
         if inp.dtype not in HIGH_PRECISION:
             raise ValueError(
                 f"{self._label()}: input is {inp.dtype}; cast it to float32, bfloat16 or "
                 "float16"
             )
-        if inp.dim() == 0 or inp.shape[-1] != self.in_features:
+        shape = inp.shape
+        if not shape or shape[-1] != self.in_features:
             raise ValueError(
-                f"{self._label()}: input is {tuple(inp.shape)}; its last axis must be "
+                f"{self._label()}: input is {tuple(shape)}; its last axis must be "
                 f"{self.in_features}"
             )
         return inp
 
-    def _check_recomputation(self, active: bool, delayed: bool) -> None:
-        """A forward inside a backward is a checkpoint's: it must do what the first one did."""
-        inside = torch._C._current_graph_task_id() != -1
-        if inside and delayed:
-            raise RuntimeError(
-                f"{self._label()} is recomputed in backward, but delayed scaling's scales have "
-                "moved since: checkpoint it under another recipe"
-            )
-        if inside and self.__dict__.get("_was_active", False) and not active:
-            raise RuntimeError(
-                f"{self._label()} is recomputed in backward outside the autocast it ran in: "
-                "enter octet.autocast inside the checkpointed function"
-            )
-        self.__dict__["_was_active"] = active
+    def _wants(
+        self,
+        inp: torch.Tensor | TensorProto,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[bool, bool, bool]:
+        """Which of the three get a gradient."""
+        grad = torch.is_grad_enabled()
+        return (
+            grad and inp.requires_grad,
+            grad and weight.requires_grad,
+            grad and bias is not None and bias.requires_grad and not self.return_bias,
+        )
+
+    def _call(
+        self,
+        operands: tuple[torch.Tensor | TensorProto, torch.Tensor, torch.Tensor | None],
+        recipe: str,
+        wants: tuple[bool, bool, bool],
+        options: tuple[str, ...],
+    ) -> _problem.Call:
+        """The call, where there is nothing against it; a cache that does not serve is made."""
+        inp, weight, bias = operands
+        dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+        texts = (_text_of(inp), _text_of(weight))
+        call = _problem.call_of(dtypes, texts, recipe, wants, options)
+        if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
+            options = tuple("cache=write" if o == "cache=read" else o for o in options)
+            call = _problem.call_of(dtypes, texts, recipe, wants, options)
+        if call.error:
+            raise ValueError(f"{self._label()}: {call.error}")
+        return call
+
+    def protos(
+        self,
+        inp: torch.Tensor | TensorProto,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+        recipe: Recipe | None = None,
+    ) -> LinearProtos:
+        """What a call with this input would take, give and save, without data.
+
+        By the given recipe, or else by the active one. ``forward``, ``backward`` and, with
+        ``delay_wgrad_compute``, ``wgrad`` each tell their ``arguments``, ``outputs``,
+        ``aliases``, ``saved`` tensors and ``workspace`` (for one thread).
+
+        >>> layer = octet.Linear(64, 32, device="cpu", params_dtype=torch.bfloat16)
+        >>> x = octet.TensorProto((8, 64), torch.bfloat16, requires_grad=True, device="cpu")
+        >>> found = layer.protos(x, recipe=octet.recipe.MXFP8BlockScaling())
+        >>> found.forward.outputs["output"]
+        TensorProto((8, 32), torch.bfloat16, requires_grad=True, device=cpu)
+        >>> found.backward.outputs["grad_weight"]
+        TensorProto((32, 64), torch.bfloat16, device=cpu)
+        """
+        inp = self._checked(inp)
+        weight, bias = self._whole("weight"), self._whole("bias")
+        region = Region(True, recipe, False, False)
+        text, words, _ = self._active() if recipe is None else self._recipe(region)
+        words += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
+        wants = self._wants(inp, weight, bias)
+        problem = self._call((inp, weight, bias), text, wants, words).problem
+        sizes = [*inp.shape, self.out_features]
+        found = linear_protos(problem, Shapes(sizes, inp.dtype, weight.dtype, inp.device))
+        found.forward.outputs["output"].requires_grad = any(wants)
+        return found
+
+    def _active(self) -> tuple[str, tuple[str, ...], bool]:
+        """What the active autocast says: a recipe's text, words, whether scaling is delayed."""
+        region = ACTIVE.region
+        if region.enabled or region.calibrating:
+            return self._recipe(region)
+        return "none", (), False
 
     def forward(
         self,
@@ -282,80 +346,81 @@ class Linear(LayerState):
         """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b)."""
         inp = self._checked(inp)
         weight, bias = self._whole("weight"), self._whole("bias")
-        region = ACTIVE.region
-        recipe, options, delayed = "none", (), False
-        active = region.enabled or region.calibrating
-        if active:
-            recipe, options, delayed = self._recipe(region)
-        if not torch.compiler.is_compiling():
-            self._check_recomputation(active, delayed)
-        options += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
-        grad = torch.is_grad_enabled()
-        wants = (
-            grad and inp.requires_grad,
-            grad and weight.requires_grad,
-            grad and bias is not None and bias.requires_grad and not self.return_bias,
-        )
-        operands = (inp, weight, bias)
-        call = self._call(operands, recipe, wants, options)
-        if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
-            options = tuple("cache=write" if o == "cache=read" else o for o in options)
-            call = self._call(operands, recipe, wants, options)
-        if call.error:
-            raise ValueError(f"{self._label()}: {call.error}")
-        live = self._live(call, weight, delayed)
-        if wants[0] or wants[1] or wants[2]:
-            output, *others = LinearFunction.apply(
-                call.problem, recipe, self.out_features, *operands, *live
-            )
+        recipe, words, delayed = self._active()
+        again = None if torch.compiler.is_compiling() else self._recomputed()
+        if again is not None:
+            recipe, words, delayed = again.recipe, again.words, again.scale is not None
+        options = words + self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
+        wants = self._wants(inp, weight, bias)
+        call = self._call((inp, weight, bias), recipe, wants, options)
+        if again is not None:
+            state, rolls = self._state_again(again)
         else:
-            output, others, _ = run_forward(
-                call.problem, self.out_features, operands_by_name(*operands, live)
-            )
-        if call.has_others:
-            self._keep(call.problem, others, weight, recipe)
+            state, rolls = self._buffers, self._note_use(recipe, words, delayed, any(wants))
+        tensors = [inp, weight, bias] if call.takes_bias else [inp, weight]
+        if self.delay_wgrad_compute and (wants[0] or wants[2]):
+            tensors[1] = weight.detach()  # so that its hooks wait for backward_dw
+        for name in call.tensors:
+            found = state.get(name)
+            tensors.append(self._other(name, weight) if found is None else found)
+        others: Sequence[torch.Tensor] = ()
+        if wants[0] or wants[1] or wants[2]:
+            output = LinearFunction.apply(call.problem, rolls, self.out_features, *tensors)
+            if call.has_others:
+                output, *others = output
+        else:
+            sizes = [*inp.shape, self.out_features]
+            output, others, _ = run_forward(call.problem, sizes, tensors)
+        if others:
+            self._keep_weight(call.problem, others, weight)
         return (output, bias) if self.return_bias else output
 
-    def _call(
-        self,
-        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
-        recipe: str,
-        wants: tuple[bool, bool, bool],
-        options: tuple[str, ...],
-    ) -> _problem.Call:
-        inp, weight, bias = operands
-        return _problem.call_of(
-            (inp.dtype, weight.dtype, None if bias is None else bias.dtype),
-            (_text_of(inp), _text_of(weight)),
-            recipe,
-            wants,
-            options,
-        )
+    def _other(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """What a call takes besides its operands and the layer's buffers."""
+        if name == "cache":
+            return self._cache
+        return weight.main_grad if name == "main_grad" else self._wgrads.handle
 
-    def _live(self, call: _problem.Call, weight: torch.Tensor, delayed: bool) -> Live:
-        fuses = self.fuse_wgrad_accumulation and weight.requires_grad
-        reads = call.cache != "none"
-        if not (delayed or fuses or call.rounds or reads):
-            return _NOTHING
-        return Live(
-            random=self.rounding_state if call.rounds else None,
-            scale=self.fp8_scale if delayed else None,
-            back_scale=self.fp8_grad_scale if delayed else None,
-            back_history=self.fp8_grad_amax_history if delayed else None,
-            cache=self._cache if reads else None,
-            main_grad=weight.main_grad if fuses else None,
-        )
-
-    def _keep(
-        self, problem: str, others: list[torch.Tensor], weight: torch.Tensor, recipe: str
+    def _keep_weight(
+        self, problem: str, buffers: Sequence[torch.Tensor], weight: torch.Tensor
     ) -> None:
-        """Takes what a call made besides its output: the cached weight, amaxes."""
+        (group,) = _problem.forward_signature(problem).others
         with torch.no_grad():
-            amax, cache = sort_others(problem, others, weight)
-        if cache is not None:
-            self._cache = cache
-        if amax is not None:
-            self._record(amax, recipe)
+            self._cache = QuantizedTensor(buffers, group.quantizer, weight.dtype, weight.shape)
+
+    # ---- weight gradients later ------------------------------------------------------------
+
+    def backward_dw(self) -> None:
+        """Computes the weight gradient that the oldest backward left for later.
+
+        With ``delay_wgrad_compute=True`` each backward leaves one; each call takes one, in the
+        order of the backwards, and adds it to ``weight.grad`` as a backward would (hooks run),
+        or to ``weight.main_grad`` with ``fuse_wgrad_accumulation``. The gradients are, bit for
+        bit, those that the backward itself would have computed.
+
+        >>> layer = octet.Linear(64, 32, device="cpu", delay_wgrad_compute=True)
+        >>> layer(torch.randn(8, 64)).sum().backward()
+        >>> layer.weight.grad is None
+        True
+        >>> layer.backward_dw()
+        >>> layer.weight.grad.shape
+        torch.Size([32, 64])
+        """
+        if not self._wgrads.calls:
+            why = (
+                "no backward has left one since"
+                if self.delay_wgrad_compute
+                else "make the layer with delay_wgrad_compute=True"
+            )
+            raise RuntimeError(
+                f"{self._label()}: there is no weight gradient to compute: {why}"
+            )
+        weight, kept = self._whole("weight"), self._wgrads.calls[0]
+        if self.fuse_wgrad_accumulation:
+            kept.add_to(weight.main_grad)
+        else:
+            torch.autograd.backward([weight], [kept.gradient()])
+        self._wgrads.calls.popleft()
 
     def extra_repr(self) -> str:
         """What print shows."""

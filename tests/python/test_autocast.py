@@ -121,9 +121,44 @@ def test_delayed__scales_follow_the_history(algo: str) -> None:
     for scale in (1.0, 4.0, 2.0, 0.5, 0.25, 1.0, 8.0):
         step(linear, within(active, linear), x * scale, grad * scale)
         inputs_seen.append(float((x * scale).abs().max()))
-        grads_seen.append(float((grad * scale).abs().max()))
         assert linear.fp8_scale[0].item() == reference(inputs_seen, 448.0, algo)
+        grads_seen.append(float((grad * scale).abs().max()))
         assert linear.fp8_grad_scale[0].item() == reference(grads_seen, 57344.0, algo)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_delayed__a_step_rolls_the_gradients_scale_once(compile_it: bool) -> None:
+    linear = layer()
+    x, grad = inputs()
+    call = within(RECIPES["delayed"], lambda a, b: (linear(a), linear(b)))
+    call = compiled(call)[0] if compile_it else call
+    seen = []
+    for scales in ((1.0, 4.0), (2.0, 0.5)):
+        y, z = call(x.clone().requires_grad_(), x.clone().requires_grad_())
+        torch.autograd.backward([y, z], [grad * scales[0], grad * scales[1]])
+        seen.append(float((grad * max(scales)).abs().max()))
+        assert torch.count_nonzero(linear.fp8_grad_amax_history[:, 0]) == len(seen)
+        assert linear.fp8_grad_scale[0].item() == reference(seen, 57344.0)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_delayed__steps_may_overlap(inside: bool) -> None:
+    active = RECIPES["delayed"]
+    eager, other = twins()
+    x, grad = inputs()
+    fast = compiled(within(active, other) if inside else other)[0]
+    found = []
+    for linear, call in ((eager, eager), (other, fast)):
+        call = call if call is fast and inside else within(active, call)
+        for scale in (1.0, 8.0, 0.5):
+            first, second = call(x * scale), call(x)
+            first.backward(grad * scale)
+            third = call(x)
+            second.backward(grad)
+            third.backward(grad / scale)
+        state = [linear.fp8_scale, linear.fp8_grad_scale, linear.fp8_grad_amax_history]
+        found.append([linear.weight.grad, *state])
+    assert_same(*found)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

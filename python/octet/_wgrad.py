@@ -1,0 +1,133 @@
+"""Weight gradients computed later: what a backward keeps, and the queue that holds it.
+
+In eager code a backward hands its tensors over. In a compiled one they leave the graph through
+the op ``octet::keep``, which copies them: the compiler may use their memory again.
+"""
+
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from octet import _ops, _problem
+from octet._tensor_ops import expand_args
+from octet.tensor import HANDLERS, QuantizedTensor
+
+
+class Kept(NamedTuple):
+    """The arguments of one wgrad call."""
+
+    tensors: list[torch.Tensor]
+    sizes: list[int]
+    problem: str
+
+    def gradient(self) -> torch.Tensor:
+        """The weight's gradient."""
+        return _ops.linear_wgrad(self.tensors, self.sizes, self.problem)[0]
+
+    def add_to(self, main_grad: torch.Tensor) -> None:
+        """Writes the weight's gradient into main_grad, or adds it, as the call asked."""
+        _ops.linear_wgrad_into(main_grad, self.tensors, self.sizes, self.problem)
+
+
+class Queue:
+    """What the backwards of a layer kept, oldest first. A copy of a queue is empty.
+
+    ``handle`` is the queue as a graph sees it: (number, calls kept so far). It stays on the
+    CPU, where the op reads it.
+    """
+
+    def __init__(self) -> None:
+        number = next(_NUMBERS)
+        self.handle = torch.tensor([number, 0])
+        self.calls: deque[Kept] = deque()
+        _QUEUES[number] = self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Queue":
+        return Queue()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Queue, ()
+
+
+_NUMBERS = itertools.count()
+_QUEUES: "weakref.WeakValueDictionary[int, Queue]" = weakref.WeakValueDictionary()
+
+
+def _push(handle: torch.Tensor, call: Kept) -> None:
+    queue = _QUEUES.get(int(handle[0]))
+    if queue is None:
+        raise RuntimeError("the layer whose weight gradient is to be kept is no more")
+    queue.calls.append(call)
+    handle[1] += 1
+
+
+def _with_quantized(
+    grad: QuantizedTensor, kept: Sequence[torch.Tensor], problem: str
+) -> tuple[list[torch.Tensor], str]:
+    """The same call where the gradient arrived quantized: it is kept itself, as it is."""
+    found = dict(zip(_problem.later_names(problem), kept, strict=True))
+    found["grad_output"] = grad
+    problem = f"{problem} qdy={grad._text}"
+    return [found[name] for name in _problem.later_names(problem)], problem
+
+
+def keep(
+    handle: torch.Tensor,
+    grad: torch.Tensor,
+    kept: list[torch.Tensor],
+    sizes: list[int],
+    problem: str,
+) -> None:
+    """Keeps the arguments of a wgrad call; `grad` is the gradient as it arrived."""
+    if torch.compiler.is_compiling():
+        torch.ops.octet.keep.default(handle, grad, kept, sizes, problem)
+        return
+    if isinstance(grad, QuantizedTensor):
+        kept, problem = _with_quantized(grad, kept, problem)
+    _push(handle, Kept(kept, list(sizes), problem))
+
+
+_LIBRARY = torch.library.Library("octet", "FRAGMENT")
+_LIBRARY.define(
+    "keep(Tensor(a!) queue, Tensor grad, Tensor[] kept, SymInt[] sizes, str problem) -> ()",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def _keep_copies(
+    queue: torch.Tensor,
+    grad: torch.Tensor,
+    kept: list[torch.Tensor],
+    sizes: list[int],
+    problem: str,
+) -> None:
+    del grad
+    _push(queue, Kept([tensor.clone() for tensor in kept], list(sizes), problem))
+
+
+_LIBRARY.impl("keep", _keep_copies, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("octet::keep")
+def _(
+    queue: torch.Tensor,
+    grad: torch.Tensor,
+    kept: list[torch.Tensor],
+    sizes: Sequence[Any],
+    problem: str,
+) -> None: ...
+
+
+def _keep_quantized(func: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+    """Where a graph meets quantized tensors: it keeps the buffers that the plan reads."""
+    handle, grad, kept, sizes, problem = args
+    if isinstance(grad, QuantizedTensor):
+        kept, problem = _with_quantized(grad, kept, problem)
+        grad = grad.buffers()[0]
+    func(handle, grad, expand_args("linear_wgrad", problem, kept, mutated=1), sizes, problem)
+
+
+HANDLERS[torch.ops.octet.keep.default] = _keep_quantized
