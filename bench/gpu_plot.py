@@ -12,7 +12,8 @@ ROWS = ["bf16 nn.Linear", "delayed", "current", "block", "mxfp8", "nvfp4"]
 
 
 def text(x: float, y: float, words: str, anchor: str = "middle", size: int = 11) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{words}</text>'
+    at = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
+    return f"<text {at}>{words}</text>"
 
 
 def bars(left: float, rows: dict[str, dict[str, float]], top: float) -> list[str]:
