@@ -72,7 +72,7 @@ format-check: $(TOOLS) ## fail where `make format` would change something
 	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 
-bench: $(WHEEL) $(TOOLS) ## run the CPU benchmarks beside torch; writes bench/RESULTS.md
+bench: $(WHEEL) $(TOOLS) ## run the benchmarks beside torch; writes bench/RESULTS.md
 	@$(call build,$(BUILD),all)
 	@$(call build,$(BUILD),bench)
 	@$(BIN)/python bench/report.py --build $(BUILD)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from octet import _ops
 from octet._autocast import LAYERS
+from octet._recompute import REMEMBERED, Log, Way, is_recomputing
 from octet._state import ACTIVE
 from octet.tensor import QuantizedTensor
 
@@ -21,6 +22,9 @@ _STATE = {
 class LayerState(torch.nn.Module):
     """The part of a layer that moves while it trains, as buffers that are saved once used."""
 
+    def _label(self) -> str:
+        raise NotImplementedError
+
     def _make_state(self, device: torch.device | str | None) -> None:
         for key, shape in _STATE.items():
             state = torch.empty(shape, dtype=torch.float32, device=device)
@@ -31,6 +35,7 @@ class LayerState(torch.nn.Module):
         self._cache: QuantizedTensor | None = None
         self._moved = False
         self._delayed_recipe = ""
+        self._log = Log()
         LAYERS.add(self)
 
     def reset_state(self) -> None:
@@ -107,11 +112,25 @@ class LayerState(torch.nn.Module):
 
     # ---- delayed scaling -------------------------------------------------------------------
 
-    def _note_use(self, recipe: str) -> bool:
-        """Notes that a call records amaxes: leaving the outermost autocast moves the scales.
+    def _note_use(
+        self, recipe: str, words: tuple[str, ...], delayed: bool, has_graph: bool
+    ) -> bool:
+        """Notes by what a call quantizes, and that leaving the outermost autocast moves scales.
 
-        True for the layer's first call since then: its backward, the last one of the step,
-        moves the scales of gradients; those of further calls only record."""
+        True for the first call under delayed scaling since then: its backward, the last one of
+        the step, moves the scales of gradients; those of further calls only record."""
+        is_first = delayed and self._is_first(recipe)
+        if torch.compiler.is_compiling():
+            return is_first
+        way = self._log.now
+        if is_first or way.recipe != recipe or way.words != words:
+            scale = self._buffers["fp8_scale"].clone() if delayed else None
+            self._log.now = way = Way(recipe, words, scale)
+        way.waiting += not has_graph
+        self._log.note(way)
+        return is_first
+
+    def _is_first(self, recipe: str) -> bool:
         region = ACTIVE.region
         if region.traced:
             is_first = (self, recipe) not in region.used
@@ -122,6 +141,33 @@ class LayerState(torch.nn.Module):
         self._moved = True
         self._delayed_recipe = recipe
         return is_first
+
+    def _recomputed(self) -> Way | None:
+        """What the first run of this call did, where a checkpoint runs it again."""
+        if not is_recomputing() or self._log.is_empty():
+            return None
+        way = self._log.recall()
+        if way is None:
+            raise RuntimeError(
+                f"{self._label()} is recomputed in backward, but its recipe or its scales have "
+                f"changed more than {REMEMBERED} times since: run backward sooner"
+            )
+        return way
+
+    def _state_again(self, way: Way) -> tuple[dict[str, torch.Tensor | None], Way | bool]:
+        """The state of the first run, and what decides whether its backward moves the scales.
+
+        The scale is the one that the first run had, and its amaxes are recorded already. Where
+        it left no graph (a reentrant checkpoint) the last run of the step moves the scales."""
+        if way.scale is None:
+            return self._buffers, False
+        region = ACTIVE.region
+        if region.enabled or region.calibrating:
+            # It was left without moving the scales if that was under no_grad.
+            self._moved, self._delayed_recipe = True, way.recipe
+        nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
+        first = {"fp8_scale": way.scale, "fp8_amax_history": nowhere}
+        return {**self._buffers, **first}, way
 
     def _roll(self, recipe: str) -> None:
         _ops.delayed_update(self.fp8_scale, self.fp8_amax_history, [], recipe, "input")

@@ -102,9 +102,8 @@ class Backward(NamedTuple):
     recipe: str
     rounds: bool
     main_grad: bool
-    kept: (
-        tuple[int, ...] | None
-    )  # what a later wgrad takes, from the pool; -1 is the block it makes
+    count: int  # arguments of the function: 3, and its tensors
+    kept: tuple[int, ...] | None  # for a later wgrad; -1 is the block that backward makes
 
 
 # What the layer lends to a backward, in this order: delayed scaling's scale and history, the
@@ -187,6 +186,7 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
         recipe=_recipe(problem),
         rounds="random" in (name for name, _ in sources),
         main_grad=any(port.is_mutable for port in plan.args),
+        count=3 + forward_signature(problem).count + len(lent(problem)),
         kept=_kept(text, sources, block) if delays(problem) else None,
     )
 

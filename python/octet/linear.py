@@ -9,9 +9,11 @@ from octet import _problem, _texts, _wgrad
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._function import LinearFunction, run_forward
 from octet._layer_state import HISTORY, LayerState
+from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet._state import ACTIVE, Init, Region
+from octet.proto import TensorProto
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
-from octet.recipe import CustomRecipe, DelayedScaling
+from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.tensor import QuantizedTensor
 
 
@@ -39,8 +41,8 @@ def _parts(
     return tuple((name.rstrip("_") + "_", count) for name, count in split.items())
 
 
-def _text_of(tensor: torch.Tensor) -> str | None:
-    return tensor._text if isinstance(tensor, QuantizedTensor) else None
+def _text_of(tensor: torch.Tensor | TensorProto) -> str | None:
+    return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
 
 
 class Linear(LayerState):
@@ -48,6 +50,11 @@ class Linear(LayerState):
 
     Outside one it computes in the input's dtype. Weight and bias are initialized as
     ``torch.nn.Linear`` does and load to and from it.
+
+    ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
+    active by then, under delayed scaling by the scales it had. Not so in compiled code: there
+    the autocast belongs inside the checkpointed function, and delayed scaling's layers outside
+    of any checkpoint.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
@@ -137,7 +144,9 @@ class Linear(LayerState):
     def _whole(self, kind: str) -> torch.Tensor | None:
         """The weight or the bias, as one tensor."""
         if len(self._parts) == 1:
-            return getattr(self, self._parts[0][0] + kind)
+            # Straight from the dictionary, unless torch's parametrizations have taken it away.
+            found = self._parameters.get(kind)
+            return getattr(self, self._parts[0][0] + kind) if found is None else found
         parts = [getattr(self, prefix + kind) for prefix, _ in self._parts]
         return None if parts[0] is None else torch.cat(parts)
 
@@ -234,37 +243,105 @@ class Linear(LayerState):
             )
         return words
 
-    def _checked(self, inp: torch.Tensor) -> torch.Tensor:
+    def _checked(self, inp: torch.Tensor | TensorProto) -> Any:  # noqa: ANN401
         """The input in the dtype that torch.autocast asks for."""
-        kind = inp.device.type
-        if torch.is_autocast_enabled(kind):
-            inp = inp.to(torch.get_autocast_dtype(kind))
+        if torch._C._is_any_autocast_enabled():
+            kind = inp.device.type
+            if torch.is_autocast_enabled(kind):
+                inp = inp.to(torch.get_autocast_dtype(kind))
         if inp.dtype not in HIGH_PRECISION:
             raise ValueError(
                 f"{self._label()}: input is {inp.dtype}; cast it to float32, bfloat16 or "
                 "float16"
             )
-        if inp.dim() == 0 or inp.shape[-1] != self.in_features:
+        shape = inp.shape
+        if not shape or shape[-1] != self.in_features:
             raise ValueError(
-                f"{self._label()}: input is {tuple(inp.shape)}; its last axis must be "
+                f"{self._label()}: input is {tuple(shape)}; its last axis must be "
                 f"{self.in_features}"
             )
         return inp
 
-    def _check_recomputation(self, active: bool, delayed: bool) -> None:
-        """A forward inside a backward is a checkpoint's: it must do what the first one did."""
-        inside = torch._C._current_graph_task_id() != -1
-        if inside and delayed:
-            raise RuntimeError(
-                f"{self._label()} is recomputed in backward, but delayed scaling's scales have "
-                "moved since: checkpoint it under another recipe"
+    def _wants(
+        self,
+        inp: torch.Tensor | TensorProto,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[bool, bool, bool]:
+        """Which of the three get a gradient."""
+        grad = torch.is_grad_enabled()
+        return (
+            grad and inp.requires_grad,
+            grad and weight.requires_grad,
+            grad and bias is not None and bias.requires_grad and not self.return_bias,
+        )
+
+    def _call(
+        self,
+        operands: tuple[torch.Tensor | TensorProto, torch.Tensor, torch.Tensor | None],
+        recipe: str,
+        wants: tuple[bool, bool, bool],
+        options: tuple[str, ...],
+    ) -> _problem.Call:
+        """The call, where there is nothing against it; a cache that does not serve is made."""
+        inp, weight, bias = operands
+        device = inp.device
+        if device != weight.device:
+            raise ValueError(
+                f"{self._label()}: input is on {device}, weight on {weight.device}; move one "
+                "of them"
             )
-        if inside and self.__dict__.get("_was_active", False) and not active:
-            raise RuntimeError(
-                f"{self._label()} is recomputed in backward outside the autocast it ran in: "
-                "enter octet.autocast inside the checkpointed function"
-            )
-        self.__dict__["_was_active"] = active
+        dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+        texts = (_text_of(inp), _text_of(weight))
+        options += _problem.device_words(device.type, device.index)
+        call = _problem.call_of(dtypes, texts, recipe, wants, options)
+        if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
+            options = tuple("cache=write" if o == "cache=read" else o for o in options)
+            call = _problem.call_of(dtypes, texts, recipe, wants, options)
+        if call.error:
+            raise ValueError(f"{self._label()}: {call.error}")
+        return call
+
+    def protos(
+        self,
+        inp: torch.Tensor | TensorProto,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+        recipe: Recipe | None = None,
+    ) -> LinearProtos:
+        """What a call with this input would take, give and save, without data.
+
+        By the given recipe, or else by the active one. ``forward``, ``backward`` and, with
+        ``delay_wgrad_compute``, ``wgrad`` each tell their ``arguments``, ``outputs``,
+        ``aliases``, ``saved`` tensors and ``workspace`` (for one thread).
+
+        >>> layer = octet.Linear(64, 32, device="cpu", params_dtype=torch.bfloat16)
+        >>> x = octet.TensorProto((8, 64), torch.bfloat16, requires_grad=True, device="cpu")
+        >>> found = layer.protos(x, recipe=octet.recipe.MXFP8BlockScaling())
+        >>> found.forward.outputs["output"]
+        TensorProto((8, 32), torch.bfloat16, requires_grad=True, device=cpu)
+        >>> found.backward.outputs["grad_weight"]
+        TensorProto((32, 64), torch.bfloat16, device=cpu)
+        """
+        inp = self._checked(inp)
+        weight, bias = self._whole("weight"), self._whole("bias")
+        region = Region(True, recipe, False, False)
+        text, words, _ = self._active() if recipe is None else self._recipe(region)
+        words += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
+        wants = self._wants(inp, weight, bias)
+        problem = self._call((inp, weight, bias), text, wants, words).problem
+        sizes = [*inp.shape, self.out_features]
+        found = linear_protos(problem, Shapes(sizes, inp.dtype, weight.dtype, inp.device))
+        found.forward.outputs["output"].requires_grad = any(wants)
+        return found
+
+    def _active(self) -> tuple[str, tuple[str, ...], bool]:
+        """What the active autocast says: a recipe's text, words, whether scaling is delayed."""
+        region = ACTIVE.region
+        if region.enabled or region.calibrating:
+            return self._recipe(region)
+        return "none", (), False
 
     def forward(
         self,
@@ -276,74 +353,40 @@ class Linear(LayerState):
         """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b)."""
         inp = self._checked(inp)
         weight, bias = self._whole("weight"), self._whole("bias")
-        region = ACTIVE.region
-        recipe, options, delayed = "none", (), False
-        active = region.enabled or region.calibrating
-        if active:
-            recipe, options, delayed = self._recipe(region)
-        if not torch.compiler.is_compiling():
-            self._check_recomputation(active, delayed)
-        options += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
-        grad = torch.is_grad_enabled()
-        wants = (
-            grad and inp.requires_grad,
-            grad and weight.requires_grad,
-            grad and bias is not None and bias.requires_grad and not self.return_bias,
-        )
-        if inp.device != weight.device:
-            raise ValueError(
-                f"{self._label()}: input is on {inp.device}, weight on {weight.device}; move "
-                "one of them"
-            )
-        call = self._call(inp, weight, bias, recipe, wants, options)
-        if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
-            options = tuple("cache=write" if o == "cache=read" else o for o in options)
-            call = self._call(inp, weight, bias, recipe, wants, options)
-        if call.error:
-            raise ValueError(f"{self._label()}: {call.error}")
-        rolls = delayed and self._note_use(recipe)
+        recipe, words, delayed = self._active()
+        again = None if torch.compiler.is_compiling() else self._recomputed()
+        if again is not None:
+            recipe, words, delayed = again.recipe, again.words, again.scale is not None
+        options = words + self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
+        wants = self._wants(inp, weight, bias)
+        call = self._call((inp, weight, bias), recipe, wants, options)
+        if again is not None:
+            state, rolls = self._state_again(again)
+        else:
+            state, rolls = self._buffers, self._note_use(recipe, words, delayed, any(wants))
         tensors = [inp, weight, bias] if call.takes_bias else [inp, weight]
         if self.delay_wgrad_compute and (wants[0] or wants[2]):
             tensors[1] = weight.detach()  # so that its hooks wait for backward_dw
         for name in call.tensors:
-            tensors.append(self._tensor(name, weight))
+            found = state.get(name)
+            tensors.append(self._other(name, weight) if found is None else found)
         others: Sequence[torch.Tensor] = ()
         if wants[0] or wants[1] or wants[2]:
             output = LinearFunction.apply(call.problem, rolls, self.out_features, *tensors)
             if call.has_others:
                 output, *others = output
         else:
-            output, others, _ = run_forward(call.problem, self.out_features, tensors)
+            sizes = [*inp.shape, self.out_features]
+            output, others, _ = run_forward(call.problem, sizes, tensors)
         if others:
             self._keep_weight(call.problem, others, weight)
         return (output, bias) if self.return_bias else output
 
-    def _call(
-        self,
-        inp: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        recipe: str,
-        wants: tuple[bool, bool, bool],
-        options: tuple[str, ...],
-    ) -> _problem.Call:
-        return _problem.call_of(
-            (inp.dtype, weight.dtype, None if bias is None else bias.dtype),
-            (_text_of(inp), _text_of(weight)),
-            recipe,
-            wants,
-            options + _problem.device_words(inp.device.type, inp.device.index),
-        )
-
-    def _tensor(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """What a call takes besides its operands, by the layer's name for it."""
+    def _other(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """What a call takes besides its operands and the layer's buffers."""
         if name == "cache":
             return self._cache
-        if name == "main_grad":
-            return weight.main_grad
-        if name == "queue":
-            return self._wgrads.handle
-        return self._buffers[name]
+        return weight.main_grad if name == "main_grad" else self._wgrads.handle
 
     def _keep_weight(
         self, problem: str, buffers: Sequence[torch.Tensor], weight: torch.Tensor

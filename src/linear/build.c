@@ -93,7 +93,8 @@ bool oct_tensor_is_plain(const oct_builder *b, uint8_t tensor) {
     return !oct_quantizer_is(&b->plan->tensors[tensor].quantizer);
 }
 
-/* A dimension of a layout over the tensor's own rows and columns. */
+/* A dimension of a layout over the tensor's own rows and columns. Rounded up are only those of
+ * plain tensors, whose layout rounds nothing. */
 static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) {
     bool along_rows = dim->axis == OCTET_AXIS_M || dim->axis == OCTET_AXIS_LEADING;
     if (dim->axis == OCTET_AXIS_ONE) {
@@ -106,6 +107,7 @@ static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) 
                      : axis->axis;
     whole.mul = (uint16_t)(dim->mul * axis->mul);
     whole.div = (uint16_t)(dim->div * axis->div);
+    whole.align = axis->align > dim->align ? axis->align : dim->align;
     return whole;
 }
 

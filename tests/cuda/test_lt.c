@@ -96,7 +96,7 @@ static const row rows[] = {
      {1, T, N, E2M1, E2M1, BF16, VEC16, VEC16, NONE, 0, 1, 0}},
     {{{OCTET_WGRAD, NV_RHT, NV_RHT, COL, COL}, 100, OCTET_F32, OCTET_NONE, 1, 0},
      {1, T, N, E2M1, E2M1, F32, VEC16, VEC16, NONE, 0, 1, 0}},
-    {{{OCTET_FPROP, "mxfp8:e4m3", "mxfp8:e4m3", ROW, ROW}, 100, OCTET_BF16, OCTET_NONE, 0, 0}, {0}},
+    {{{OCTET_FPROP, "mxfp8:e4m3", MX, ROW, ROW}, 100, OCTET_BF16, OCTET_NONE, 0, 0}, {0}},
     {{{OCTET_FPROP, NV, NV_SQUARE, ROW, ROW}, 90, OCTET_BF16, OCTET_NONE, 1, 0}, {0}},
     /* Plain. */
     {{{OCTET_FPROP, "bf16", "bf16", PLAIN, PLAIN}, 80, OCTET_BF16, OCTET_BF16, 0, 0},
