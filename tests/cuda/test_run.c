@@ -63,4 +63,19 @@ TEST(cuda_run__every_option_under_every_recipe) {
     finish(&report, 300);
 }
 
-TEST_MAIN(cuda_run__every_option_under_every_recipe)
+/* Several ranks, too: shards are gathered as bytes and assembled. */
+TEST(cuda_run__options_at_random) {
+    run_report report = {0};
+    matrix_random random = {7};
+    for (int i = 0; i < 300; i++) {
+        octet_linear_backward_args args;
+        matrix_row row = matrix_draw(&random);
+        row.level[OPT_DEVICE] = HOPPER;
+        if (matrix_args(&args, &row, &sizes[i % SIZES], NULL) == OCTET_OK) {
+            run_args(&report, &args, (uint64_t)i + 1000);
+        }
+    }
+    finish(&report, 40);
+}
+
+TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__options_at_random)
