@@ -180,6 +180,157 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
     }
 }
 
+/* ---- the same for bf16, whole vectors, and factors that need no amax ------------------- */
+
+#define DEEP OCT_STREAM_DEEP
+
+/* Two bf16 of a word times two: exact, or rounded to nearest even. */
+static inline uint32_t times2(uint32_t a, uint32_t b) {
+#if OCT_PTX
+    uint32_t out;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(0x80008000u));
+    return out;
+#else
+    return bf16_pair(oct_bits_f32(a << 16) * oct_bits_f32(b << 16),
+                     oct_bits_f32(a & 0xffff0000u) * oct_bits_f32(b & 0xffff0000u));
+#endif
+}
+
+/* Rows of 8 columns. */
+struct stream_place {
+    int64_t row, col;
+};
+
+/* N of the scales of 8 lines that lie together. */
+template <int N>
+static inline void load_scales(uint8_t out[N], const oct_decode_params &p, int64_t line,
+                               int64_t block) {
+    const uint8_t *from = (const uint8_t *)p.scale + oct_scale_at(&p.scales, line, block);
+    int64_t step = p.scales.tiles ? 16 : p.scales.line_step;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        out[k] = from[k * step];
+    }
+}
+
+/* 8 codes of a byte each, element i times factors[i]. */
+static inline uint4 eight_bytes(const uint2 &codes, uint8_t format, const float *factors) {
+    float x[8];
+    decode_bytes(x, codes, format);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        x[i] *= factors[i];
+    }
+    return eight_of(x, OCTET_BF16).a;
+}
+
+/* FACTORS: one for the tensor (0), one for a row of a block (1), one for a column of it (2). */
+template <int FORMAT, int FACTORS> struct stream_bytes {
+    template <int N> static inline void rows(const oct_decode_params &p, stream_place at) {
+        const uint8_t *from = p.codes + at.row * p.line_bytes + at.col;
+        uint16_t *to = (uint16_t *)p.dst.at + at.row * p.dst.stride + at.col;
+        uint2 codes[N];
+        uint8_t scales[FACTORS == 1 ? N : 8] = {0};
+        float factors[FACTORS == 1 ? N : 8];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            codes[k] = oct_stream8(from + k * p.line_bytes);
+        }
+        if constexpr (FACTORS == 1) {
+            load_scales<N>(scales, p, at.row, at.col / 32);
+        } else if constexpr (FACTORS == 2) {
+            load_scales<8>(scales, p, at.col, at.row / 32);
+        }
+        float one = FACTORS == 0 && p.scale ? *(const float *)p.scale : 1.0f;
+#pragma unroll
+        for (int i = 0; i < (FACTORS == 1 ? N : 8); i++) {
+            factors[i] = FACTORS == 0 ? one : oct_e8m0_decode(scales[i]);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            float each[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                each[i] = factors[FACTORS == 1 ? k : i];
+            }
+            oct_write16(to + k * p.dst.stride, eight_bytes(codes[k], FORMAT, each));
+        }
+    }
+};
+
+/* 8 nibbles times a factor, both halves of a word. Exponent and mantissa of a nibble lie where
+ * a bf16 has them, 2^126 too small; products have 6 bits. Nibbles i and i + 4 go together. */
+static inline uint4 eight_nibbles(uint32_t codes, uint32_t factor) {
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t low = i < 2 ? codes << (6 - 4 * i) : codes >> (4 * i - 6);
+        uint32_t bits = (low & 0x01c001c0u) | (codes << (12 - 4 * i) & 0x80008000u);
+        pairs[i] = times2(times2(bits, 0x7e807e80u), factor);
+    }
+    return {
+        oct_pick_bytes(pairs[0], pairs[1], 0x5410), oct_pick_bytes(pairs[2], pairs[3], 0x5410),
+        oct_pick_bytes(pairs[0], pairs[1], 0x7632), oct_pick_bytes(pairs[2], pairs[3], 0x7632)};
+}
+
+/* An E4M3 scale in both halves of a word, as bf16. */
+static inline uint32_t scale_pair(uint8_t code) {
+    float x[2];
+    decode_two(x, code, OCTET_E4M3);
+    uint32_t bits = oct_f32_bits(x[0]);
+    return oct_pick_bytes(bits, bits, 0x3232);
+}
+
+struct stream_nibbles {
+    template <int N> static inline void rows(const oct_decode_params &p, stream_place at) {
+        const uint8_t *from = p.codes + at.row * p.line_bytes + at.col / 2;
+        uint16_t *to = (uint16_t *)p.dst.at + at.row * p.dst.stride + at.col;
+        uint32_t codes[N];
+        uint8_t scales[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            codes[k] = oct_stream4(from + k * p.line_bytes);
+        }
+        load_scales<N>(scales, p, at.row, at.col / 16);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            oct_write16(to + k * p.dst.stride, eight_nibbles(codes[k], scale_pair(scales[k])));
+        }
+    }
+};
+
+/* 8 rows at once; where there are fewer, one by one. */
+template <class S> static inline void stream(const oct_decode_params &p) {
+    stream_place at;
+    at.col = ((int64_t)blockIdx.x * OCT_WARP + threadIdx.x % OCT_WARP) * 8;
+    at.row = (int64_t)blockIdx.y * OCT_STREAM_ROWS + threadIdx.x / OCT_WARP * DEEP;
+    if (at.col >= p.shape.cols) {
+        return;
+    }
+    if (at.row + DEEP <= p.shape.rows) {
+        S::template rows<DEEP>(p, at);
+        return;
+    }
+#pragma unroll 1
+    for (; at.row < p.shape.rows; at.row++) {
+        S::template rows<1>(p, at);
+    }
+}
+
+#define STREAM(name, ...)                                                                      \
+    extern "C" __global__ void __launch_bounds__(OCT_STREAM_THREADS)                           \
+        decode_##name(const oct_decode_params p) {                                             \
+        stream<__VA_ARGS__>(p);                                                                \
+    }
+
+STREAM(nibbles_bf16, stream_nibbles)
+STREAM(e4m3_bf16, stream_bytes<OCTET_E4M3, 0>)
+STREAM(e5m2_bf16, stream_bytes<OCTET_E5M2, 0>)
+STREAM(e4m3_rows_bf16, stream_bytes<OCTET_E4M3, 1>)
+STREAM(e5m2_rows_bf16, stream_bytes<OCTET_E5M2, 1>)
+STREAM(e4m3_cols_bf16, stream_bytes<OCTET_E4M3, 2>)
+STREAM(e5m2_cols_bf16, stream_bytes<OCTET_E5M2, 2>)
+
 /* ---- codes that lie transposed --------------------------------------------------------- */
 
 #define SIDE OCT_DECODE_SIDE
