@@ -96,9 +96,28 @@ static octet_status decode_tiles(const oct_cuda_on *on, const oct_decode_params 
     return launch_over(on, p, launch, err);
 }
 
+/* Whole pieces of NVFP4's lines, 32 rows of 8, into bf16. */
+static bool may_turn(const oct_decode_params *p) {
+    uintptr_t all = (uintptr_t)p->codes | (uintptr_t)p->line_bytes;
+    return p->scheme == OCTET_NVFP4 && !p->amax && p->dst.dtype == OCTET_BF16 && p->dst.wide &&
+           all % 16 == 0 && (uintptr_t)p->scale % 2 == 0 && p->shape.cols % 8 == 0 &&
+           p->shape.rows % 32 == 0 && p->shape.rows <= (int64_t)OCT_TURN_ROWS * 65535;
+}
+
+static octet_status decode_turned(const oct_cuda_on *on, const oct_decode_params *p,
+                                  octet_error *err) {
+    if (!may_turn(p)) {
+        return decode_tiles(on, p, "decode_turned", err);
+    }
+    oct_cuda_launch launch = {.kernel = "decode_turned_bf16", .threads = OCT_TURN_THREADS};
+    launch.grid[0] = (uint32_t)oct_size_ceil_div(p->shape.cols, OCT_TURN_COLS);
+    launch.grid[1] = (uint32_t)oct_size_ceil_div(p->shape.rows, OCT_TURN_ROWS);
+    return launch_over(on, p, launch, err);
+}
+
 static octet_status decode(const oct_cuda_on *on, const oct_decode_params *p, bool turned,
                            octet_error *err) {
-    return turned ? decode_tiles(on, p, "decode_turned", err) : decode_rows(on, p, err);
+    return turned ? decode_turned(on, p, err) : decode_rows(on, p, err);
 }
 
 static bool is_turned(const oct_matrix *source, octet_use use) {
