@@ -109,6 +109,39 @@ static inline uint4 oct_stream16(const void *at) {
 #endif
 }
 
+/* 8 and 4 bytes likewise. */
+static inline uint2 oct_stream8(const void *at) {
+#if OCT_PTX
+    uint2 v;
+    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+    return v;
+#else
+    return *(const uint2 *)at;
+#endif
+}
+
+static inline uint32_t oct_stream4(const void *at) {
+#if OCT_PTX
+    uint32_t v;
+    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(at));
+    return v;
+#else
+    return *(const uint32_t *)at;
+#endif
+}
+
+/* One store to memory of the device; the compiler may part that of a struct into words. */
+static inline void oct_write16(void *at, uint4 v) {
+#if OCT_PTX
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+#else
+    oct_store16(at, v);
+#endif
+}
+
 /* Word i; i is a constant once the loop around it is unrolled. */
 static inline uint32_t oct_word(const uint4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
