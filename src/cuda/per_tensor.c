@@ -35,7 +35,5 @@ octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *call,
     launch.grid[1] = launch.grid[2] = 1;
     launch.threads = oct_cuda_tile_threads(dtype);
     launch.params_bytes = sizeof p;
-    octet_status status =
-        p.new_amax ? oct_cuda_fill(call->on, p.new_amax, 0, 1, err) : OCTET_OK;
-    return status ? status : oct_cuda_launch_kernel(call->on, &launch, err);
+    return oct_cuda_launch_kernel(call->on, &launch, err);
 }
