@@ -9,6 +9,7 @@ from octet import _tensor_ops, recipe
 from octet._autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
 from octet._C import version as _version
 from octet._dtypes import DType
+from octet._measure import measure
 from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
 from octet._support import (
     explain,
@@ -53,6 +54,7 @@ __all__ = [
     "is_mxfp8_available",
     "is_nvfp4_available",
     "is_value_opaque_quantizer",
+    "measure",
     "quantized_model_init",
     "recipe",
     "register_value_opaque_quantizer",
