@@ -104,8 +104,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=Task.steps, help="of training, per recipe")
     parser.add_argument(
-        *("--recipe", "-r"),
-        *(),
+        "--recipe",
         action="append",
         choices=list(RECIPES),
         help="one to train in; may be repeated (default: all)",

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import octet
-from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import torch
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Sizes:
     vocabulary: int
     context: int = 64
     width: int = 128
-    heads: int = 4
+    heads: int = 2
     depth: int = 2
     device: str = "cpu"
 

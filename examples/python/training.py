@@ -27,7 +27,7 @@ RECIPES: dict[str, recipe.Recipe | None] = {
 
 TEXT = tales()
 CHARACTERS = sorted(set(TEXT))
-RATE, WARMUP = 6e-3, 20  # of AdamW; the rate rises for so many steps, then falls to zero
+RATE, WARMUP = 1e-2, 20  # of AdamW; the rate rises for so many steps, then falls to zero
 
 
 @dataclass(frozen=True)
@@ -154,15 +154,16 @@ def train(name: str, task: Task, tick: Callable[[float], None] = lambda _: None)
 
 
 @torch.no_grad()
-def write(run: Run, length: int, start: str = "\n", coolness: float = 2.0) -> str:
-    """Text by the trained model, in its recipe; a cooler one takes fewer chances."""
-    device, context = run.model.sizes.device, run.model.sizes.context
+def write(run: Run, length: int) -> str:
+    """How the trained model goes on after the first tale, in its recipe."""
+    device, seen = run.model.sizes.device, run.model.sizes.context // 2
     draw = torch.Generator().manual_seed(0)
+    start = TEXT[: TEXT.index("\n") + 1]
     written = [CHARACTERS.index(character) for character in start]
     for _ in range(length):
-        tokens = torch.tensor([written[-context:]], device=device)
+        tokens = torch.tensor([written[-seen:]], device=device)
         with torch.autocast(device, torch.bfloat16), inside(run.name):
             scores = run.model(tokens)[0, -1].float().cpu()
-        likely = torch.softmax(coolness * scores, -1)
+        likely = torch.softmax(2 * scores, -1)  # takes few chances
         written.append(int(torch.multinomial(likely, 1, generator=draw)))
     return "".join(CHARACTERS[number] for number in written[len(start) :])
