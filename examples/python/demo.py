@@ -84,7 +84,7 @@ def train_all(names: list[str], task: Task) -> list[Run]:
     """A run a recipe, under one bar."""
     runs = []
     layout = "{desc:<20} {percentage:3.0f}% |{bar:30}| {elapsed}{postfix}"
-    with tqdm(total=len(names) * task.steps, bar_format=layout) as bar, steady(task.device):
+    with tqdm(total=len(names) * task.steps, bar_format=layout) as bar:
 
         def tick(loss: float) -> None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
@@ -125,10 +125,10 @@ def main(words: list[str] | None = None) -> None:
     device, why = choose_device()
     task = Task(chosen.steps, chosen.seed, device)
     print(f"A character-level GPT on {device} ({why}), {task.steps} steps a recipe, compiled.")
-    runs = train_all(chosen.recipe or list(RECIPES), task)
-    print(f"\n{table(runs, task)}\n")
-    for run in runs:
-        print(f"{run.name:<20}  {write(run, 72).splitlines()[0]}")
+    with steady(device):
+        runs = train_all(chosen.recipe or list(RECIPES), task)
+        tales = [f"{run.name:<20}  {write(run, 60).splitlines()[0]}" for run in runs]
+    print(f"\n{table(runs, task)}\n", *tales, sep="\n")
     draw(runs, chosen.out)
     print(f"\nThe loss curves: {chosen.out}")
 

@@ -21,7 +21,8 @@ TASK = training.Task(steps=3, batch=2)
 
 @pytest.fixture(scope="module")
 def runs() -> list[training.Run]:
-    return demo.train_all(NAMES, TASK)
+    with training.steady("cpu"):
+        return demo.train_all(NAMES, TASK)
 
 
 def test_demo__repeats_to_the_last_digit(runs: list[training.Run]) -> None:
