@@ -25,18 +25,19 @@ build = $(CMAKE) -S . -B $1 -DOCTET_WERROR=$(WERROR) $3 >/dev/null \
 # $(call ctest,folder,ctest flags)
 ctest = (cd $1 && $(CTEST) -j $(JOBS) --output-on-failure -O ctest.log $2)
 fast  = -LE '^long$$'
+quick = -m 'not long'
 comma := ,
 
-# $(call suite,ctest flags): the C tests, then the Python tests, then both summaries.
+# $(call suite,ctest flags,pytest flags): the C tests, then the Python tests, then both summaries.
 suite = status=0; \
     $(call ctest,$(BUILD),$1) || status=1; \
     OCTET_BUILD=$(abspath $(BUILD)) OCTET_CMAKE=$(CMAKE) \
-        $(BIN)/python -m pytest -q -p no:cacheprovider tests || status=1; \
+        $(BIN)/python -m pytest -q -p no:cacheprovider $2 tests || status=1; \
     grep 'tests passed' $(BUILD)/ctest.log || status=1; \
     exit $$status
 
 .NOTPARALLEL:
-.PHONY: help lib test test-all sanitize tsan format format-check bench examples install clean
+.PHONY: help lib demo test test-all sanitize tsan format format-check bench examples install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 20
@@ -44,9 +45,13 @@ help: ## this list
 lib: $(WHEEL) ## the static library, the shared library and the program, in build/
 	@$(call build,$(BUILD),lib)
 
+demo: $(WHEEL) $(TOOLS) ## train a small GPT in every recipe: a table, and the losses as a picture
+	@$(call build,$(BUILD),lib,-DOCTET_PYTHON=ON)
+	@PYTHONPATH=python $(BIN)/python examples/python/demo.py --out $(BUILD)/demo.png
+
 test: $(WHEEL) $(TOOLS) ## every test but the long ones
 	@$(call build,$(BUILD),all)
-	@$(call suite,$(fast))
+	@$(call suite,$(fast),$(quick))
 
 test-all: $(WHEEL) $(TOOLS) ## every test; the long ones take minutes
 	@$(call build,$(BUILD),all)

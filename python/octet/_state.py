@@ -32,8 +32,10 @@ class Init:
 class Active:
     """The region that layers are in now."""
 
-    region: Region = Region(False, None, False, False)
-    init: "Init | None" = None
+    def __init__(self) -> None:
+        # Of the object, not of the class: compiled code guards on where it found them.
+        self.region = Region(False, None, False, False)
+        self.init: Init | None = None
 
 
 ACTIVE = Active()

@@ -1,5 +1,10 @@
 """autocast: the inner one wins, nothing leaks, and delayed scaling moves as it should."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
@@ -206,3 +211,22 @@ def test_delayed__calibrating_records_in_high_precision(compile_it: bool) -> Non
     assert torch.equal(y, linear(x))
     assert linear.fp8_scale[0].item() == reference([float(x.abs().max())], 448.0)
     assert linear.fp8_scale[1] > 1
+
+
+def test_autocast__first_of_a_process_is_no_recompilation() -> None:
+    program = (
+        "import octet, torch._dynamo.testing\n"
+        "layer = octet.Linear(8, 8, device='cpu')\n"
+        "counter = torch._dynamo.testing.CompileCounter()\n"
+        "@torch.compile(fullgraph=True, backend=counter)\n"
+        "def call(x):\n"
+        "    with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):\n"
+        "        return layer(x)\n"
+        "call(torch.ones(2, 8)), call(torch.ones(2, 8))\n"
+        "print(counter.frame_count)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(octet.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout.split() == ["1"]
