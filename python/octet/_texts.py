@@ -1,8 +1,5 @@
 """What the C core says of a text; remembered, and constant where it is traced."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from octet import _C
 from octet._constant import constant
 
@@ -83,6 +80,13 @@ def stored_weight(recipe: str, dtype: str) -> str:
     return _C.cache_quantizer(f"linear m=1 k=1 n=1 in={dtype} recipe={recipe}")
 
 
-def make(kind: str, text: str, fields: Mapping[str, Any]) -> str:
-    """A value's text with some of its fields changed."""
-    return _C.make(kind, text, fields)
+@constant
+def canonical(text: str) -> str:
+    """The canonical text of a quantizer."""
+    return _C.canonical("quantizer", text)
+
+
+@constant
+def quantizer(text: str, **fields: bool | float | str) -> str:
+    """A quantizer's text with some of its fields changed."""
+    return _C.make("quantizer", text, fields)

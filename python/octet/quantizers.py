@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from octet import _C, _ops, _texts
+from octet import _ops, _texts
 from octet._dtypes import DType, dtype_name, format_name
 from octet._opaque import (
     QuantizerMeta,
@@ -14,6 +14,8 @@ from octet._opaque import (
 
 if TYPE_CHECKING:
     from octet.tensor import QuantizedTensor
+
+_DTYPES = {member.value: member for member in DType}
 
 
 class Quantizer(metaclass=QuantizerMeta):
@@ -28,22 +30,16 @@ class Quantizer(metaclass=QuantizerMeta):
     """
 
     text: str
-    dtype: DType
-    rowwise_usage: bool
-    columnwise_usage: bool
 
     _is_core = True  # its bytes are the C core's, from its text alone
+    _is_value = False  # set by register_value_opaque_quantizer, not inherited
 
     def __init_subclass__(cls) -> None:
         cls._is_core = cls._is_core and "quantize" not in vars(cls)
+        cls._is_value = False
 
     def __init__(self, text: str) -> None:
-        self._set(_C.canonical("quantizer", text))
-
-    def _set(self, text: str) -> None:
-        self.text = text
-        self.dtype = DType(_texts.element_format(text))
-        self.rowwise_usage, self.columnwise_usage = _texts.usages(text)
+        self.text = _texts.canonical(text)
 
     @classmethod
     def _of(cls, text: str) -> "Quantizer":
@@ -53,13 +49,28 @@ class Quantizer(metaclass=QuantizerMeta):
 
     # ---- what it is ------------------------------------------------------------------------
 
+    @property
+    def dtype(self) -> DType:
+        """The element format."""
+        return _DTYPES[_texts.element_format(self.text)]
+
+    @property
+    def rowwise_usage(self) -> bool:
+        """Whether it makes rowwise bytes."""
+        return _texts.usages(self.text)[0]
+
+    @property
+    def columnwise_usage(self) -> bool:
+        """Whether it makes columnwise bytes."""
+        return _texts.usages(self.text)[1]
+
     def get_usages(self) -> dict[str, bool]:
         """Which bytes it makes: ``{"rowwise": True, "columnwise": False}``."""
         return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
         """Replaces this quantizer's own value; copies held elsewhere keep theirs."""
-        self._set(_texts.with_usage(self.text, rowwise, columnwise))
+        self.text = _texts.with_usage(self.text, rowwise, columnwise)
 
     def copy(self) -> "Quantizer":
         """Another quantizer of the same value."""
@@ -165,9 +176,7 @@ class Float8CurrentScalingQuantizer(_Value):
             "pow2": force_pow_2_scales,
             "epsilon": amax_epsilon,
         }
-        super().__init__(
-            _texts.make("quantizer", f"fp8-tensor:{format_name(fp8_dtype)}", fields)
-        )
+        super().__init__(_texts.quantizer(f"fp8-tensor:{format_name(fp8_dtype)}", **fields))
         if amax_reduction_group is not None:
             self.amax_reduction_group = amax_reduction_group
 
@@ -204,7 +213,7 @@ class Float8BlockQuantizer(_Value):
             "epsilon": amax_epsilon,
         }
         text = f"fp8-block:{format_name(fp8_dtype)}/{block}"
-        super().__init__(_texts.make("quantizer", text, fields))
+        super().__init__(_texts.quantizer(text, **fields))
 
 
 @register_value_opaque_quantizer
@@ -226,7 +235,7 @@ class MXFP8Quantizer(_Value):
         block = "32x32" if with_2d_quantization else "1x32"
         fields = {"rowwise": rowwise, "columnwise": columnwise}
         text = f"mxfp8:{format_name(fp8_dtype)}/{block}"
-        super().__init__(_texts.make("quantizer", text, fields))
+        super().__init__(_texts.quantizer(text, **fields))
 
 
 @register_value_opaque_quantizer
@@ -270,7 +279,7 @@ class NVFP4Quantizer(_Value):
         }
         block = "16x16" if with_2d_quantization else "1x16"
         text = f"nvfp4:{format_name(fp4_dtype)}/{block}"
-        super().__init__(_texts.make("quantizer", text, fields))
+        super().__init__(_texts.quantizer(text, **fields))
 
     def _live(self) -> list[torch.Tensor]:
         if not _texts.is_stochastic(self.text):
@@ -300,7 +309,7 @@ class Float8Quantizer(Quantizer):
     ) -> None:
         fields = {"rowwise": rowwise, "columnwise": columnwise}
         text = f"fp8-delayed:{format_name(fp8_dtype)}"
-        super().__init__(_texts.make("quantizer", text, fields))
+        super().__init__(_texts.quantizer(text, **fields))
         self.scale, self.amax = scale, amax
 
     def quantize(
