@@ -29,6 +29,10 @@ class LayerState(torch.nn.Module):
             "rounding_state", torch.empty(2, dtype=torch.int64, device=device), persistent=False
         )
         self._cache: QuantizedTensor | None = None
+        self._own_weight: torch.Tensor | None = (
+            None  # the same, of a recipe with a user's quantizers
+        )
+        self._own_maker = ""
         self._moved = False
         self._delayed_recipe = ""
         LAYERS.add(self)
@@ -43,7 +47,7 @@ class LayerState(torch.nn.Module):
             generator.set_state(torch.get_rng_state())
             base = torch.randint(2**62, (1,), generator=generator, device="cpu")
             self.rounding_state.copy_(torch.cat([base, torch.zeros_like(base)]))
-        self._cache = None
+        self._cache = self._own_weight = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -59,7 +63,7 @@ class LayerState(torch.nn.Module):
             new = getattr(self, key)
             if new.dtype != old.dtype:
                 setattr(self, key, old.to(new.device))
-        self._cache = None
+        self._cache = self._own_weight = None
         return self
 
     # ---- saving ----------------------------------------------------------------------------
@@ -103,7 +107,7 @@ class LayerState(torch.nn.Module):
             for key, name in named.items():
                 if key in state_dict:
                     getattr(self, name).copy_(state_dict[key])
-        self._cache = None
+        self._cache = self._own_weight = None
 
     # ---- delayed scaling -------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from octet import _problem, _texts
+from octet import _custom, _problem, _texts
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._function import (
     LinearFunction,
@@ -155,10 +155,7 @@ class Linear(LayerState):
             raise ValueError("a quantized weight is one tensor; leave out parameters_split")
         (name,) = [f"{prefix}weight" for prefix, _ in self._parts]
         plain, recipe = getattr(self, name).detach(), init.recipe
-        text = (
-            recipe.text_for("linear", "") if isinstance(recipe, CustomRecipe) else recipe.text
-        )
-        text = _texts.stored_weight(text, dtype_name(plain.dtype))
+        text = _texts.stored_weight(_custom.stored_text(recipe), dtype_name(plain.dtype))
         if _texts.scheme(text) == "none":
             return
         if _texts.scheme(text) == "fp8-delayed":
@@ -289,6 +286,10 @@ class Linear(LayerState):
             recipe, options, delayed = self._recipe(region)
         if not torch.compiler.is_compiling():
             self._check_recomputation(active, delayed)
+        own = _custom.own_of(region.recipe, self.name) if region.enabled else None
+        if own is not None:
+            asked = _custom.Asked(is_first_microbatch, fp8_output, fp8_grad)
+            return _custom.forward(self, inp, own, asked)
         options += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
         grad = torch.is_grad_enabled()
         wants = (

@@ -19,17 +19,21 @@ _DTYPES = {member.value: member for member in DType}
 
 
 class Quantizer(metaclass=QuantizerMeta):
-    """The base of every quantizer: its text, and what follows from it.
+    """The base of every quantizer. Callable: ``q(x)`` is the quantized tensor.
 
-    Callable; ``q(x)`` is the quantized tensor. A subclass that a user writes overrides
-    ``quantize`` and, to be a value, registers with ``register_value_opaque_quantizer``.
+    Octet's own are their ``text``. Yours is a subclass with a ``quantize`` of its own, which
+    returns a tensor of the same shape and dtype: a QuantizedTensor, or a plain one (fake
+    quantization). A CustomRecipe's factory may answer with it for any role; torch.compile
+    traces it. Two of them are equal only if they are the same object, unless the class
+    registers with ``register_value_opaque_quantizer``.
 
-    >>> q = octet.MXFP8Quantizer("e4m3", columnwise=False)
-    >>> q.text
-    'mxfp8:e4m3/1x32+row'
+    >>> class Rounded(octet.Quantizer):
+    ...     def quantize(self, tensor, *, out=None):
+    ...         return (tensor * 16).round() / 16
+    >>> recipe = octet.recipe.CustomRecipe(lambda role: Rounded())
     """
 
-    text: str
+    text: str = "none"
 
     _is_core = True  # its bytes are the C core's, from its text alone
     _is_value = False  # set by register_value_opaque_quantizer, not inherited
@@ -38,7 +42,7 @@ class Quantizer(metaclass=QuantizerMeta):
         cls._is_core = cls._is_core and "quantize" not in vars(cls)
         cls._is_value = False
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str = "none") -> None:
         self.text = _texts.canonical(text)
 
     @classmethod
@@ -50,9 +54,9 @@ class Quantizer(metaclass=QuantizerMeta):
     # ---- what it is ------------------------------------------------------------------------
 
     @property
-    def dtype(self) -> DType:
-        """The element format."""
-        return _DTYPES[_texts.element_format(self.text)]
+    def dtype(self) -> DType | None:
+        """The element format; None where the text names none."""
+        return _DTYPES.get(_texts.element_format(self.text))
 
     @property
     def rowwise_usage(self) -> bool:
@@ -121,31 +125,45 @@ class Quantizer(metaclass=QuantizerMeta):
     # ---- a value ---------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.text!r})"
+        return f"{type(self).__name__}({'' if self.text == 'none' else repr(self.text)})"
 
 
 class _Value(Quantizer):
-    """A quantizer that is its text and nothing else."""
+    """A quantizer that is its text; a subclass may keep more, and is equal by all it keeps."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other) or not isinstance(other, _Value):
             return NotImplemented
         refuse_process_group(self)
         refuse_process_group(other)
-        return self.text == other.text
+        return vars(self) == vars(other) if self._is_value else self is other
 
     def __hash__(self) -> int:
         refuse_process_group(self)
+        if not self._is_value:
+            return id(self)
         return hash((type(self).__qualname__, self.text))
 
     def __fx_repr__(self) -> tuple[str, dict[str, type]]:
         refuse_process_group(self)
+        self._refuse_more()
         name = type(self).__name__
         return f"{name}._of({self.text!r})", {name: type(self)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         refuse_process_group(self)
-        return type(self)._of, (self.text,)
+        made = type(self)._of, (self.text,)
+        return made if vars(self).keys() == {"text"} else (*made, vars(self))
+
+    def _refuse_more(self) -> None:
+        """Text alone rebuilds a quantizer that is its text alone."""
+        more = vars(self).keys() - {"text"}
+        if more:
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} keeps {min(more)} besides its text: write a __fx_repr__ of its own "
+                "that rebuilds it, too"
+            )
 
 
 @register_value_opaque_quantizer
@@ -316,14 +334,14 @@ class Float8Quantizer(Quantizer):
         self, tensor: torch.Tensor, *, out: "QuantizedTensor | None" = None
     ) -> "QuantizedTensor":
         """Quantizes by ``scale`` and raises ``amax``."""
-        from octet.tensor import QuantizedTensor, quantize_into
+        from octet.tensor import QuantizedTensor, quantize_into, straight_through
 
-        text = self.text
-        scale = self.scale.reshape(1)
-        *buffers, amax = _ops.quantize(tensor, [scale], f"{dtype_name(tensor.dtype)} {text}")
-        self.amax.copy_(torch.maximum(self.amax, amax.reshape(self.amax.shape)))
-        made = QuantizedTensor(buffers, text, tensor.dtype, tensor.shape)
-        return made if out is None else quantize_into(out, made)
+        text = f"{dtype_name(tensor.dtype)} {self.text}"
+        with torch.no_grad():
+            *buffers, amax = _ops.quantize(tensor.detach(), [self.scale.reshape(1)], text)
+            self.amax.copy_(torch.maximum(self.amax, amax.reshape(self.amax.shape)))
+        made = QuantizedTensor(buffers, self.text, tensor.dtype, tensor.shape)
+        return straight_through(tensor, made) if out is None else quantize_into(out, made)
 
 
 _CLASSES: dict[str, type[Quantizer]] = {

@@ -331,19 +331,30 @@ class CustomRecipe(Recipe):
     fp8_dpa: bool = False
     fp8_mha: bool = False
 
-    def text_for(self, module_type: str, name: str) -> str:
-        """What the factory answers to a layer now, as a recipe's text."""
-        roles = []
+    def answers(self, module_type: str, name: str) -> "dict[str, Quantizer]":
+        """What the factory answers to a layer now, role by role."""
+        found = {}
         for role in _ROLES:
             quantizer = self.qfactory(QuantizerRole(module_type, role, name))
-            if quantizer is not None and not quantizer._is_core:
-                raise NotImplementedError(
-                    f"the recipe's quantizer for {role} has a quantize method of its own; this "
-                    "version takes quantizers that are their text alone"
+            if quantizer is None:
+                continue
+            known = hasattr(quantizer, "_is_core")
+            if not known or (quantizer._is_core and quantizer.text == "none"):
+                raise TypeError(
+                    f"{self!r} answered {type(quantizer).__name__} for {role}; answer None or "
+                    "a quantizer: one of Octet's, or an octet.Quantizer with its own quantize"
                 )
-            if quantizer is not None:
-                roles.append((role, quantizer.text))
-        return _custom_text(tuple(roles), (_override(self.backward_override),))
+            found[role] = quantizer
+        return found
+
+    def text_of(self, answers: "dict[str, Quantizer]") -> str:
+        """The recipe's text, with the roles whose bytes the C core makes."""
+        roles = tuple((role, q.text) for role, q in answers.items() if q._is_core)
+        return _custom_text(roles, (_override(self.backward_override),))
+
+    def text_for(self, module_type: str, name: str) -> str:
+        """What the factory answers to a layer now, as a recipe's text."""
+        return self.text_of(self.answers(module_type, name))
 
     def __repr__(self) -> str:
         return f"CustomRecipe({getattr(self.qfactory, '__name__', self.qfactory)})"

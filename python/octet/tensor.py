@@ -197,6 +197,26 @@ class _Dequantize(torch.autograd.Function):
         return grad.to(ctx.dtype), None
 
 
+class _Through(torch.autograd.Function):
+    """The second tensor in place of the first, whose gradient it hands on."""
+
+    @staticmethod
+    def forward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+        del ctx, first
+        return second.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+        del ctx
+        return grad, None
+
+
+def straight_through(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """The second tensor; its gradient is the first one's."""
+    grads = first.requires_grad and torch.is_grad_enabled()
+    return _Through.apply(first, second) if grads else second
+
+
 def quantize(text: str, tensor: torch.Tensor, live: list[torch.Tensor]) -> QuantizedTensor:
     """The quantized tensor; its gradient is the tensor's."""
     if tensor.requires_grad and torch.is_grad_enabled():

@@ -1,0 +1,275 @@
+"""Quantizers that a user wrote: their own quantize runs first, the ops take what it returned.
+
+Input and weight are quantized before the layer's autograd function, grad_output inside its
+backward; the gradient passes straight through both. What a quantizer returns, a QuantizedTensor
+or a plain tensor, is what is multiplied and what is kept for backward.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from octet import _ops, _problem
+from octet._dtypes import dtype_name
+from octet._function import Live, operands_by_name, run_forward
+from octet.quantizers import Quantizer
+from octet.recipe import CustomRecipe, Recipe
+from octet.tensor import QuantizedTensor, straight_through
+
+if TYPE_CHECKING:
+    from octet.linear import Linear
+
+
+class Own(NamedTuple):
+    """The quantizers with a quantize of their own, by role; None: not one of those."""
+
+    recipe: str  # what the C core quantizes: the other roles
+    stored: Quantizer | None  # the weight's quantizer, whoever's it is
+    input: Quantizer | None
+    weight: Quantizer | None
+    output: Quantizer | None
+    grad_output: Quantizer | None
+    grad_input: Quantizer | None
+    grad_weight: Quantizer | None
+
+
+class Asked(NamedTuple):
+    """The arguments of a layer's forward besides its input."""
+
+    is_first_microbatch: bool | None
+    fp8_output: bool
+    fp8_grad: bool
+
+
+def own_of(recipe: Recipe | None, name: str | None) -> Own | None:
+    """A recipe's quantizers, where one of them has a quantize of its own."""
+    if not isinstance(recipe, CustomRecipe):
+        return None
+    answers = recipe.answers("linear", name or "")
+    own = {role: q for role, q in answers.items() if not q._is_core}
+    if not own:
+        return None
+    if recipe.backward_override is not None:
+        role = next(iter(own))
+        raise ValueError(
+            f"{recipe!r}: backward_override={recipe.backward_override!r} needs Octet's own "
+            f"quantizers, and {type(own[role]).__name__} for {role} has a quantize of its own"
+        )
+    return Own(
+        recipe.text_of(answers),
+        answers.get("weight"),
+        own.get("input"),
+        own.get("weight"),
+        own.get("output"),
+        own.get("grad_output"),
+        own.get("grad_input"),
+        own.get("grad_weight"),
+    )
+
+
+def stored_text(recipe: Recipe) -> str:
+    """The recipe's text for weights that are kept quantized: steps requantize them by it."""
+    own = own_of(recipe, None)
+    if own is not None and own.weight is not None:
+        raise ValueError(
+            f"quantized_model_init({recipe!r}): {type(own.weight).__name__} has a quantize of "
+            "its own, which an optimizer's step would not call; keep such weights plain"
+        )
+    return recipe.text_for("linear", "") if isinstance(recipe, CustomRecipe) else recipe.text
+
+
+def _text_of(tensor: torch.Tensor) -> str | None:
+    return tensor._text if isinstance(tensor, QuantizedTensor) else None
+
+
+def _quantized(
+    quantizer: Quantizer | None, tensor: torch.Tensor | None, role: str, label: str
+) -> Any:  # noqa: ANN401
+    """What a quantizer makes of a tensor, of which nothing but the values may differ."""
+    if quantizer is None or tensor is None or isinstance(tensor, QuantizedTensor):
+        return tensor
+    with torch.no_grad():
+        made = quantizer.quantize(tensor.detach())
+    if not isinstance(made, torch.Tensor):
+        raise TypeError(
+            f"{label}: {type(quantizer).__name__}.quantize returned {type(made).__name__} for "
+            f"{role}; return a QuantizedTensor or a tensor"
+        )
+    if made.shape != tensor.shape or made.dtype != tensor.dtype:
+        raise ValueError(
+            f"{label}: {type(quantizer).__name__}.quantize returned {tuple(made.shape)} of "
+            f"{made.dtype} for {role}; it was given {tuple(tensor.shape)} of {tensor.dtype} "
+            "and must keep both"
+        )
+    return made
+
+
+class Fixed(NamedTuple):
+    """What a call is, but for its tensors."""
+
+    problem: str
+    bias_problem: str  # the bias gradient's own: it sums what was not quantized; or empty
+    n: int
+    label: str
+
+
+def _run_backward(
+    ctx: Any,  # noqa: ANN401
+    problem: str,
+    grad: torch.Tensor,
+    saved: tuple[torch.Tensor, ...],
+) -> dict[str, torch.Tensor]:
+    """The gradients that a problem's backward makes, by name."""
+    words = f" dy={dtype_name(grad.dtype)}"
+    signature = _problem.backward_signature(problem, words)
+    sources = {"grad_output": grad, "random": ctx.random}
+    args: list[torch.Tensor] = []
+    for source in signature.args:  # by attribute: older Dynamos do not unpack these
+        kept = source.name == "saved"
+        args.append(saved[source.index] if kept else sources[source.name])
+    if signature.has_block:
+        args.append(saved[-1])
+    text = problem + words
+    if signature.writes_main_grad:
+        outs = list(_ops.linear_backward_into(ctx.main_grad, args, ctx.sizes, text))
+    else:
+        outs = _ops.linear_backward(args, ctx.sizes, text)
+    grads: dict[str, torch.Tensor] = {}
+    for group in signature.outs:
+        found, text = outs[group.start : group.start + group.count], group.quantizer
+        plain = text == "none"
+        grads[group.name] = (
+            found[0] if plain else QuantizedTensor(found, text, ctx.dtype, ctx.sizes[:-1])
+        )
+    return grads
+
+
+class _CustomFunction(torch.autograd.Function):
+    """Linear of operands that are quantized already; backward quantizes grad_output itself."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        fixed: Fixed,
+        grad_output: Quantizer | None,
+        grad_input: Quantizer | None,
+        grad_weight: Quantizer | None,
+        used_input: torch.Tensor | None,
+        used_weight: torch.Tensor | None,
+        inp: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        random: torch.Tensor | None,
+        main_grad: torch.Tensor | None,
+    ) -> torch.Tensor:
+        # None stands for the operand itself: Dynamo takes no tensor twice.
+        x = inp if used_input is None else used_input
+        w = weight if used_weight is None else used_weight
+        tensors = operands_by_name(x, w, bias, Live(random=random))
+        output, _, saved = run_forward(fixed.problem, fixed.n, tensors)
+        ctx.save_for_backward(*saved)
+        ctx.fixed, ctx.sizes, ctx.dtype = fixed, [*inp.shape, fixed.n], inp.dtype
+        ctx.own = (grad_output, grad_input, grad_weight)
+        ctx.random, ctx.main_grad = random, main_grad
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        fixed, (own_dy, own_dx, own_dw) = ctx.fixed, ctx.own
+        dy = _quantized(own_dy, grad, "grad_output", fixed.label)
+        grads = _run_backward(ctx, fixed.problem, dy, ctx.saved_tensors)
+        if fixed.bias_problem:
+            grads.update(_run_backward(ctx, fixed.bias_problem, grad, ()))
+        if ctx.random is not None:
+            _ops.advance(ctx.random)
+        dx = _quantized(own_dx, grads.get("grad_input"), "grad_input", fixed.label)
+        dw = _quantized(own_dw, grads.get("grad_weight"), "grad_weight", fixed.label)
+        return *([None] * 6), dx, dw, grads.get("grad_bias"), None, None
+
+
+def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> tuple[str, ...]:
+    words: tuple[str, ...] = ()
+    if layer.return_bias:
+        words += ("return_bias",)
+    if asked.fp8_output and own.output is None:
+        words += ("quantize_output",)
+    if asked.fp8_grad and own.grad_input is None:
+        words += ("quantize_grad_input",)
+    if layer.save_original_input and own.input is None:
+        words += ("save_original_input",)
+    if layer.fuse_wgrad_accumulation and weight.requires_grad:
+        words += (
+            "main_grad=overwrite" if asked.is_first_microbatch else "main_grad=add",
+            f"main_grad_dtype={dtype_name(weight.main_grad.dtype)}",
+        )
+    return words
+
+
+def _weight(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> torch.Tensor:
+    """The quantized weight: the first microbatch's where it is asked for, there, and alike."""
+    first = asked.is_first_microbatch
+    if first is None:
+        return _quantized(own.weight, weight, "weight", layer._label())
+    maker = "" if own.stored is None else f"{type(own.stored).__name__} {own.stored.text}"
+    if not first and layer._own_weight is not None and layer._own_maker == maker:
+        return layer._own_weight
+    layer._own_weight = _quantized(own.stored, weight, "weight", layer._label())
+    layer._own_maker = maker
+    return layer._own_weight
+
+
+def _check(layer: "Linear", own: Own) -> None:
+    """A layer's options that a quantizer of a user's cannot follow."""
+    if layer.save_original_input and own.input is not None:
+        raise ValueError(
+            f"{layer._label()}: save_original_input quantizes the input again in backward, "
+            f"which {type(own.input).__name__} with its own quantize does not: leave it out"
+        )
+    if layer.fuse_wgrad_accumulation and own.grad_weight is not None:
+        raise ValueError(
+            f"{layer._label()}: fuse_wgrad_accumulation adds grad_weight to main_grad, so "
+            f"{type(own.grad_weight).__name__} cannot quantize it: answer None for grad_weight"
+        )
+
+
+def forward(layer: "Linear", inp: torch.Tensor, own: Own, asked: Asked) -> Any:  # noqa: ANN401
+    """A layer's forward under a recipe with quantizers of a user's."""
+    _check(layer, own)
+    label = layer._label()
+    weight, bias = layer._whole("weight"), layer._whole("bias")
+    used = (_quantized(own.input, inp, "input", label), _weight(layer, weight, asked, own))
+    grad = torch.is_grad_enabled()
+    wants = (
+        grad and inp.requires_grad,
+        grad and weight.requires_grad,
+        grad and bias is not None and bias.requires_grad and not layer.return_bias,
+    )
+    dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+    texts = (_text_of(used[0]), _text_of(used[1]))
+    options = _options(layer, weight, asked, own)
+    apart = wants[2] and own.grad_output is not None
+    call = _problem.call_of(
+        dtypes, texts, own.recipe, (*wants[:2], wants[2] and not apart), options
+    )
+    sums = _problem.call_of(dtypes, texts, own.recipe, (False, False, True), ())
+    if call.error:
+        raise ValueError(f"{label}: {call.error}")
+    fixed = Fixed(call.problem, sums.problem if apart else "", layer.out_features, label)
+    random = layer.rounding_state if call.rounds else None
+    fuses = layer.fuse_wgrad_accumulation and weight.requires_grad
+    output = _CustomFunction.apply(
+        fixed,
+        own.grad_output,
+        own.grad_input if asked.fp8_grad else None,
+        own.grad_weight,
+        None if used[0] is inp else used[0],
+        None if used[1] is weight else used[1],
+        inp,
+        weight,
+        bias,
+        random,
+        weight.main_grad if fuses else None,
+    )
+    if asked.fp8_output and own.output is not None:
+        output = straight_through(output, _quantized(own.output, output, "output", label))
+    return (output, bias) if layer.return_bias else output
