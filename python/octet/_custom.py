@@ -8,9 +8,9 @@ or a plain tensor, is what is multiplied and what is kept for backward.
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from octet import _ops, _problem
+from octet import _function, _ops, _problem
 from octet._dtypes import dtype_name
-from octet._function import Live, operands_by_name, run_forward
+from octet._function import LinearFunction, Live
 from octet.quantizers import Quantizer
 from octet.recipe import CustomRecipe, Recipe
 from octet.tensor import QuantizedTensor, straight_through
@@ -112,37 +112,6 @@ class Fixed(NamedTuple):
     label: str
 
 
-def _run_backward(
-    ctx: Any,  # noqa: ANN401
-    problem: str,
-    grad: torch.Tensor,
-    saved: tuple[torch.Tensor, ...],
-) -> dict[str, torch.Tensor]:
-    """The gradients that a problem's backward makes, by name."""
-    words = f" dy={dtype_name(grad.dtype)}"
-    signature = _problem.backward_signature(problem, words)
-    sources = {"grad_output": grad, "random": ctx.random}
-    args: list[torch.Tensor] = []
-    for source in signature.args:  # by attribute: older Dynamos do not unpack these
-        kept = source.name == "saved"
-        args.append(saved[source.index] if kept else sources[source.name])
-    if signature.has_block:
-        args.append(saved[-1])
-    text = problem + words
-    if signature.writes_main_grad:
-        outs = list(_ops.linear_backward_into(ctx.main_grad, args, ctx.sizes, text))
-    else:
-        outs = _ops.linear_backward(args, ctx.sizes, text)
-    grads: dict[str, torch.Tensor] = {}
-    for group in signature.outs:
-        found, text = outs[group.start : group.start + group.count], group.quantizer
-        plain = text == "none"
-        grads[group.name] = (
-            found[0] if plain else QuantizedTensor(found, text, ctx.dtype, ctx.sizes[:-1])
-        )
-    return grads
-
-
 class _CustomFunction(torch.autograd.Function):
     """Linear of operands that are quantized already; backward quantizes grad_output itself."""
 
@@ -160,31 +129,26 @@ class _CustomFunction(torch.autograd.Function):
         bias: torch.Tensor | None,
         random: torch.Tensor | None,
         main_grad: torch.Tensor | None,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, ...]:
         # None stands for the operand itself: Dynamo takes no tensor twice.
         x = inp if used_input is None else used_input
         w = weight if used_weight is None else used_weight
-        tensors = operands_by_name(x, w, bias, Live(random=random))
-        output, _, saved = run_forward(fixed.problem, fixed.n, tensors)
-        ctx.save_for_backward(*saved)
-        ctx.fixed, ctx.sizes, ctx.dtype = fixed, [*inp.shape, fixed.n], inp.dtype
-        ctx.own = (grad_output, grad_input, grad_weight)
-        ctx.random, ctx.main_grad = random, main_grad
-        return output
+        live = Live(random=random, main_grad=main_grad)
+        ctx.fixed, ctx.own = fixed, (grad_output, grad_input, grad_weight)
+        return LinearFunction.forward(ctx, fixed.problem, "", fixed.n, x, w, bias, *live)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         fixed, (own_dy, own_dx, own_dw) = ctx.fixed, ctx.own
         dy = _quantized(own_dy, grad, "grad_output", fixed.label)
-        grads = _run_backward(ctx, fixed.problem, dy, ctx.saved_tensors)
+        dx, dw, db = _function._backward(ctx, dy)[3:6]
         if fixed.bias_problem:
-            grads.update(_run_backward(ctx, fixed.bias_problem, grad, ()))
-        if ctx.random is not None:
-            _ops.advance(ctx.random)
-        dx = _quantized(own_dx, grads.get("grad_input"), "grad_input", fixed.label)
-        dw = _quantized(own_dw, grads.get("grad_weight"), "grad_weight", fixed.label)
-        return *([None] * 6), dx, dw, grads.get("grad_bias"), None, None
+            words = f" dy={dtype_name(grad.dtype)}"
+            (db,) = _ops.linear_backward([grad], ctx.sizes, fixed.bias_problem + words)
+        dx = _quantized(own_dx, dx, "grad_input", fixed.label)
+        dw = _quantized(own_dw, dw, "grad_weight", fixed.label)
+        return *([None] * 6), dx, dw, db, None, None
 
 
 def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> tuple[str, ...]:
@@ -257,7 +221,7 @@ def forward(layer: "Linear", inp: torch.Tensor, own: Own, asked: Asked) -> Any: 
     fixed = Fixed(call.problem, sums.problem if apart else "", layer.out_features, label)
     random = layer.rounding_state if call.rounds else None
     fuses = layer.fuse_wgrad_accumulation and weight.requires_grad
-    output = _CustomFunction.apply(
+    (output,) = _CustomFunction.apply(
         fixed,
         own.grad_output,
         own.grad_input if asked.fp8_grad else None,

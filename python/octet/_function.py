@@ -81,6 +81,39 @@ def sort_others(
     return amax, cache
 
 
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+    """Gradients in the order of forward's arguments."""
+    # A gradient that arrives quantized says so itself, where the op meets it: traced code
+    # cannot know which kind it will be.
+    words = f" dy={dtype_name(grad.dtype)}"
+    signature = _problem.backward_signature(ctx.problem, words)
+    saved = ctx.saved_tensors
+    sources = {"grad_output": grad, "random": ctx.random, "scale": ctx.back_scale}
+    args: list[torch.Tensor] = []
+    for source in signature.args:  # by attribute: older Dynamos do not unpack these
+        kept = source.name == "saved"
+        args.append(saved[source.index] if kept else sources[source.name])
+    if signature.has_block:
+        args.append(saved[-1])
+    if signature.writes_main_grad:
+        outs = list(
+            _ops.linear_backward_into(ctx.main_grad, args, ctx.sizes, ctx.problem + words)
+        )
+    else:
+        outs = _ops.linear_backward(args, ctx.sizes, ctx.problem + words)
+    grads: dict[str, Any] = {}
+    for group in signature.outs:
+        grads[group.name] = _gather(group, outs, ctx.dtype, ctx.sizes[:-1])
+    if ctx.random is not None:
+        _ops.advance(ctx.random)
+    if ctx.back_scale is not None and "amax" in grads:
+        _ops.delayed_update(
+            ctx.back_scale, ctx.back_history, [grads["amax"]], ctx.recipe, "grad_output"
+        )
+    wanted = (grads.get("grad_input"), grads.get("grad_weight"), grads.get("grad_bias"))
+    return None, None, None, *wanted, *([None] * len(Live._fields))
+
+
 class LinearFunction(torch.autograd.Function):
     """y = x w^T + b; the plan says what is kept and what backward computes."""
 
@@ -109,32 +142,5 @@ class LinearFunction(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
-        # A gradient that arrives quantized says so itself, where the op meets it: traced code
-        # cannot know which kind it will be.
-        words = f" dy={dtype_name(grad.dtype)}"
-        signature = _problem.backward_signature(ctx.problem, words)
-        saved = ctx.saved_tensors
-        sources = {"grad_output": grad, "random": ctx.random, "scale": ctx.back_scale}
-        args: list[torch.Tensor] = []
-        for source in signature.args:  # by attribute: older Dynamos do not unpack these
-            kept = source.name == "saved"
-            args.append(saved[source.index] if kept else sources[source.name])
-        if signature.has_block:
-            args.append(saved[-1])
-        if signature.writes_main_grad:
-            outs = list(
-                _ops.linear_backward_into(ctx.main_grad, args, ctx.sizes, ctx.problem + words)
-            )
-        else:
-            outs = _ops.linear_backward(args, ctx.sizes, ctx.problem + words)
-        grads: dict[str, Any] = {}
-        for group in signature.outs:
-            grads[group.name] = _gather(group, outs, ctx.dtype, ctx.sizes[:-1])
-        if ctx.random is not None:
-            _ops.advance(ctx.random)
-        if ctx.back_scale is not None and "amax" in grads:
-            _ops.delayed_update(
-                ctx.back_scale, ctx.back_history, [grads["amax"]], ctx.recipe, "grad_output"
-            )
-        wanted = (grads.get("grad_input"), grads.get("grad_weight"), grads.get("grad_bias"))
-        return None, None, None, *wanted, *([None] * len(Live._fields))
+        """Gradients in the order of forward's arguments."""
+        return _backward(ctx, grad)
