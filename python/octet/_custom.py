@@ -135,7 +135,7 @@ class _CustomFunction(torch.autograd.Function):
         w = weight if used_weight is None else used_weight
         live = Live(random=random, main_grad=main_grad)
         ctx.fixed, ctx.own = fixed, (grad_output, grad_input, grad_weight)
-        return LinearFunction.forward(ctx, fixed.problem, "", fixed.n, x, w, bias, *live)
+        return LinearFunction.forward(ctx, fixed.problem, None, fixed.n, x, w, bias, *live)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -3,8 +3,9 @@
 from typing import Any, NamedTuple
 
 import torch
-from octet import _ops, _plans, _problem
+from octet import _delayed, _ops, _plans, _problem
 from octet._dtypes import dtype_name
+from octet.recipe import DelayedScaling
 from octet.tensor import QuantizedTensor
 
 
@@ -107,7 +108,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     if ctx.random is not None:
         _ops.advance(ctx.random)
     if ctx.back_scale is not None and "amax" in grads:
-        _ops.delayed_update(
+        _delayed.update(
             ctx.back_scale, ctx.back_history, [grads["amax"]], ctx.recipe, "grad_output"
         )
     wanted = (grads.get("grad_input"), grads.get("grad_weight"), grads.get("grad_bias"))
@@ -121,7 +122,7 @@ class LinearFunction(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401
         problem: str,
-        recipe: str,
+        recipe: DelayedScaling | None,
         n: int,
         inp: torch.Tensor,
         weight: torch.Tensor,

@@ -4,18 +4,29 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from octet import _ops
+from octet import _delayed, _ops
 from octet._autocast import LAYERS
 from octet._state import ACTIVE
+from octet.recipe import DelayedScaling
 from octet.tensor import QuantizedTensor
 
-HISTORY = 1024  # rows of amax history that a layer has room for
+HISTORY = 1024  # rows of amax history that a layer starts with
 _STATE = {
     "fp8_scale": (3,),
     "fp8_amax_history": (HISTORY, 3),
     "fp8_grad_scale": (2,),
     "fp8_grad_amax_history": (HISTORY, 2),
 }
+
+
+def _make_room_everywhere(rows: int) -> bool:
+    for layer in list(LAYERS):
+        layer._make_room_now(rows)
+    return True
+
+
+# Runs while a graph is traced: a buffer that is made inside one cannot be written by backward.
+_make_room_everywhere._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class LayerState(torch.nn.Module):
@@ -34,7 +45,7 @@ class LayerState(torch.nn.Module):
         )
         self._own_maker = ""
         self._moved = False
-        self._delayed_recipe = ""
+        self._delayed_recipe: DelayedScaling | None = None
         LAYERS.add(self)
 
     def reset_state(self) -> None:
@@ -105,13 +116,32 @@ class LayerState(torch.nn.Module):
         )
         with torch.no_grad():
             for key, name in named.items():
-                if key in state_dict:
+                if key not in state_dict:
+                    continue
+                if name.endswith("history"):
+                    self._make_room(len(state_dict[key]))
+                    getattr(self, name).zero_()[: len(state_dict[key])] = state_dict[key]
+                else:
                     getattr(self, name).copy_(state_dict[key])
         self._cache = self._own_weight = None
 
     # ---- delayed scaling -------------------------------------------------------------------
 
-    def _record(self, amax: torch.Tensor, recipe: str) -> None:
+    def _make_room(self, rows: int) -> None:
+        """Lengthens the histories to at least so many rows: traced code before it runs."""
+        if torch.compiler.is_compiling():
+            _make_room_everywhere(rows)
+        else:
+            self._make_room_now(rows)
+
+    def _make_room_now(self, rows: int) -> None:
+        more = rows - self.fp8_amax_history.shape[0]
+        if more > 0:
+            for key in ("fp8_amax_history", "fp8_grad_amax_history"):
+                longer = torch.nn.functional.pad(getattr(self, key), (0, 0, 0, more))
+                setattr(self, key, longer)
+
+    def _record(self, amax: torch.Tensor, recipe: DelayedScaling) -> None:
         """Notes this call's amaxes; leaving the autocast moves the scales."""
         _ops.delayed_record(self.fp8_amax_history, amax)
         region = ACTIVE.region
@@ -121,5 +151,5 @@ class LayerState(torch.nn.Module):
             self._moved = True
             self._delayed_recipe = recipe
 
-    def _roll(self, recipe: str) -> None:
-        _ops.delayed_update(self.fp8_scale, self.fp8_amax_history, [], recipe, "input")
+    def _roll(self, recipe: DelayedScaling) -> None:
+        _delayed.update(self.fp8_scale, self.fp8_amax_history, [], recipe, "input")

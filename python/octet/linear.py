@@ -14,7 +14,7 @@ from octet._function import (
     run_forward,
     sort_others,
 )
-from octet._layer_state import HISTORY, LayerState
+from octet._layer_state import LayerState
 from octet._state import ACTIVE, Init, Region
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
 from octet.recipe import CustomRecipe, DelayedScaling
@@ -204,11 +204,8 @@ class Linear(LayerState):
         words = () if region.enabled else ("calibrate",)
         if isinstance(recipe, CustomRecipe):
             return recipe.text_for("linear", self.name or ""), words, False
-        if isinstance(recipe, DelayedScaling) and recipe.amax_history_len > HISTORY:
-            raise ValueError(
-                f"{self._label()}: amax_history_len is {recipe.amax_history_len}; a layer "
-                f"keeps at most {HISTORY}"
-            )
+        if isinstance(recipe, DelayedScaling):
+            self._make_room(recipe.amax_history_len)
         return recipe.text, words, recipe.delayed()
 
     def _options(
@@ -305,16 +302,17 @@ class Linear(LayerState):
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
         live = self._live(call, weight, delayed)
+        rule = region.recipe if delayed else None
         if wants[0] or wants[1] or wants[2]:
             output, *others = LinearFunction.apply(
-                call.problem, recipe, self.out_features, *operands, *live
+                call.problem, rule, self.out_features, *operands, *live
             )
         else:
             output, others, _ = run_forward(
                 call.problem, self.out_features, operands_by_name(*operands, live)
             )
         if call.has_others:
-            self._keep(call.problem, others, weight, recipe)
+            self._keep(call.problem, others, weight, rule)
         return (output, bias) if self.return_bias else output
 
     def _call(
@@ -348,7 +346,11 @@ class Linear(LayerState):
         )
 
     def _keep(
-        self, problem: str, others: list[torch.Tensor], weight: torch.Tensor, recipe: str
+        self,
+        problem: str,
+        others: list[torch.Tensor],
+        weight: torch.Tensor,
+        recipe: DelayedScaling | None,
     ) -> None:
         """Takes what a call made besides its output: the cached weight, amaxes."""
         with torch.no_grad():

@@ -13,6 +13,7 @@ from octet import _C
 from octet._constant import constant
 
 if TYPE_CHECKING:
+    import torch
     from octet.quantizers import Quantizer
 
 __all__ = [
@@ -115,6 +116,11 @@ def _override(backward_override: str | None) -> tuple[str, str]:
 class DelayedScaling(Recipe):
     """FP8 with scales from the amaxes of earlier steps.
 
+    ``amax_compute_algo(history)`` may be a function: it gets the history (rows, slots), the
+    newest amaxes first, and returns an amax a slot. ``scaling_factor_compute_algo(amax, scale,
+    fp8_max, recipe)`` returns the new scales. Both are traced where the layer is; define them
+    once, because another function is another recipe.
+
     >>> octet.recipe.DelayedScaling(amax_history_len=16)
     DelayedScaling('delayed:history=16')
     """
@@ -122,7 +128,8 @@ class DelayedScaling(Recipe):
     margin: int = 0
     fp8_format: Format = Format.HYBRID
     amax_history_len: int = 1024
-    amax_compute_algo: str = "max"
+    amax_compute_algo: "str | Callable[[torch.Tensor], torch.Tensor]" = "max"
+    scaling_factor_compute_algo: "Callable[..., torch.Tensor] | None" = None
     reduce_amax: bool = True
     backward_override: str | None = None
     fp8_dpa: bool = False
@@ -135,11 +142,16 @@ class DelayedScaling(Recipe):
                 ("margin", self.margin),
                 ("format", self.fp8_format.value),
                 ("history", self.amax_history_len),
-                ("algo", self.amax_compute_algo),
+                ("algo", "callback" if self.has_functions() else self.amax_compute_algo),
                 ("reduce_amax", self.reduce_amax),
                 _override(self.backward_override),
             ),
         )
+
+    def has_functions(self) -> bool:
+        """Whether a function of the user's makes amaxes or scales from the history."""
+        by_name = isinstance(self.amax_compute_algo, str)
+        return not by_name or self.scaling_factor_compute_algo is not None
 
 
 @dataclass(frozen=True, repr=False)

@@ -381,9 +381,3 @@ def step_of(
 def test_split__must_add_up(split: Any) -> None:  # noqa: ANN401
     with pytest.raises(ValueError, match="parameters_split"):
         layer(parameters_split=split)
-
-
-def test_refused__a_history_longer_than_a_layer_keeps() -> None:
-    linear = layer(name="fc1")
-    with pytest.raises(ValueError, match=r"'fc1'.*amax_history_len is 2000.*1024"):
-        within(recipe.DelayedScaling(amax_history_len=2000), linear)(inputs()[0])
