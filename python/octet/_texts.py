@@ -61,6 +61,12 @@ def part_names(text: str) -> dict[str, str]:
 
 
 @constant
+def row_step(text: str) -> int:
+    """Rows that a quantizer's bytes keep together; 0 where no part of them stands alone."""
+    return _C.row_step(text)
+
+
+@constant
 def role_quantizer(recipe: str, role: str) -> str:
     """The quantizer that a recipe gives to a role."""
     return _C.role_quantizer(recipe, role)
