@@ -63,6 +63,14 @@ class QuantizedTensor(torch.Tensor):
             [inner[n] for n in _texts.buffer_names(text)], text, dtype, outer_size
         )
 
+    def __coerce_tangent_metadata__(self) -> torch.Tensor:
+        """Asked where one that requires grad leaves a compiled graph: torch takes back only a
+        gradient of the same class, and gradients are plain."""
+        raise RuntimeError(
+            f"{self!r} requires grad and leaves a compiled graph, which cannot take its "
+            "gradient back: dequantize() or detach() it inside, or compile its consumer along"
+        )
+
     def __coerce_same_metadata_as_tangent__(
         self,
         expected: Any,  # noqa: ANN401

@@ -381,3 +381,15 @@ def step_of(
 def test_split__must_add_up(split: Any) -> None:  # noqa: ANN401
     with pytest.raises(ValueError, match="parameters_split"):
         layer(parameters_split=split)
+
+
+def test_refused__a_quantized_output_with_grad_that_leaves_a_graph() -> None:
+    linear = layer()
+    x, _ = inputs()
+    call, _ = compiled(
+        within(recipe.Float8CurrentScaling(), lambda x: linear(x, fp8_output=True))
+    )
+    with pytest.raises(Exception, match=r"leaves a compiled graph.*dequantize\(\)"):
+        call(x)
+    with torch.no_grad():
+        assert isinstance(call(x), octet.QuantizedTensor)
