@@ -1,6 +1,8 @@
 """A user's own quantizers in a layer: what they return is what is multiplied."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import octet
@@ -268,3 +270,11 @@ def test_custom__stored_weights_need_octets_quantizers() -> None:
         octet.quantized_model_init(recipe=custom(weight=Fake(4))),
     ):
         layer()
+
+
+def test_custom__the_documentations_example_runs() -> None:
+    page = Path(__file__).parents[2] / "docs" / "quantizers.md"
+    (text,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    names = {"octet": octet, "layer": layer(), "x": inputs()[0]}
+    exec(text, names)
+    assert names["y"].shape == (3, 13, 44)
