@@ -49,7 +49,7 @@ def _by_functions(
     scale: torch.Tensor, history: torch.Tensor, recipe: DelayedScaling, role: str
 ) -> None:
     """A slot without a new amax does not move; the history rolls as ever."""
-    rows = history[: recipe.amax_history_len].clone()
+    rows = history[: _texts.history_rows(recipe.text)].clone()
     moves = rows[0] != 0
     amax = torch.where(moves, _amax(recipe, rows), torch.zeros_like(scale))
     _ops.delayed_update(scale.clone(), history, [], _rolling(recipe.text), role)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from octet import _delayed, _ops
+from octet import _delayed, _ops, _texts
 from octet._autocast import LAYERS
 from octet._state import ACTIVE
 from octet.recipe import DelayedScaling
@@ -19,9 +19,9 @@ _STATE = {
 }
 
 
-def _make_room_everywhere(rows: int) -> bool:
+def _make_room_everywhere(recipe: str) -> bool:
     for layer in list(LAYERS):
-        layer._make_room_now(rows)
+        layer._lengthen(_texts.history_rows(recipe))
     return True
 
 
@@ -119,7 +119,7 @@ class LayerState(torch.nn.Module):
                 if key not in state_dict:
                     continue
                 if name.endswith("history"):
-                    self._make_room(len(state_dict[key]))
+                    self._lengthen(len(state_dict[key]))
                     getattr(self, name).zero_()[: len(state_dict[key])] = state_dict[key]
                 else:
                     getattr(self, name).copy_(state_dict[key])
@@ -127,14 +127,14 @@ class LayerState(torch.nn.Module):
 
     # ---- delayed scaling -------------------------------------------------------------------
 
-    def _make_room(self, rows: int) -> None:
-        """Lengthens the histories to at least so many rows: traced code before it runs."""
+    def _make_room(self, recipe: str) -> None:
+        """Room for all the rows that a recipe asks for; in traced code, before it runs."""
         if torch.compiler.is_compiling():
-            _make_room_everywhere(rows)
+            _make_room_everywhere(recipe)
         else:
-            self._make_room_now(rows)
+            self._lengthen(_texts.history_rows(recipe))
 
-    def _make_room_now(self, rows: int) -> None:
+    def _lengthen(self, rows: int) -> None:
         more = rows - self.fp8_amax_history.shape[0]
         if more > 0:
             for key in ("fp8_amax_history", "fp8_grad_amax_history"):

@@ -73,6 +73,12 @@ def role_quantizer(recipe: str, role: str) -> str:
 
 
 @constant
+def history_rows(recipe: str) -> int:
+    """The rows of amax history that a delayed recipe looks back on."""
+    return int(_C.fields("recipe", recipe)["history"])
+
+
+@constant
 def covers(have: str, need: str) -> bool:
     """Whether bytes of one quantizer hold all that another would have made."""
     return all(b or not a for a, b in zip(usages(need), usages(have), strict=True)) and (

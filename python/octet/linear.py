@@ -205,7 +205,7 @@ class Linear(LayerState):
         if isinstance(recipe, CustomRecipe):
             return recipe.text_for("linear", self.name or ""), words, False
         if isinstance(recipe, DelayedScaling):
-            self._make_room(recipe.amax_history_len)
+            self._make_room(recipe.text)
         return recipe.text, words, recipe.delayed()
 
     def _options(

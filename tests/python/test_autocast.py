@@ -66,7 +66,7 @@ def test_autocast__inline_recipes_leave_nothing_behind() -> None:
     assert counter.frame_count == 1
 
 
-def test_autocast__a_thousand_inline_recipes_are_gone_after_use() -> None:
+def test_autocast__inline_recipes_are_gone_after_use() -> None:
     linear = layer()
     x, _ = inputs(2)
 
@@ -82,7 +82,7 @@ def test_autocast__a_thousand_inline_recipes_are_gone_after_use() -> None:
 
     once()
     before = alive()
-    for _ in range(500):
+    for _ in range(100):
         once()
     assert alive() == before
 

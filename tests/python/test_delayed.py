@@ -52,7 +52,7 @@ def test_delayed__functions_compile(inside: bool) -> None:
         amax_history_len=4, amax_compute_algo=average, scaling_factor_compute_algo=halved
     )
     one, other = twins()
-    fast, counter = compiled(within(active, other) if inside else other)
+    fast, counter = compiled(within(active, other) if inside else other, dynamic=inside)
     fast = fast if inside else within(active, fast)
     assert_same(run(one, within(active, one)), run(other, fast))
     assert counter.frame_count == 1
