@@ -1,10 +1,12 @@
 """autocast: the inner one wins, nothing leaks, and delayed scaling moves as it should."""
 
+import gc
+
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
 from octet import recipe
-from octet._state import ACTIVE
+from octet._state import ACTIVE, Region
 
 import torch
 
@@ -62,6 +64,41 @@ def test_autocast__inline_recipes_leave_nothing_behind() -> None:
         with octet.autocast(recipe=recipe.MXFP8BlockScaling()):
             fast(x)
     assert counter.frame_count == 1
+
+
+def test_autocast__inline_recipes_are_gone_after_use() -> None:
+    linear = layer()
+    x, _ = inputs(2)
+
+    def once() -> None:
+        with octet.autocast(recipe=recipe.DelayedScaling(amax_history_len=4)):
+            linear(x)
+        with octet.autocast(recipe=recipe.CustomRecipe(lambda role: None)):
+            linear(x)
+
+    def alive() -> int:
+        gc.collect()
+        return sum(issubclass(type(o), recipe.Recipe | Region) for o in gc.get_objects())
+
+    once()
+    before = alive()
+    for _ in range(100):
+        once()
+    assert alive() == before
+
+
+def test_autocast__a_new_region_object_breaks_no_graph() -> None:
+    linear = layer()
+    x, _ = inputs()
+    fast, counter = compiled(within(RECIPES["mxfp8"], linear))
+    around, other = compiled(linear)
+    want = [fast(x), within(RECIPES["block"], around)(x)]
+    ACTIVE.region = Region(False, None, False, False)
+    for found, expected in zip(
+        [fast(x), within(RECIPES["block"], around)(x)], want, strict=True
+    ):
+        assert torch.equal(found, expected)
+    assert (counter.frame_count, other.frame_count) == (1, 1)
 
 
 def test_autocast__another_recipe_is_another_graph_and_back() -> None:
