@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 LAYERS: "weakref.WeakSet[Linear]" = weakref.WeakSet()
 
 
+_DEFAULT = MXFP8BlockScaling()
+
+
 def default_recipe() -> Recipe:
     """The recipe that ``recipe=None`` stands for: MXFP8, which has no state.
 
     >>> octet.default_recipe()
     MXFP8BlockScaling('mxfp8')
     """
-    return MXFP8BlockScaling()
+    return _DEFAULT
 
 
 def _end(step: Step) -> None:

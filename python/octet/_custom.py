@@ -137,13 +137,13 @@ class _CustomFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         fixed, (own_dy, own_dx, own_dw) = ctx.fixed, ctx.own
         dy = _quantized(own_dy, grad, "grad_output", fixed.label)
-        dx, dw, *others = _function._backward(ctx, dy)[3:]
+        grads = list(_function._backward(ctx, dy)[3:])
         if fixed.bias_problem:
             words = f" dy={dtype_name(grad.dtype)}"
-            (others[0],) = _ops.linear_backward([grad], ctx.sizes, fixed.bias_problem + words)
-        dx = _quantized(own_dx, dx, "grad_input", fixed.label)
-        dw = _quantized(own_dw, dw, "grad_weight", fixed.label)
-        return *([None] * 6), dx, dw, *others
+            (grads[2],) = _ops.linear_backward([grad], ctx.sizes, fixed.bias_problem + words)
+        grads[0] = _quantized(own_dx, grads[0], "grad_input", fixed.label)
+        grads[1] = _quantized(own_dw, grads[1], "grad_weight", fixed.label)
+        return *([None] * 6), *grads
 
 
 def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
 """autocast: the inner one wins, nothing leaks, and delayed scaling moves as it should."""
 
+import copy
 import gc
 
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
 from octet import recipe
-from octet._state import ACTIVE, Region
+from octet._state import ACTIVE, Region, Step
 
 import torch
 
@@ -93,12 +94,29 @@ def test_autocast__a_new_region_object_breaks_no_graph() -> None:
     fast, counter = compiled(within(RECIPES["mxfp8"], linear))
     around, other = compiled(linear)
     want = [fast(x), within(RECIPES["block"], around)(x)]
-    ACTIVE.region = Region(False, None, False, False)
+    ACTIVE.region = Region(False, None, False, Step(False))
     for found, expected in zip(
         [fast(x), within(RECIPES["block"], around)(x)], want, strict=True
     ):
         assert torch.equal(found, expected)
     assert (counter.frame_count, other.frame_count) == (1, 1)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_autocast__a_copy_made_inside_moves_its_scales_too(compile_it: bool) -> None:
+    linear, unused = twins()
+    x, _ = inputs()
+    call = compiled(linear)[0] if compile_it else linear
+    with octet.autocast(recipe=RECIPES["delayed"]):
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            call(x)
+        assert linear.fp8_scale[0] == 1
+        other = copy.deepcopy(linear)
+    assert_same([linear.fp8_scale], [other.fp8_scale])
+    assert linear.fp8_scale[0] != 1
+    assert not linear.fp8_amax_history[0].any()  # rolled, once
+    assert linear.fp8_amax_history.any(1).sum() == 1
+    assert unused.fp8_scale[0] == 1
 
 
 def test_autocast__another_recipe_is_another_graph_and_back() -> None:

@@ -97,6 +97,8 @@ ASKED: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
     ({"bias": False}, ()),
     ({"fuse_wgrad_accumulation": True}, (True,)),
     ({}, (None, True, True)),
+    ({"delay_wgrad_compute": True}, ()),
+    ({"delay_wgrad_compute": True, "fuse_wgrad_accumulation": True}, ()),
 ]
 
 
@@ -119,7 +121,10 @@ def test_custom__a_quantize_that_does_the_same_changes_no_bit(
         run = within(active, call)
         x, grad = inputs()
         found.append(step(linear, compiled(run)[0] if compile_it else run, x, grad))
-        found[-1].append(linear.weight.main_grad)
+        if linear.delay_wgrad_compute:
+            assert linear.weight.grad is None
+            linear.backward_dw()
+        found[-1] += [linear.weight.grad, linear.weight.main_grad]
     assert_same(*found)
 
 
@@ -245,6 +250,11 @@ REFUSED: dict[str, tuple[Callable[[], recipe.CustomRecipe], dict[str, Any], str]
         {"fuse_wgrad_accumulation": True},
         r"'fc1'.*main_grad.*grad_weight",
     ),
+    "later": (
+        lambda: custom(grad_weight=Fake(4)),
+        {"delay_wgrad_compute": True},
+        r"'fc1'.*delay_wgrad_compute.*grad_weight",
+    ),
     "override": (
         lambda: recipe.CustomRecipe(lambda role: Fake(4), backward_override="high_precision"),
         {},
@@ -262,6 +272,13 @@ def test_custom__what_cannot_be_is_refused(case: str) -> None:
         call(inputs()[0])
     with pytest.raises(Exception, match=pattern):
         compiled(call)[0](inputs()[0])
+
+
+def test_custom__protos_need_octets_quantizers() -> None:
+    linear, active = layer(name="fc1"), custom(input=Fake(4))
+    with pytest.raises(NotImplementedError, match=r"'fc1'.*protos.*without data"):
+        linear.protos(inputs()[0], recipe=active)
+    assert linear.protos(inputs()[0], recipe=custom(input=PLAIN)).forward.arguments
 
 
 def test_custom__stored_weights_need_octets_quantizers() -> None:
