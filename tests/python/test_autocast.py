@@ -8,6 +8,7 @@ import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
 from octet import recipe
 from octet._state import ACTIVE, Region, Step
+from torch.torch_version import TorchVersion
 
 import torch
 
@@ -196,6 +197,10 @@ def test_delayed__a_step_rolls_the_gradients_scale_once(compile_it: bool) -> Non
         assert linear.fp8_grad_scale[0].item() == reference(seen, 57344.0)
 
 
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < (2, 13),
+    reason="a compiled backward refuses state that another one has moved since its forward",
+)
 @pytest.mark.parametrize("inside", [True, False])
 def test_delayed__steps_may_overlap(inside: bool) -> None:
     active = RECIPES["delayed"]

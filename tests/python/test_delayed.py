@@ -6,8 +6,12 @@ import octet
 import pytest
 from laws import assert_same, compiled, inputs, layer, step, twins, within
 from octet import recipe
+from torch.torch_version import TorchVersion
 
 import torch
+
+# Before 2.11 Dynamo mixes up what a traced backward captures with the sizes that are dynamic.
+DYNAMIC = TorchVersion(torch.__version__) >= (2, 11)
 
 
 def largest(history: torch.Tensor) -> torch.Tensor:
@@ -52,7 +56,8 @@ def test_delayed__functions_compile(inside: bool) -> None:
         amax_history_len=4, amax_compute_algo=average, scaling_factor_compute_algo=halved
     )
     one, other = twins()
-    fast, counter = compiled(within(active, other) if inside else other, dynamic=inside)
+    dynamic = inside and DYNAMIC
+    fast, counter = compiled(within(active, other) if inside else other, dynamic=dynamic)
     fast = fast if inside else within(active, fast)
     assert_same(run(one, within(active, one)), run(other, fast))
     assert counter.frame_count == 1
