@@ -7,6 +7,7 @@ PYTHON ?= python3
 PREFIX ?= /usr/local
 WERROR ?= ON
 BUILD  ?= build
+TORCH  ?= 2.10.0
 JOBS   ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 
 BIN   := $(CURDIR)/.venv/bin
@@ -37,7 +38,8 @@ suite = status=0; \
     exit $$status
 
 .NOTPARALLEL:
-.PHONY: help lib demo test test-all sanitize tsan format format-check bench examples install clean
+.PHONY: help lib demo test test-all test-torch sanitize tsan format format-check bench \
+        examples install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 20
@@ -56,6 +58,9 @@ test: $(WHEEL) $(TOOLS) ## every test but the long ones
 test-all: $(WHEEL) $(TOOLS) ## every test; the long ones take minutes
 	@$(call build,$(BUILD),all)
 	@$(call suite)
+
+test-torch: lib .venv-torch-$(TORCH)/tools ## the Python tests on another torch: TORCH=2.10.0
+	@.venv-torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python
 
 sanitize: $(WHEEL) ## the C tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(call build,build-sanitize,all,-DOCTET_WERROR=OFF -DOCTET_SANITIZE=address$(comma)undefined)
@@ -95,4 +100,9 @@ $(BIN)/cmake: | $(BIN)/python
 
 $(TOOLS): tests/requirements.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
+
+.venv-torch-%/tools:
+	$(PYTHON) -m venv .venv-torch-$*
+	.venv-torch-$*/bin/pip install --quiet --disable-pip-version-check torch==$* numpy pytest
 	@touch $@
