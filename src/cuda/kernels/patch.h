@@ -304,6 +304,10 @@ static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_pa
 
 /* ---- maxima ---------------------------------------------------------------------------- */
 
+static inline uint32_t oct_max_bits(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
 /* Magnitudes as they are stored, one or two a word: the larger of `most` and |x|, each on its
  * own; a NaN is ignored. The sign is left open. */
 template <class T> static inline uint32_t oct_peak(uint32_t most, uint32_t x);
@@ -345,8 +349,40 @@ template <> inline uint32_t oct_peak<oct_f16>(uint32_t most, uint32_t x) {
 #endif
 }
 
-static inline uint32_t oct_max_bits(uint32_t a, uint32_t b) {
-    return a > b ? a : b;
+/* The same, but a NaN is kept: it becomes one, and is larger than all else. */
+template <class T> static inline uint32_t oct_peak_or_nan(uint32_t most, uint32_t x);
+
+template <> inline uint32_t oct_peak_or_nan<float>(uint32_t most, uint32_t x) {
+    return oct_max_bits(most, x & OCT_F32_MAGNITUDE);
+}
+
+static inline uint32_t oct_peak_halves_or_nan(uint32_t most, uint32_t x) {
+    uint32_t low = oct_max_bits(most & 0x7fffu, x & 0x7fffu);
+    return low | oct_max_bits(most >> 16 & 0x7fffu, x >> 16 & 0x7fffu) << 16;
+}
+
+template <> inline uint32_t oct_peak_or_nan<oct_bf16>(uint32_t most, uint32_t x) {
+#if OCT_PTX && __CUDA_ARCH__ >= 860
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(x));
+    return most;
+#elif OCT_PTX
+    asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(x & 0x7fff7fffu));
+    return most;
+#else
+    return oct_peak_halves_or_nan(most, x);
+#endif
+}
+
+template <> inline uint32_t oct_peak_or_nan<oct_f16>(uint32_t most, uint32_t x) {
+#if OCT_PTX && __CUDA_ARCH__ >= 860
+    asm("max.NaN.xorsign.abs.f16x2 %0, %0, %1;" : "+r"(most) : "r"(x));
+    return most;
+#elif OCT_PTX
+    asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(most) : "r"(x & 0x7fff7fffu));
+    return most;
+#else
+    return oct_peak_halves_or_nan(most, x);
+#endif
 }
 
 /* A float's encoding from the magnitudes of a word. */
@@ -368,6 +404,14 @@ template <class T> static inline uint32_t oct_patch_row_max(const oct_patch<T> &
     const uint4 &v = p.raw[r];
     return oct_peak_bits<T>(
         oct_peak<T>(oct_peak<T>(oct_peak<T>(oct_peak<T>(0u, v.x), v.y), v.z), v.w));
+}
+
+/* The same, but a NaN is kept. */
+template <class T>
+static inline uint32_t oct_patch_row_max_or_nan(const oct_patch<T> &p, int r) {
+    const uint4 &v = p.raw[r];
+    uint32_t most = oct_peak_or_nan<T>(oct_peak_or_nan<T>(0u, v.x), v.y);
+    return oct_peak_bits<T>(oct_peak_or_nan<T>(oct_peak_or_nan<T>(most, v.z), v.w));
 }
 
 /* Of the columns, as they are stored. */
