@@ -163,6 +163,16 @@ static inline void receive(uint32_t out[2], const uint32_t words[4], int from, i
     }
 }
 
+/* Of row r, without NaNs; from shared memory, so that registers need not hold the patch. */
+template <class T> static inline uint32_t row_max(const nv_work<T> &work, int r) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        most = oct_peak<T>(most, work.shared.words[4 * r + i][threadIdx.x]);
+    }
+    return oct_peak_bits<T>(most);
+}
+
 /* The amaxes of row blocks, each in the memory of the lane that makes its scale. Where a warp
  * finds a NaN it goes over its rows once more, without. */
 template <class T> static inline void measure_rows(nv_work<T> &work) {
@@ -178,7 +188,7 @@ template <class T> static inline void measure_rows(nv_work<T> &work) {
     if (work.careful) {
 #pragma unroll
         for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-            most[r] = oct_patch_row_max(work.patch, r);
+            most[r] = row_max(work, r);
         }
     }
     oct_share_max<OCT_PATCH_ROWS, row::lanes>(most, mine, oct_shape<T>::down);
