@@ -85,21 +85,10 @@ static inline float factor_at(const oct_decode_params &p, int64_t line, int64_t 
 
 /* ---- stores ---------------------------------------------------------------------------- */
 
-/* Two bf16 in a word; of a NaN, some NaN. */
-static inline uint32_t bf16_pair(float low, float high) {
-#if OCT_PTX
-    uint32_t word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-#else
-    return oct_halves(oct_bf16_encode(low), oct_bf16_encode(high));
-#endif
-}
-
 static inline oct_eight eight_of(const float *x, uint8_t dtype) {
     if (dtype == OCTET_BF16) {
-        return {{bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]), bf16_pair(x[4], x[5]),
-                 bf16_pair(x[6], x[7])},
+        return {{oct_bf16_pair(x[0], x[1]), oct_bf16_pair(x[2], x[3]),
+                 oct_bf16_pair(x[4], x[5]), oct_bf16_pair(x[6], x[7])},
                 {0, 0, 0, 0}};
     }
     return oct_eight_of(x, dtype);
@@ -191,8 +180,8 @@ static inline uint32_t times2(uint32_t a, uint32_t b) {
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(0x80008000u));
     return out;
 #else
-    return bf16_pair(oct_bits_f32(a << 16) * oct_bits_f32(b << 16),
-                     oct_bits_f32(a & 0xffff0000u) * oct_bits_f32(b & 0xffff0000u));
+    return oct_bf16_pair(oct_bits_f32(a << 16) * oct_bits_f32(b << 16),
+                         oct_bits_f32(a & 0xffff0000u) * oct_bits_f32(b & 0xffff0000u));
 #endif
 }
 
