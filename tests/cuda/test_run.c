@@ -161,17 +161,17 @@ TEST(cuda_run__own_kernels) {
 
 /* Several ranks, too: shards are gathered as bytes and assembled. */
 TEST(cuda_run__options_at_random) {
-    static const matrix_size shard = {1, 34, 22}; /* of a sequence, it is up to 512 rows */
+    static const matrix_size shard = {1, 18, 12}; /* of a sequence, it is up to 512 rows */
     run_report report = {0};
     tally ran = {0};
     matrix_random random = {7};
-    for (int i = 0; i < 900; i++) {
+    for (int i = 0; i < 400; i++) {
         matrix_row row = matrix_draw(&random);
         bool sequence = row.level[OPT_PARALLEL] && row.level[OPT_SEQUENCE];
         row.level[OPT_DEVICE] = (uint8_t)(1 + i % (GPUS - 1));
         run_row(&report, &ran, &row, sequence ? &shard : &sizes[i % SIZES], (uint64_t)i + 1000);
     }
-    finish(&report, &ran, 300);
+    finish(&report, &ran, 200);
 }
 
 TEST(cuda_run__main_grad_in_every_dtype) {
