@@ -213,12 +213,13 @@ def forward(
     wants = layer._wants(inp, weight, bias)
     dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
     texts = (_text_of(used[0]), _text_of(used[1]))
-    options = _options(layer, weight, asked, own)
+    where = layer._where(inp, weight)
+    options = _options(layer, weight, asked, own) + where
     apart = wants[2] and own.grad_output is not None
     call = _problem.call_of(
         dtypes, texts, own.recipe, (*wants[:2], wants[2] and not apart), options
     )
-    sums = _problem.call_of(dtypes, texts, own.recipe, (False, False, True), ())
+    sums = _problem.call_of(dtypes, texts, own.recipe, (False, False, True), where)
     if call.error:
         raise ValueError(f"{label}: {call.error}")
     fixed = Fixed(call.problem, sums.problem if apart else "", layer.out_features, label)

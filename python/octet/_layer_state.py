@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from octet import _delayed, _texts
+from octet import _delayed, _kept_weight, _texts
 from octet._autocast import LAYERS
 from octet._recompute import REMEMBERED, Log, Said, Way, is_recomputing
 from octet._state import ACTIVE
@@ -43,6 +43,8 @@ class LayerState(torch.nn.Module):
             "rounding_state", torch.empty(2, dtype=torch.int64, device=device), persistent=False
         )
         self._cache: QuantizedTensor | None = None
+        self._cache_memory: list[torch.Tensor] = []  # its buffers, where compiled code made it
+        self._number = _kept_weight.number(self)
         # The same, of a recipe with a user's quantizers.
         self._own_weight: torch.Tensor | None = None
         self._own_maker = ""
@@ -66,6 +68,7 @@ class LayerState(torch.nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         LAYERS.add(self)
+        self._number = _kept_weight.number(self)
         region = ACTIVE.region
         self._moved = self._moved and (region.enabled or region.calibrating)
         if self._moved:  # a copy of a layer that was used in this step

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from octet import _custom, _delayed, _problem, _texts, _wgrad
+from octet import _custom, _delayed, _kept_weight, _problem, _texts, _wgrad
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._function import LinearFunction, run_forward
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
@@ -180,6 +180,16 @@ class Linear(Parameters):
             grad and bias is not None and bias.requires_grad and not self.return_bias,
         )
 
+    def _where(self, inp: torch.Tensor | TensorProto, weight: torch.Tensor) -> tuple[str, ...]:
+        """The words for the device that a call runs on."""
+        device = inp.device
+        if device != weight.device:
+            raise ValueError(
+                f"{self._label()}: input is on {device}, weight on {weight.device}; move one "
+                "of them"
+            )
+        return _problem.device_words(device.type, device.index)
+
     def _call(
         self,
         operands: tuple[torch.Tensor | TensorProto, torch.Tensor, torch.Tensor | None],
@@ -189,15 +199,9 @@ class Linear(Parameters):
     ) -> _problem.Call:
         """The call, where there is nothing against it; a cache that does not serve is made."""
         inp, weight, bias = operands
-        device = inp.device
-        if device != weight.device:
-            raise ValueError(
-                f"{self._label()}: input is on {device}, weight on {weight.device}; move one "
-                "of them"
-            )
         dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
         texts = (_text_of(inp), _text_of(weight))
-        options += _problem.device_words(device.type, device.index)
+        options += self._where(inp, weight)
         call = _problem.call_of(dtypes, texts, recipe, wants, options)
         if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
             options = tuple("cache=write" if o == "cache=read" else o for o in options)
@@ -284,7 +288,9 @@ class Linear(Parameters):
             sizes = [*inp.shape, self.out_features]
             output, others, _ = run_forward(call.problem, sizes, tensors)
         if others:
-            self._keep_weight(call.problem, others, weight)
+            text = _problem.forward_signature(call.problem).others[0].quantizer
+            with torch.no_grad():
+                _kept_weight.keep(self, list(others), text, bool(is_first_microbatch))
         return (output, bias) if self.return_bias else output
 
     def _in_graph(self, weight: torch.Tensor, wants: tuple[bool, bool, bool]) -> torch.Tensor:
@@ -303,13 +309,6 @@ class Linear(Parameters):
         if name == "cache":
             return self._cache
         return weight.main_grad if name == "main_grad" else self._wgrads.handle
-
-    def _keep_weight(
-        self, problem: str, buffers: Sequence[torch.Tensor], weight: torch.Tensor
-    ) -> None:
-        (group,) = _problem.forward_signature(problem).others
-        with torch.no_grad():
-            self._cache = QuantizedTensor(buffers, group.quantizer, weight.dtype, weight.shape)
 
     # ---- weight gradients later ------------------------------------------------------------
 
