@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from octet import _delayed, _kept_weight, _texts
 from octet._autocast import LAYERS
-from octet._recompute import REMEMBERED, Log, Said, Way, is_recomputing
+from octet._recompute import REMEMBERED, Log, Said, Way, is_recomputing, may_recompute
 from octet._state import ACTIVE
 from octet.tensor import QuantizedTensor
 
@@ -166,8 +166,9 @@ class LayerState(torch.nn.Module):
         if not torch.compiler.is_compiling():
             way = self._log.now
             if is_first or way.said != said:
-                scale = None if rule is None else self._buffers["fp8_scale"].clone()
-                self._log.now = way = Way(said, scale)
+                self._log.now = way = Way(said)
+            if rule is not None and way.scale is None and may_recompute():
+                way.scale = self._buffers["fp8_scale"].clone()
             way.waiting += not has_graph
             self._log.note(way)
         return rule if is_first else None

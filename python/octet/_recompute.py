@@ -28,9 +28,9 @@ class Said(NamedTuple):
 class Way:
     """By what calls quantize: what the autocast said, and delayed scaling's scale."""
 
-    def __init__(self, said: Said, scale: torch.Tensor | None = None) -> None:
+    def __init__(self, said: Said) -> None:
         self.said = said
-        self.scale = scale
+        self.scale: torch.Tensor | None = None  # kept where a call may be run again
         self.waiting = 0  # calls that left no graph: a checkpoint will run them again
 
     def rule_if_last(self) -> Rule | None:
@@ -42,6 +42,14 @@ class Way:
 def is_recomputing() -> bool:
     """Whether this is a forward inside a backward."""
     return torch._C._current_graph_task_id() != -1
+
+
+def may_recompute() -> bool:
+    """Whether this call may be run again: a checkpoint's first run has no graph, or hooks that
+    drop what the graph would keep."""
+    if not torch.is_grad_enabled():
+        return True
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 class Span:

@@ -80,7 +80,7 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("case", CASES)
 def test_leaks__backward_frees_and_steps_leave_nothing(case: str, compile_it: bool) -> None:
     layer, forward = make(case, compile_it)
-    train(forward, 6)
+    train(forward, 20)  # past what a layer remembers of its calls
     kept = octet.measure(layer, ROWS, RECIPES[CASES[case][0]])
     saved = kept.stored or 2 * ROWS * IN  # in high precision, the input
     count, before = tensors(), heap_bytes()
@@ -90,7 +90,7 @@ def test_leaks__backward_frees_and_steps_leave_nothing(case: str, compile_it: bo
     assert heap_bytes() - before < y.nbytes + 0.1 * saved
     del y
     train(forward, 100)
-    assert tensors() == count
+    assert tensors() <= count
     assert heap_bytes() - before < saved  # a leak of a hundredth would be as much
 
 
