@@ -1,8 +1,10 @@
 """What a call costs besides its arithmetic: octet.Linear beside torch.nn.Linear, tiny shape.
 
 Eager and compiled, forward alone and with backward, and the time to the first compiled step.
-Within a round every layer is timed in turn, so that what disturbs one disturbs all; the table
-shows medians over the rounds and the differences to nn.Linear.
+Calls are timed by the CPU time of the process, so that other programs do not count, and the
+first step by the clock, for a compiler runs programs of its own. Within a round every layer is
+timed in turn, so that what disturbs one disturbs all; the table shows medians over the rounds
+and the differences to nn.Linear.
 """
 
 from __future__ import annotations
@@ -35,7 +37,6 @@ RECIPES: dict[str, Callable[[], recipe.Recipe]] = {
 TORCH = "nn.Linear"
 SUBJECTS = [TORCH, "octet none", *(f"octet {name}" for name in RECIPES)]
 ROUNDS, CALLS = 150, 10  # rounds shorter than a turn of the scheduler
-FIRST_ROUNDS = 3
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 
@@ -83,10 +84,10 @@ def step_of(layer: torch.nn.Module, call: Call) -> Callable[[], None]:
 
 
 def mean_us(function: Callable[[], None]) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(CALLS):
         function()
-    return (time.perf_counter() - start) / CALLS * 1e6
+    return (time.process_time() - start) / CALLS * 1e6
 
 
 def medians(functions: dict[str, Callable[[], None]]) -> dict[str, float]:
@@ -128,10 +129,10 @@ def first_step(subject: str) -> float:
     return time.perf_counter() - start
 
 
-def first_steps() -> dict[str, float]:
+def first_steps(rounds: int) -> dict[str, float]:
     """The median over fresh processes with empty caches."""
     found: dict[str, list[float]] = {subject: [] for subject in SUBJECTS}
-    for _ in range(FIRST_ROUNDS):
+    for _ in range(rounds):
         for subject, seconds in found.items():
             with tempfile.TemporaryDirectory() as cache:
                 done = subprocess.run(
@@ -167,6 +168,7 @@ def table(columns: list[dict[str, float]], first: dict[str, float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--first-rounds", type=int, default=3)
     parser.add_argument("--first", choices=SUBJECTS, help="print only its first step's time")
     choice = parser.parse_args()
     torch.set_num_threads(choice.threads)
@@ -176,12 +178,13 @@ def main() -> None:
         return
     columns = [*measure(lambda call: call), *measure(compiled)]
     print(
-        f"`python bench/host.py --threads {choice.threads}`, torch {torch.__version__}, "
+        f"`python bench/host.py --threads {choice.threads} --first-rounds "
+        f"{choice.first_rounds}`, torch {torch.__version__}, "
         f"kernels {octet._C.cpu_name()}: M, K, N = {M}, {K}, {N}, bf16 with bias; a step is "
         "forward and backward, + is the difference to nn.Linear, the first step is a compiled "
         "one with empty caches.\n"
     )
-    print(table(columns, first_steps()))
+    print(table(columns, first_steps(choice.first_rounds)))
 
 
 if __name__ == "__main__":

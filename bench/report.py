@@ -104,11 +104,11 @@ def cpu_part(build: Path, threads: int) -> str:
     return "\n\n".join(sections)
 
 
-def host_part() -> str:
+def host_part(rounds: int) -> str:
     """What a call costs besides its arithmetic, next to torch's own layer."""
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed."
-    return output(sys.executable, HERE / "host.py").strip()
+    return output(sys.executable, HERE / "host.py", "--first-rounds", str(rounds)).strip()
 
 
 def write(part: str, text: str) -> None:
@@ -126,10 +126,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, default=Path("build"))
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--first-rounds", type=int, default=3, help="of bench/host.py")
     parser.add_argument("--part", choices=PARTS, help="only this one")
     choice = parser.parse_args()
     for part in [choice.part] if choice.part else PARTS:
-        text = cpu_part(choice.build, choice.threads) if part == "cpu" else host_part()
+        if part == "cpu":
+            text = cpu_part(choice.build, choice.threads)
+        else:
+            text = host_part(choice.first_rounds)
         print(text)
         write(part, text)
 

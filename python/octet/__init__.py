@@ -11,6 +11,7 @@ from octet._C import version as _version
 from octet._convert import convert
 from octet._dtypes import DType
 from octet._linear_protos import LinearProtos
+from octet._measure import measure
 from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
 from octet._support import (
     explain,
@@ -57,6 +58,7 @@ __all__ = [
     "is_mxfp8_available",
     "is_nvfp4_available",
     "is_value_opaque_quantizer",
+    "measure",
     "quantized_model_init",
     "recipe",
     "register_value_opaque_quantizer",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from octet import _ops, _plans, _problem, _wgrad
+from octet import _delayed, _ops, _plans, _problem, _wgrad
 from octet._recompute import Way
 from octet.tensor import QuantizedTensor
 
@@ -50,7 +50,7 @@ class LinearFunction(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401
         problem: str,
-        rolls: bool | Way,
+        rolls: _delayed.Rule | Way | None,
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
@@ -72,17 +72,17 @@ class LinearFunction(torch.autograd.Function):
 
 
 def _record(
-    rolls: bool | Way,
+    rolls: _delayed.Rule | Way | None,
     scale: torch.Tensor,
     history: torch.Tensor,
     amax: torch.Tensor,
-    recipe: str,
 ) -> None:
-    """Records the amaxes of a backward; the last one of a step moves the scales."""
-    if rolls if isinstance(rolls, bool) else rolls.is_last():
-        _ops.delayed_update(scale, history, [amax], recipe, "grad_output")
-    else:
+    """Records the amaxes of a backward; the last one of a step moves the scales by the rule."""
+    rule = rolls.rule_if_last() if isinstance(rolls, Way) else rolls
+    if rule is None:
         _ops.delayed_record(history, amax)
+    else:
+        _delayed.update(scale, history, [amax], rule, "grad_output")
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
@@ -99,7 +99,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     if signature.rounds:
         _ops.advance(lent[0])
     if signature.amax >= 0:
-        _record(ctx.rolls, lent[0], lent[1], outs[signature.amax], signature.recipe)
+        _record(ctx.rolls, lent[0], lent[1], outs[signature.amax])
     if signature.kept is not None:
         kept = [pool[i] if i >= 0 else outs[-1] for i in signature.kept]
         _wgrad.keep(lent[-1], grad, kept, sizes, signature.text)

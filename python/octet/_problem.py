@@ -99,7 +99,6 @@ class Backward(NamedTuple):
     args: tuple[int, ...]
     grads: tuple[tuple[int, _plans.Group], ...]  # which argument of the function, and where
     amax: int  # the output that holds the amaxes; -1 where there is none
-    recipe: str
     rounds: bool
     main_grad: bool
     count: int  # arguments of the function: 3, and its tensors
@@ -131,11 +130,6 @@ def delays(problem: str) -> bool:
     words = problem.split(" ")
     grad = next(word for word in words if word.startswith("grad="))
     return "delay_wgrad" in words and "w" in grad
-
-
-def _recipe(problem: str) -> str:
-    words = (word for word in problem.split(" ") if word.startswith("recipe="))
-    return next(words, "recipe=none").removeprefix("recipe=")
 
 
 def _sources(problem: str, text: str) -> list[tuple[str, int]]:
@@ -183,7 +177,6 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
             if f"grad_{name}" in made
         ),
         amax=made["amax"].start if "amax" in made else -1,
-        recipe=_recipe(problem),
         rounds="random" in (name for name, _ in sources),
         main_grad=any(port.is_mutable for port in plan.args),
         count=3 + forward_signature(problem).count + len(lent(problem)),

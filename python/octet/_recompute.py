@@ -7,28 +7,36 @@ first run was.
 """
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from octet._delayed import Rule
+from octet.recipe import CustomRecipe
 
 REMEMBERED = 16  # changes that a layer remembers
 
 
-class Way:
-    """By what calls quantize: a recipe's text, the words it adds, delayed scaling's scale."""
+class Said(NamedTuple):
+    """What an autocast says to a layer."""
 
-    def __init__(
-        self, recipe: str, words: tuple[str, ...], scale: torch.Tensor | None = None
-    ) -> None:
-        self.recipe = recipe
-        self.words = words
+    recipe: str  # its text
+    words: tuple[str, ...] = ()  # what it adds to a call's
+    rule: Rule | None = None  # delayed scaling's
+    custom: CustomRecipe | None = None  # the recipe itself, where quantizers are a user's
+
+
+class Way:
+    """By what calls quantize: what the autocast said, and delayed scaling's scale."""
+
+    def __init__(self, said: Said, scale: torch.Tensor | None = None) -> None:
+        self.said = said
         self.scale = scale
         self.waiting = 0  # calls that left no graph: a checkpoint will run them again
 
-    def is_last(self) -> bool:
-        """Called by the backward of each that ran again: whether the others' are over."""
+    def rule_if_last(self) -> Rule | None:
+        """Called by the backward of each that ran again: the rule once the others' are over."""
         self.waiting -= 1
-        return self.waiting <= 0
+        return self.said.rule if self.waiting <= 0 else None
 
 
 def is_recomputing() -> bool:
@@ -52,7 +60,7 @@ class Log:
     def __init__(self) -> None:
         self._spans: deque[Span] = deque(maxlen=REMEMBERED)
         self._has_forgotten = False
-        self.now = Way("", ())
+        self.now = Way(Said(""))
 
     def is_empty(self) -> bool:
         """Whether the layer has not been called, but in compiled code."""

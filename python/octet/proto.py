@@ -28,7 +28,8 @@ class TensorProto:
     ) -> None:
         self.shape = tuple(shape)
         self.dtype = dtype
-        self._text = None if quantizer is None else quantizer.text
+        plain = quantizer is None or quantizer.text == "none"
+        self._text = None if plain else quantizer.text
         self.requires_grad = requires_grad
         self._device = device
 

@@ -43,24 +43,85 @@ static oct_decode_params params_of(const oct_matrix *dst, const oct_matrix *sour
     return p;
 }
 
-static octet_status decode(const oct_cuda_on *on, const oct_decode_params *p,
-                           const char *kernel, octet_error *err) {
-    bool rows = kernel[7] == 'r';
-    int64_t tiles = oct_size_ceil_div(p->shape.rows, OCT_DECODE_SIDE) *
-                    oct_size_ceil_div(p->shape.cols, OCT_DECODE_SIDE);
-    oct_cuda_launch launch = {
-        .module = OCT_MODULE_dequantize,
-        .kernel = kernel,
-        .grid = {rows ? oct_rows_blocks(&p->shape) : (uint32_t)tiles, 1, 1},
-        .threads = rows ? OCT_ROWS_THREADS : OCT_DECODE_THREADS,
-        .params = p,
-        .params_bytes = sizeof *p};
+/* The kernel that streams whole rows into bf16; NULL where it does not apply. */
+static const char *stream_of(const oct_decode_params *p) {
+    static const char *const names[3][2] = {
+        {"decode_e4m3_bf16", "decode_e5m2_bf16"},
+        {"decode_e4m3_rows_bf16", "decode_e5m2_rows_bf16"},
+        {"decode_e4m3_cols_bf16", "decode_e5m2_cols_bf16"},
+    };
+    bool whole = p->dst.dtype == OCTET_BF16 && p->dst.wide && p->wide &&
+                 p->shape.cols % 8 == 0 && p->shape.rows <= (int64_t)OCT_STREAM_ROWS * 65535;
+    if (!whole || p->scheme == OCTET_FP8_BLOCK) {
+        return NULL;
+    }
+    if (p->scheme == OCTET_NVFP4) {
+        return p->amax ? NULL : "decode_nibbles_bf16";
+    }
+    int factors = p->scheme == OCTET_MXFP8 ? 1 + p->by_column : 0;
+    return names[factors][p->format == OCTET_E5M2];
+}
+
+static octet_status launch_over(const oct_cuda_on *on, const oct_decode_params *p,
+                                oct_cuda_launch launch, octet_error *err) {
+    launch.module = OCT_MODULE_dequantize;
+    launch.grid[2] = 1;
+    launch.params = p;
+    launch.params_bytes = sizeof *p;
     return oct_cuda_launch_kernel(on, &launch, err);
 }
 
-static const char *kernel_of(const oct_matrix *source, octet_use use) {
-    bool turned = use == OCTET_USE_COL && source->quantizer.scheme != OCTET_MXFP8;
-    return turned ? "decode_turned" : "decode_rows";
+static octet_status decode_rows(const oct_cuda_on *on, const oct_decode_params *p,
+                                octet_error *err) {
+    const char *stream = stream_of(p);
+    oct_cuda_launch launch = {.kernel = "decode_rows", .threads = OCT_ROWS_THREADS};
+    launch.grid[0] = oct_rows_blocks(&p->shape);
+    launch.grid[1] = 1;
+    if (stream) {
+        launch.kernel = stream;
+        launch.threads = OCT_STREAM_THREADS;
+        launch.grid[0] = (uint32_t)oct_size_ceil_div(p->shape.cols, OCT_STREAM_COLS);
+        launch.grid[1] = (uint32_t)oct_size_ceil_div(p->shape.rows, OCT_STREAM_ROWS);
+    }
+    return launch_over(on, p, launch, err);
+}
+
+static octet_status decode_tiles(const oct_cuda_on *on, const oct_decode_params *p,
+                                 const char *kernel, octet_error *err) {
+    int64_t tiles = oct_size_ceil_div(p->shape.rows, OCT_DECODE_SIDE) *
+                    oct_size_ceil_div(p->shape.cols, OCT_DECODE_SIDE);
+    oct_cuda_launch launch = {.kernel = kernel, .threads = OCT_DECODE_THREADS};
+    launch.grid[0] = (uint32_t)tiles;
+    launch.grid[1] = 1;
+    return launch_over(on, p, launch, err);
+}
+
+/* Whole pieces of NVFP4's lines, 32 rows of 8, into bf16. */
+static bool may_turn(const oct_decode_params *p) {
+    uintptr_t all = (uintptr_t)p->codes | (uintptr_t)p->line_bytes;
+    return p->scheme == OCTET_NVFP4 && !p->amax && p->dst.dtype == OCTET_BF16 && p->dst.wide &&
+           all % 16 == 0 && (uintptr_t)p->scale % 2 == 0 && p->shape.cols % 8 == 0 &&
+           p->shape.rows % 32 == 0 && p->shape.rows <= (int64_t)OCT_TURN_ROWS * 65535;
+}
+
+static octet_status decode_turned(const oct_cuda_on *on, const oct_decode_params *p,
+                                  octet_error *err) {
+    if (!may_turn(p)) {
+        return decode_tiles(on, p, "decode_turned", err);
+    }
+    oct_cuda_launch launch = {.kernel = "decode_turned_bf16", .threads = OCT_TURN_THREADS};
+    launch.grid[0] = (uint32_t)oct_size_ceil_div(p->shape.cols, OCT_TURN_COLS);
+    launch.grid[1] = (uint32_t)oct_size_ceil_div(p->shape.rows, OCT_TURN_ROWS);
+    return launch_over(on, p, launch, err);
+}
+
+static octet_status decode(const oct_cuda_on *on, const oct_decode_params *p, bool turned,
+                           octet_error *err) {
+    return turned ? decode_turned(on, p, err) : decode_rows(on, p, err);
+}
+
+static bool is_turned(const oct_matrix *source, octet_use use) {
+    return use == OCTET_USE_COL && source->quantizer.scheme != OCTET_MXFP8;
 }
 
 octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
@@ -72,9 +133,9 @@ octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
     if (q->hadamard && use == OCTET_USE_COL) {
         p.signs = oct_hadamard_signs(q);
         p.length = oct_round_up(dst->rows, OCT_HADAMARD_ROWS);
-        return decode(on, &p, "decode_transformed", err);
+        return decode_tiles(on, &p, "decode_transformed", err);
     }
-    return decode(on, &p, kernel_of(source, use), err);
+    return decode(on, &p, is_turned(source, use), err);
 }
 
 octet_status oct_cuda_decode(const oct_cuda_on *on, const oct_matrix *dst,
@@ -84,5 +145,5 @@ octet_status oct_cuda_decode(const oct_cuda_on *on, const oct_matrix *dst,
     }
     oct_decode_params p = params_of(dst, source, use);
     p.scale = one_scale(&source->quantizer) ? NULL : p.scale;
-    return decode(on, &p, kernel_of(source, use), err);
+    return decode(on, &p, is_turned(source, use), err);
 }

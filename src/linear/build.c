@@ -267,6 +267,22 @@ static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
                                                : true;
 }
 
+/* Amaxes come first in a block, one beside the other: a GPU zeroes them all at once. */
+static bool number_buffers(octet_plan *plan) {
+    bool fits = true;
+    for (int rest = 0; rest < 2; rest++) {
+        for (int i = 0; i < plan->buffer_count; i++) {
+            octet_plan_buffer *buffer = &plan->buffers[i];
+            bool is_amax = plan->tensors[buffer->tensor].form == OCTET_FORM_MEASURED ||
+                           (OCT_AMAX_PARTS >> buffer->part & 1);
+            if (is_amax == !rest) {
+                fits = fits && number_buffer(plan, buffer);
+            }
+        }
+    }
+    return fits;
+}
+
 octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
     bool fits = true;
@@ -279,9 +295,7 @@ octet_status oct_build_finish(oct_builder *b) {
     for (int i = 0; i < plan->exchange_count; i++) {
         fits = fits && number_port(&plan->exchanges[i], &plan->extents);
     }
-    for (int i = 0; i < plan->buffer_count; i++) {
-        fits = fits && number_buffer(plan, &plan->buffers[i]);
-    }
+    fits = fits && number_buffers(plan);
     for (int i = 0; i < plan->saved_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[plan->saved[i]];
         if (buffer->place != OCTET_PLACE_SAVED) {

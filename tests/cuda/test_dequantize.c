@@ -125,6 +125,32 @@ static void check_decode(const cpu_tensor *made, octet_use use, octet_dtype to) 
     cpu_tensor_free(&want);
 }
 
+/* Random bytes in shapes of whole vectors and of parts of them. */
+TEST(decode__any_bytes) {
+    static const char *const texts[] = {"nvfp4:e2m1",     "nvfp4:e2m1+swizzled",
+                                        "nvfp4:e2m1+rht", "mxfp8:e4m3+swizzled",
+                                        "mxfp8:e5m2",     "fp8-tensor:e4m3"};
+    static const int64_t shapes[][2] = {{64, 128}, {320, 264}, {75, 520}, {48, 17}};
+    for (int i = 0; i < 6 * 4; i++) {
+        octet_quantizer q;
+        uint64_t seed = 77 + (uint64_t)i;
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i % 6], NULL), OCTET_OK);
+        cpu_tensor made =
+            cpu_tensor_quantized(&q, OCTET_BF16, shapes[i / 6][0], shapes[i / 6][1], 1);
+        for (int part = 0; part < OCTET_PARTS; part++) {
+            for (size_t b = 0; made.m.parts[part] && b < made.bytes[part]; b++) {
+                ((uint8_t *)made.m.parts[part])[b] = (uint8_t)cpu_random(&seed);
+            }
+        }
+        for (int use = OCTET_USE_ROW; use <= OCTET_USE_COL; use++) {
+            if (use == OCTET_USE_ROW ? q.rowwise : q.columnwise) {
+                check_decode(&made, (octet_use)use, OCTET_BF16);
+            }
+        }
+        cpu_tensor_free(&made);
+    }
+}
+
 /* Nothing is lost in bf16. */
 TEST(decode__nvfp4_is_exact_in_bf16) {
     octet_quantizer q;
@@ -172,5 +198,5 @@ TEST(decode__leaves_out_the_shared_factor) {
 
 TEST_MAIN(dequantize__one_scale_equals_the_cpu, dequantize__blocks_equal_the_cpu,
           dequantize__mxfp8_equals_the_cpu, dequantize__nvfp4_equals_the_cpu,
-          dequantize__any_bytes, decode__nvfp4_is_exact_in_bf16,
+          dequantize__any_bytes, decode__any_bytes, decode__nvfp4_is_exact_in_bf16,
           decode__leaves_out_the_shared_factor)

@@ -11,7 +11,26 @@ from torch.utils.checkpoint import checkpoint
 
 import torch
 
-every_recipe = pytest.mark.parametrize("name", RECIPES)
+
+class Halved(octet.MXFP8Quantizer):
+    """MXFP8 of half the values, by a quantize of its own."""
+
+    def quantize(self, tensor: torch.Tensor, *, out: Any = None) -> torch.Tensor:  # noqa: ANN401
+        return super().quantize(tensor / 2, out=out)
+
+
+def average(history: torch.Tensor) -> torch.Tensor:
+    return history.sum(0) / (history != 0).sum(0).clamp(min=1)
+
+
+HALVED = dict.fromkeys(("input", "weight", "grad_output"), Halved("e4m3"))
+MORE = {
+    **RECIPES,
+    "long": octet.recipe.DelayedScaling(amax_history_len=1030),
+    "functions": octet.recipe.DelayedScaling(amax_history_len=3, amax_compute_algo=average),
+    "user's": octet.recipe.CustomRecipe(lambda role: HALVED.get(role.tensor_type)),
+}
+every_recipe = pytest.mark.parametrize("name", MORE)
 reentrant_or_not = pytest.mark.parametrize("reentrant", [False, True])
 
 
@@ -30,7 +49,7 @@ def steps(linear: octet.Linear, call: Any, around: Any = None) -> list[Any]:  # 
 @pytest.mark.parametrize("inside", [False, True])
 def test_checkpoint__changes_nothing(name: str, reentrant: bool, inside: bool) -> None:
     usual, other = twins(name="fc1")
-    active = RECIPES[name]
+    active = MORE[name]
     want = steps(usual, within(active, usual))
 
     def call(x: torch.Tensor) -> torch.Tensor:
@@ -75,20 +94,18 @@ def test_checkpoint__nests(name: str) -> None:
 
         return checkpoint(lambda x: inner(x) * 1, x, use_reentrant=True)
 
-    want = steps(usual, within(RECIPES[name], usual))
-    assert_same(want, steps(other, within(RECIPES[name], call)))
+    want = steps(usual, within(MORE[name], usual))
+    assert_same(want, steps(other, within(MORE[name], call)))
 
 
 def test_checkpoint__remembers_the_recipe_of_each_call() -> None:
     usual, other = twins()
     x, grad = inputs()
     names = ("mxfp8", "none", "block")
-    want = [step(usual, within(RECIPES[name], usual), x, grad)[:3] for name in names]
+    want = [step(usual, within(MORE[name], usual), x, grad)[:3] for name in names]
     ys, xs = [], [x.clone().requires_grad_() for _ in names]
     for name, each in zip(names, xs, strict=True):
-        ys.append(
-            within(RECIPES[name], lambda x: checkpoint(other, x, use_reentrant=False))(each)
-        )
+        ys.append(within(MORE[name], lambda x: checkpoint(other, x, use_reentrant=False))(each))
     with octet.autocast(recipe=RECIPES["nvfp4"]):  # not that of any of them
         for y, each, (_, dx, dw) in zip(ys, xs, want, strict=True):
             other.zero_grad()
@@ -111,10 +128,14 @@ def test_checkpoint__what_is_forgotten_is_an_error() -> None:
 @every_recipe
 def test_checkpoint__compiles(name: str) -> None:
     usual, other = twins()
-    active = RECIPES[name]
+    active = MORE[name]
     call = within(active, lambda x: checkpoint(other, x, use_reentrant=False))
     fast, counter = compiled(call)
-    if name == "delayed":  # a graph would run its records of amaxes again: torch refuses
+    if name in (
+        "delayed",
+        "long",
+        "functions",
+    ):  # a graph would run its records of amaxes again: torch refuses
         with pytest.raises(torch._dynamo.exc.Unsupported, match="side effect"):
             steps(other, fast)
         assert not other.fp8_amax_history.any()
@@ -127,8 +148,8 @@ def test_checkpoint__compiles(name: str) -> None:
 @reentrant_or_not
 def test_checkpoint__of_compiled_code(name: str, reentrant: bool) -> None:
     usual, other = twins()
-    fast = compiled(within(RECIPES[name], other))[0]
-    want = steps(usual, within(RECIPES[name], usual))
+    fast = compiled(within(MORE[name], other))[0]
+    want = steps(usual, within(MORE[name], usual))
     assert_same(want, steps(other, lambda x: checkpoint(fast, x, use_reentrant=reentrant)))
 
 
@@ -137,7 +158,7 @@ def test_checkpoint__of_compiled_code(name: str, reentrant: bool) -> None:
 def test_hooks__saved_tensors_may_be_offloaded(name: str, compile_it: bool) -> None:
     usual = layer()
     other = copy.deepcopy(usual)
-    active = RECIPES[name]
+    active = MORE[name]
     call: Any = within(active, other)
     call = compiled(call)[0] if compile_it else call
     want = steps(usual, within(active, usual))

@@ -229,3 +229,19 @@ def test_linear__strided_inputs_are_their_copies(name: str, dtype: torch.dtype) 
         linear.reset_state()
         assert torch.equal(y, call(x.contiguous()))
         assert y.dtype == dtype
+
+
+def test_linear__compiled_code_writes_the_cached_weight_in_place() -> None:
+    linear = layer()
+    x, _ = inputs()
+    fast, counter = compiled(within(RECIPES["mxfp8"], linear))
+    fast(x, True)
+    first = [buffer.data_ptr() for buffer in linear._cache.buffers()]
+    wanted = within(RECIPES["mxfp8"], linear)(x)
+    with torch.no_grad():
+        linear.weight.mul_(2)
+    fast(x, True)
+    assert [buffer.data_ptr() for buffer in linear._cache.buffers()] == first
+    assert counter.frame_count == 1
+    assert torch.equal(fast(x, False), within(RECIPES["mxfp8"], linear)(x))
+    assert not torch.equal(fast(x, False), wanted)

@@ -330,7 +330,13 @@ def test_split__must_add_up(split: Any) -> None:  # noqa: ANN401
         layer(parameters_split=split)
 
 
-def test_refused__a_history_longer_than_a_layer_keeps() -> None:
-    linear = layer(name="fc1")
-    with pytest.raises(ValueError, match=r"'fc1'.*amax_history_len is 2000.*1024"):
-        within(recipe.DelayedScaling(amax_history_len=2000), linear)(inputs()[0])
+def test_refused__a_quantized_output_with_grad_that_leaves_a_graph() -> None:
+    linear = layer()
+    x, _ = inputs()
+    call, _ = compiled(
+        within(recipe.Float8CurrentScaling(), lambda x: linear(x, fp8_output=True))
+    )
+    with pytest.raises(Exception, match=r"leaves a compiled graph.*dequantize\(\)"):
+        call(x)
+    with torch.no_grad():
+        assert isinstance(call(x), octet.QuantizedTensor)

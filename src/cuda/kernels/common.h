@@ -109,6 +109,64 @@ static inline uint4 oct_stream16(const void *at) {
 #endif
 }
 
+/* 8 and 4 bytes likewise. */
+static inline uint2 oct_stream8(const void *at) {
+#if OCT_PTX
+    uint2 v;
+    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+    return v;
+#else
+    return *(const uint2 *)at;
+#endif
+}
+
+static inline uint32_t oct_stream4(const void *at) {
+#if OCT_PTX
+    uint32_t v;
+    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(at));
+    return v;
+#else
+    return *(const uint32_t *)at;
+#endif
+}
+
+/* One store to memory of the device; the compiler may part that of a struct into words. */
+static inline void oct_write16(void *at, uint4 v) {
+#if OCT_PTX
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+#else
+    oct_store16(at, v);
+#endif
+}
+
+/* How the cache treats what is read for the last time: other lines outlive it. */
+static inline uint64_t oct_evict_first() {
+#if OCT_PTX
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+#else
+    return 0;
+#endif
+}
+
+/* oct_stream16 under such a policy. */
+static inline uint4 oct_stream16_by(const void *at, uint64_t policy) {
+#if OCT_PTX
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(at), "l"(policy));
+    return v;
+#else
+    (void)policy;
+    return oct_load16(at);
+#endif
+}
+
 /* Word i; i is a constant once the loop around it is unrolled. */
 static inline uint32_t oct_word(const uint4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
@@ -188,6 +246,24 @@ template <int FORMAT> static inline uint32_t oct_encode4(float a, float b, float
 #endif
 }
 
+/* One code of E4M3, and its value. */
+static inline uint32_t oct_encode_e4m3(float value) {
+    return oct_encode4<OCTET_E4M3>(value, 0.0f, 0.0f, 0.0f) & 0xffu;
+}
+
+static inline float oct_decode_e4m3(uint32_t code) {
+#if OCT_PTX && __CUDA_ARCH__ >= 890
+    float value;
+    asm("{ .reg .b32 both; .reg .b16 low, high; cvt.rn.f16x2.e4m3x2 both, %1;"
+        "  mov.b32 {low, high}, both; cvt.f32.f16 %0, low; }"
+        : "=f"(value)
+        : "h"((uint16_t)code));
+    return value;
+#else
+    return oct_e4m3_decode((uint8_t)code);
+#endif
+}
+
 /* oct_e2m1_encode in fewer steps: from 1 on, half a code is added and the rest of the mantissa
  * cut off; below 1, a float whose last bit is worth 0.5 is added. */
 static inline uint32_t oct_encode_e2m1(float value) {
@@ -200,31 +276,14 @@ static inline uint32_t oct_encode_e2m1(float value) {
     return (magnitude < 0x3f800000u ? small - 0x4a800000u : normal - 252u) | sign;
 }
 
-/* The code of fl32(x factor). A GPU's product that is NaN has no sign, so its sign need not be
- * taken away. */
-static inline uint32_t oct_encode_e2m1_product(float x, float factor) {
+/* Two bf16 in a word; of a NaN, some NaN without a sign where the machine has a say. */
+static inline uint32_t oct_bf16_pair(float low, float high) {
 #if OCT_PTX
-    float value = x * factor, magnitude = fminf(fabsf(value), 6.0f);
-    uint32_t bits = oct_f32_bits(magnitude);
-    uint32_t normal = (bits + 0x1fffffu + (bits >> 22 & 1u)) >> 22;
-    uint32_t small = oct_f32_bits(magnitude + 0x1p22f);
-    uint32_t code = magnitude < 1.0f ? small - 0x4a800000u : normal - 252u;
-    return code | (oct_f32_bits(value) >> 28 & 0x8u);
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
 #else
-    return oct_encode_e2m1(x * factor);
-#endif
-}
-
-/* Two floats rounded to bf16; which NaN a NaN becomes is left open. */
-static inline void oct_round_bf16(float *a, float *b) {
-#if OCT_PTX
-    uint32_t both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(*b), "f"(*a));
-    *a = oct_bits_f32(both << 16);
-    *b = oct_bits_f32(both & 0xffff0000u);
-#else
-    *a = oct_bf16_decode(oct_bf16_encode(*a));
-    *b = oct_bf16_decode(oct_bf16_encode(*b));
+    return oct_halves(oct_bf16_encode(low), oct_bf16_encode(high));
 #endif
 }
 

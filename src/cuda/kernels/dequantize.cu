@@ -85,21 +85,10 @@ static inline float factor_at(const oct_decode_params &p, int64_t line, int64_t 
 
 /* ---- stores ---------------------------------------------------------------------------- */
 
-/* Two bf16 in a word; of a NaN, some NaN. */
-static inline uint32_t bf16_pair(float low, float high) {
-#if OCT_PTX
-    uint32_t word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-#else
-    return oct_halves(oct_bf16_encode(low), oct_bf16_encode(high));
-#endif
-}
-
 static inline oct_eight eight_of(const float *x, uint8_t dtype) {
     if (dtype == OCTET_BF16) {
-        return {{bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]), bf16_pair(x[4], x[5]),
-                 bf16_pair(x[6], x[7])},
+        return {{oct_bf16_pair(x[0], x[1]), oct_bf16_pair(x[2], x[3]),
+                 oct_bf16_pair(x[4], x[5]), oct_bf16_pair(x[6], x[7])},
                 {0, 0, 0, 0}};
     }
     return oct_eight_of(x, dtype);
@@ -179,6 +168,162 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
         }
     }
 }
+
+/* ---- the same for bf16, whole vectors, and factors that need no amax ------------------- */
+
+#define DEEP OCT_STREAM_DEEP
+
+/* Two bf16 of a word times two: exact, or rounded to nearest even. */
+static inline uint32_t times2(uint32_t a, uint32_t b) {
+#if OCT_PTX
+    uint32_t out;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(0x80008000u));
+    return out;
+#else
+    return oct_bf16_pair(oct_bits_f32(a << 16) * oct_bits_f32(b << 16),
+                         oct_bits_f32(a & 0xffff0000u) * oct_bits_f32(b & 0xffff0000u));
+#endif
+}
+
+/* Rows of 8 columns. */
+struct stream_place {
+    int64_t row, col;
+};
+
+/* N of the scales of 8 lines that lie together. */
+template <int N>
+static inline void load_scales(uint8_t out[N], const oct_decode_params &p, int64_t line,
+                               int64_t block) {
+    const uint8_t *from = (const uint8_t *)p.scale + oct_scale_at(&p.scales, line, block);
+    int64_t step = p.scales.tiles ? 16 : p.scales.line_step;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        out[k] = from[k * step];
+    }
+}
+
+/* 8 codes of a byte each, element i times factors[i]. */
+static inline uint4 eight_bytes(const uint2 &codes, uint8_t format, const float *factors) {
+    float x[8];
+    decode_bytes(x, codes, format);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        x[i] *= factors[i];
+    }
+    return eight_of(x, OCTET_BF16).a;
+}
+
+/* FACTORS: one for the tensor (0), one for a row of a block (1), one for a column of it (2). */
+template <int FORMAT, int FACTORS> struct stream_bytes {
+    template <int N> static inline void rows(const oct_decode_params &p, stream_place at) {
+        const uint8_t *from = p.codes + at.row * p.line_bytes + at.col;
+        uint16_t *to = (uint16_t *)p.dst.at + at.row * p.dst.stride + at.col;
+        uint2 codes[N];
+        uint8_t scales[FACTORS == 1 ? N : 8] = {0};
+        float factors[FACTORS == 1 ? N : 8];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            codes[k] = oct_stream8(from + k * p.line_bytes);
+        }
+        if constexpr (FACTORS == 1) {
+            load_scales<N>(scales, p, at.row, at.col / 32);
+        } else if constexpr (FACTORS == 2) {
+            load_scales<8>(scales, p, at.col, at.row / 32);
+        }
+        float one = FACTORS == 0 && p.scale ? *(const float *)p.scale : 1.0f;
+#pragma unroll
+        for (int i = 0; i < (FACTORS == 1 ? N : 8); i++) {
+            factors[i] = FACTORS == 0 ? one : oct_e8m0_decode(scales[i]);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            float each[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                each[i] = factors[FACTORS == 1 ? k : i];
+            }
+            oct_write16(to + k * p.dst.stride, eight_bytes(codes[k], FORMAT, each));
+        }
+    }
+};
+
+/* Nibbles i and i + 4 as bf16, times two factors. Exponent and mantissa of a nibble lie where a
+ * bf16 has them, 2^126 too small; products have 6 bits. */
+static inline uint32_t nibble_pair(uint32_t codes, int i, uint32_t factors) {
+    uint32_t low = i < 2 ? codes << (6 - 4 * i) : codes >> (4 * i - 6);
+    uint32_t bits = (low & 0x01c001c0u) | (codes << (12 - 4 * i) & 0x80008000u);
+    return times2(times2(bits, 0x7e807e80u), factors);
+}
+
+/* 8 nibbles times the factor that both halves of a word hold. */
+static inline uint4 eight_nibbles(uint32_t codes, uint32_t factor) {
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        pairs[i] = nibble_pair(codes, i, factor);
+    }
+    return {
+        oct_pick_bytes(pairs[0], pairs[1], 0x5410), oct_pick_bytes(pairs[2], pairs[3], 0x5410),
+        oct_pick_bytes(pairs[0], pairs[1], 0x7632), oct_pick_bytes(pairs[2], pairs[3], 0x7632)};
+}
+
+/* An E4M3 scale in both halves of a word, as bf16. */
+static inline uint32_t scale_pair(uint8_t code) {
+    float x[2];
+    decode_two(x, code, OCTET_E4M3);
+    uint32_t bits = oct_f32_bits(x[0]);
+    return oct_pick_bytes(bits, bits, 0x3232);
+}
+
+struct stream_nibbles {
+    template <int N> static inline void rows(const oct_decode_params &p, stream_place at) {
+        const uint8_t *from = p.codes + at.row * p.line_bytes + at.col / 2;
+        uint16_t *to = (uint16_t *)p.dst.at + at.row * p.dst.stride + at.col;
+        uint32_t codes[N];
+        uint8_t scales[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            codes[k] = oct_stream4(from + k * p.line_bytes);
+        }
+        load_scales<N>(scales, p, at.row, at.col / 16);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            oct_write16(to + k * p.dst.stride, eight_nibbles(codes[k], scale_pair(scales[k])));
+        }
+    }
+};
+
+/* 8 rows at once; where there are fewer, one by one. */
+template <class S> static inline void stream(const oct_decode_params &p) {
+    stream_place at;
+    at.col = ((int64_t)blockIdx.x * OCT_WARP + threadIdx.x % OCT_WARP) * 8;
+    at.row = (int64_t)blockIdx.y * OCT_STREAM_ROWS + threadIdx.x / OCT_WARP * DEEP;
+    if (at.col >= p.shape.cols) {
+        return;
+    }
+    if (at.row + DEEP <= p.shape.rows) {
+        S::template rows<DEEP>(p, at);
+        return;
+    }
+#pragma unroll 1
+    for (; at.row < p.shape.rows; at.row++) {
+        S::template rows<1>(p, at);
+    }
+}
+
+#define STREAM(name, ...)                                                                      \
+    extern "C" __global__ void __launch_bounds__(OCT_STREAM_THREADS)                           \
+        decode_##name(const oct_decode_params p) {                                             \
+        stream<__VA_ARGS__>(p);                                                                \
+    }
+
+STREAM(nibbles_bf16, stream_nibbles)
+STREAM(e4m3_bf16, stream_bytes<OCTET_E4M3, 0>)
+STREAM(e5m2_bf16, stream_bytes<OCTET_E5M2, 0>)
+STREAM(e4m3_rows_bf16, stream_bytes<OCTET_E4M3, 1>)
+STREAM(e5m2_rows_bf16, stream_bytes<OCTET_E5M2, 1>)
+STREAM(e4m3_cols_bf16, stream_bytes<OCTET_E4M3, 2>)
+STREAM(e5m2_cols_bf16, stream_bytes<OCTET_E5M2, 2>)
 
 /* ---- codes that lie transposed --------------------------------------------------------- */
 
@@ -297,6 +442,90 @@ extern "C" __global__ void __launch_bounds__(OCT_DECODE_THREADS)
             x[k] *= factors[k];
         }
         oct_put(oct_plain_row_of(p.dst, first[0] + row), col, eight_of(x, p.dst.dtype), count);
+    }
+}
+
+/* ---- the same of nibbles for bf16, whole pieces, and factors that need no amax --------- */
+
+/* 8 x 8 nibbles: nibble i of word r becomes nibble r of word i. */
+static inline void turn_nibbles(uint32_t x[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        uint32_t a = x[i], b = x[i + 1];
+        x[i] = (a & 0x0f0f0f0fu) | (b << 4 & 0xf0f0f0f0u);
+        x[i + 1] = (a >> 4 & 0x0f0f0f0fu) | (b & 0xf0f0f0f0u);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int i = k + (k & 2);
+        uint32_t a = x[i], b = x[i + 2];
+        x[i] = oct_pick_bytes(a, b, 0x6240);
+        x[i + 2] = oct_pick_bytes(a, b, 0x7351);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t a = x[i], b = x[i + 4];
+        x[i] = oct_pick_bytes(a, b, 0x5410);
+        x[i + 4] = oct_pick_bytes(a, b, 0x7632);
+    }
+}
+
+/* The factors of 8 lines in two blocks that follow each other: those of lines 2 i and 2 i + 1
+ * in block b are out[b][i]. */
+static inline void line_factors(uint32_t out[2][4], const oct_decode_params &p, int64_t line,
+                                int64_t block) {
+    const uint8_t *from = (const uint8_t *)p.scale + oct_scale_at(&p.scales, line, block);
+    int64_t step = p.scales.tiles ? 16 : p.scales.line_step;
+    uint32_t codes[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        codes[i] = *(const uint16_t *)(from + i * step);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float even[2], odd[2];
+        decode_two(even, codes[2 * i], OCTET_E4M3);
+        decode_two(odd, codes[2 * i + 1], OCTET_E4M3);
+        for (int b = 0; b < 2; b++) {
+            out[b][i] = oct_pick_bytes(oct_f32_bits(even[b]), oct_f32_bits(odd[b]), 0x7632);
+        }
+    }
+}
+
+/* A thread turns 32 rows of 8 lines in registers: 16 bytes of each, and as many stores of 8
+ * columns. A warp has 128 lines and 64 rows. */
+extern "C" __global__ void __launch_bounds__(OCT_TURN_THREADS)
+    decode_turned_bf16(const oct_decode_params p) {
+    int64_t line = ((int64_t)blockIdx.x * 16 + threadIdx.x / 2 % 16) * 8;
+    int64_t row = (int64_t)blockIdx.y * OCT_TURN_ROWS + threadIdx.x / 32 * 64;
+    row += threadIdx.x % 2 * 32;
+    if (line >= p.shape.cols || row >= p.shape.rows) {
+        return;
+    }
+    const uint8_t *from = p.codes + line * p.line_bytes + row / 2;
+    uint16_t *to = (uint16_t *)p.dst.at + row * p.dst.stride + line;
+    uint4 codes[8];
+    uint32_t factors[2][4];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        codes[i] = oct_stream16(from + i * p.line_bytes);
+    }
+    line_factors(factors, p, line, row / 16);
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        uint32_t x[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) { /* lines 2 i and 2 i + 1 become nibbles i and i + 4 */
+            x[i] = oct_word(codes[i < 4 ? 2 * i : 2 * i - 7], w);
+        }
+        turn_nibbles(x);
+#pragma unroll
+        for (int r = 0; r < 8; r++) {
+            const uint32_t *f = factors[w / 2];
+            oct_write16(to, uint4{nibble_pair(x[r], 0, f[0]), nibble_pair(x[r], 1, f[1]),
+                                  nibble_pair(x[r], 2, f[2]), nibble_pair(x[r], 3, f[3])});
+            to += p.dst.stride;
+        }
     }
 }
 

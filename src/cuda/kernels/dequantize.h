@@ -8,6 +8,18 @@
 #define OCT_DECODE_SIDE 128 /* of a tile of transposed codes */
 #define OCT_DECODE_THREADS 256
 
+/* Where rows are streamed into bf16, a warp has 256 columns of 8 rows; blocks are numbered
+ * along rows in x, down in y. */
+#define OCT_STREAM_DEEP 8
+#define OCT_STREAM_THREADS 256
+#define OCT_STREAM_COLS 256
+#define OCT_STREAM_ROWS (OCT_STREAM_THREADS / 32 * OCT_STREAM_DEEP)
+
+/* Where nibbles are turned into bf16, a block has 128 columns of 256 rows; likewise. */
+#define OCT_TURN_THREADS 128
+#define OCT_TURN_COLS 128
+#define OCT_TURN_ROWS 256
+
 typedef struct oct_decode_params {
     oct_rows shape; /* of dst */
     oct_plain dst;

@@ -1,12 +1,38 @@
 /* mxfp8.cu - blocks of 32 with one E8M0 scale: along rows, along columns, or squares.
  *
- * Codes and scales are those of src/cpu/mxfp8.c, bit for bit. A warp's rows are blocks; two
- * patches below each other hold the blocks of their columns. A block of zeros has code 0, and
- * so have those outside the matrix: padding is made on the way. */
+ * Codes and scales are those of src/cpu/mxfp8.c, bit for bit. Codes of both directions lie as
+ * the rows do, so a warp's patches lie 16 beside each other and two below: a load or a store
+ * takes two whole pieces of rows. Two patches below each other hold the blocks of their
+ * columns; 4 or 8 beside each other those of their rows. A block of zeros has code 0, and so
+ * have those outside the matrix: padding is made on the way. */
 #include "cuda/kernels/patch.h"
 #include "cuda/kernels/tile_scales.h"
 
 #include "cuda/kernels/mxfp8.h"
+
+#define BLOCK 32
+
+/* Lanes are numbered down first. */
+template <class T> struct mx_shape {
+    static constexpr int cols = oct_shape<T>::cols;
+    static constexpr int lanes = BLOCK / cols;               /* that share the blocks of rows */
+    static constexpr int across = OCT_WARP / 2;              /* patches of a warp */
+    static constexpr int warps = OCT_TILE / (across * cols); /* beside each other */
+};
+
+template <class T> static inline oct_patch<T> patch_of(const oct_quantize_params &q) {
+    typedef mx_shape<T> shape;
+    int lane = (int)threadIdx.x % OCT_WARP, warp = (int)threadIdx.x / OCT_WARP;
+    int beside = warp % shape::warps * shape::across + lane / 2;
+    oct_patch<T> p = oct_patch_in_tile<T>(
+        q, warp / shape::warps * BLOCK + lane % 2 * OCT_PATCH_ROWS, beside * shape::cols);
+    p.lane_across = beside % shape::lanes;
+    p.warp_across = beside / shape::lanes;
+    p.band = warp / shape::warps;
+    return p;
+}
+
+/* ---- scales ---------------------------------------------------------------------------- */
 
 /* A tile's scales in both directions. */
 struct mx_scales {
@@ -20,9 +46,8 @@ static inline uint8_t code_of(uint32_t most, int format) {
 /* The amax of the 32 x 32 that the patch lies in. */
 template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) {
     uint32_t most = oct_patch_max(patch);
-    most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, 1));
 #pragma unroll
-    for (int step = oct_shape<T>::down; step < OCT_WARP; step *= 2) {
+    for (int step = 1; step < 2 * mx_shape<T>::lanes; step *= 2) {
         most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, step));
     }
     return most;
@@ -32,14 +57,14 @@ template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) 
  * themselves. */
 template <class T, int FORMAT>
 static inline void scale_rows(mx_scales &scales, const oct_patch<T> &patch, bool square) {
-    typedef oct_shape<T> shape;
-    constexpr int each = OCT_PATCH_ROWS / shape::across;
+    typedef mx_shape<T> shape;
+    constexpr int each = OCT_PATCH_ROWS / shape::lanes;
     uint32_t most[OCT_PATCH_ROWS], all = square ? square_max(patch) : 0u;
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         most[r] = oct_patch_row_max(patch, r);
     }
-    oct_share_max<OCT_PATCH_ROWS, shape::across>(most, patch.lane_across, shape::down);
+    oct_share_max<OCT_PATCH_ROWS, shape::lanes>(most, patch.lane_across, 2);
 #pragma unroll
     for (int i = 0; i < each; i++) {
         int r = patch.lane_across * each + i;
@@ -52,17 +77,17 @@ static inline void scale_rows(mx_scales &scales, const oct_patch<T> &patch, bool
 /* The same of columns, half of them by each of two lanes. */
 template <class T, int FORMAT>
 static inline void scale_cols(mx_scales &scales, const oct_patch<T> &patch, bool square) {
-    typedef oct_shape<T> shape;
-    constexpr int each = shape::cols / 2;
+    constexpr int each = mx_shape<T>::cols / 2;
     int lower = (int)threadIdx.x % 2;
-    uint32_t most[shape::cols], all = square ? square_max(patch) : 0u;
+    uint32_t most[mx_shape<T>::cols], all = square ? square_max(patch) : 0u;
     oct_patch_col_max(most, patch);
-    oct_share_max<shape::cols, 2>(most, lower, 1);
+    oct_share_max<mx_shape<T>::cols, 2>(most, lower, 1);
 #pragma unroll
     for (int i = 0; i < each; i++) {
         int c = lower * each + i;
         uint8_t code = code_of(square ? all : most[i], FORMAT);
-        scales.col.codes[(patch.col + c) * 4 + patch.row / 32] = c < patch.cols_left ? code : 0;
+        scales.col.codes[(patch.col + c) * 4 + patch.row / BLOCK] =
+            c < patch.cols_left ? code : 0;
     }
 }
 
@@ -70,9 +95,9 @@ template <class T>
 static inline void store_scales(const mx_scales &scales, const oct_patch<T> &patch,
                                 const oct_quantize_params &q) {
     oct_scales_place row = {(uint8_t *)q.row_scale, &q.row_at, patch.tile_row,
-                            patch.tile_col / 32};
+                            patch.tile_col / BLOCK};
     oct_scales_place col = {(uint8_t *)q.col_scale, &q.col_at, patch.tile_col,
-                            patch.tile_row / 32};
+                            patch.tile_row / BLOCK};
     if (q.row) {
         oct_tile_scales_store(scales.row, row);
     }
@@ -83,38 +108,98 @@ static inline void store_scales(const mx_scales &scales, const oct_patch<T> &pat
     }
 }
 
-/* Columns are stored as the rows lie. */
+/* ---- codes ----------------------------------------------------------------------------- */
+
+/* The scales of a patch's rows and columns. */
+struct mx_codes {
+    const uint8_t *row, *col; /* each 4 bytes from the next */
+};
+
+template <class T, int FORMAT>
+static inline void store_row(uint8_t *to, const float *x, const float *factors) {
+    uint32_t codes[2];
+#pragma unroll
+    for (int w = 0; w < oct_shape<T>::words; w++) {
+        const float *v = x + 4 * w, *f = factors + 4 * w;
+        codes[w] = oct_encode4<FORMAT>(v[0] * f[0], v[1] * f[1], v[2] * f[2], v[3] * f[3]);
+    }
+    oct_store_row<T>(to, codes);
+}
+
+/* The directions that ROW and COL say, of a patch that lies whole in the matrix; elements are
+ * widened once. */
+template <class T, int FORMAT, bool ROW, bool COL>
+static inline void encode_whole(const oct_patch<T> &patch, const oct_quantize_params &q,
+                                const mx_codes &scales) {
+    constexpr int cols = mx_shape<T>::cols;
+    int64_t at = (patch.tile_row + patch.row) * q.cols + patch.tile_col + patch.col;
+    uint8_t *to[2] = {q.row + at, q.col + at};
+    float down[cols];
+#pragma unroll
+    for (int c = 0; c < cols; c++) {
+        down[c] = COL ? oct_e8m0_reciprocal(scales.col[4 * c]) : 0.0f;
+    }
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        float x[cols], along[cols];
+        float factor = ROW ? oct_e8m0_reciprocal(scales.row[4 * r]) : 0.0f;
+#pragma unroll
+        for (int c = 0; c < cols; c++) {
+            x[c] = oct_patch_at(patch, r, c);
+            along[c] = factor;
+        }
+        if (ROW) {
+            store_row<T, FORMAT>(to[0], x, along);
+            to[0] += q.cols;
+        }
+        if (COL) {
+            store_row<T, FORMAT>(to[1], x, down);
+            to[1] += q.cols;
+        }
+    }
+}
+
+template <class T, int FORMAT>
+static inline void encode(const oct_patch<T> &patch, const oct_quantize_params &q,
+                          const mx_codes &scales) {
+    bool rows = q.row && q.wide_row && patch.full, cols = q.col && q.wide_col && patch.full;
+    if (rows && cols) {
+        encode_whole<T, FORMAT, true, true>(patch, q, scales);
+        return;
+    }
+    if (rows) {
+        encode_whole<T, FORMAT, true, false>(patch, q, scales);
+    }
+    if (cols) {
+        encode_whole<T, FORMAT, false, true>(patch, q, scales);
+    }
+    if (q.row && !rows) {
+        oct_patch_encode_each<T, FORMAT>(
+            patch, oct_patch_rows_of(patch, q, q.row, false),
+            [=](int r, int) { return oct_e8m0_reciprocal(scales.row[4 * r]); });
+    }
+    if (q.col && !cols) {
+        oct_patch_encode_each<T, FORMAT>(
+            patch, oct_patch_rows_of(patch, q, q.col, false),
+            [=](int, int c) { return oct_e8m0_reciprocal(scales.col[4 * c]); });
+    }
+}
+
 template <class T, int FORMAT> static inline void quantize(const oct_mxfp8_params &p) {
     __shared__ mx_scales scales;
     const oct_quantize_params &q = p.q;
-    oct_patch<T> patch = oct_patch_of<T>(q);
+    oct_patch<T> patch = patch_of<T>(q);
     oct_patch_load(patch, q);
     if (q.row) {
         scale_rows<T, FORMAT>(scales, patch, p.square);
-        __syncwarp();
-        const uint8_t *codes = scales.row.codes + patch.row * 4 + patch.warp_across;
-        oct_patch_encode_rows<T, FORMAT>(
-            patch, oct_patch_rows_of(patch, q, q.row, q.wide_row),
-            [=](int r, int) { return oct_e8m0_reciprocal(codes[4 * r]); });
     }
     if (q.col) {
         scale_cols<T, FORMAT>(scales, patch, p.square);
-        __syncwarp();
-        const uint8_t *codes = scales.col.codes + patch.col * 4 + patch.row / 32;
-        float factors[oct_shape<T>::cols];
-#pragma unroll
-        for (int c = 0; c < oct_shape<T>::cols; c++) {
-            factors[c] = oct_e8m0_reciprocal(codes[4 * c]);
-        }
-        oct_codes_place place = oct_patch_rows_of(patch, q, q.col, q.wide_col);
-        if (place.wide) {
-            oct_patch_encode_rows<T, FORMAT>(patch, place,
-                                             [&](int, int c) { return factors[c]; });
-        } else {
-            oct_patch_encode_each<T, FORMAT>(
-                patch, place, [=](int, int c) { return oct_e8m0_reciprocal(codes[4 * c]); });
-        }
     }
+    __syncwarp();
+    encode<T, FORMAT>(patch, q,
+                      {scales.row.codes + patch.row * 4 + patch.warp_across,
+                       scales.col.codes + patch.col * 4 + patch.row / BLOCK});
     __syncthreads();
     store_scales(scales, patch, q);
 }

@@ -7,6 +7,7 @@
 #include "cuda/kernels/dynamic.h"
 #include "cuda/kernels/patch.h"
 #include "cuda/kernels/tile_scales.h"
+#include "cuda/kernels/transform.h"
 
 #include "cuda/kernels/nvfp4.h"
 #include "format/philox.h"
@@ -35,6 +36,7 @@ template <class T> struct nv_work {
     uint64_t seed;
     bool square;
     uint32_t square_most;
+    bool careful; /* there are NaNs in the warp's patches */
 };
 
 struct nv_scale {
@@ -42,10 +44,11 @@ struct nv_scale {
     float factor;
 };
 
+/* oct_nv_code and oct_nv_multiplier. */
 static inline nv_scale scale_of(uint32_t most, const oct_nv_global &global) {
     nv_scale scale;
-    scale.code = oct_nv_code(oct_bits_f32(most), &global);
-    scale.factor = oct_nv_multiplier((uint8_t)scale.code, &global);
+    scale.code = oct_encode_e4m3(oct_least(oct_bits_f32(most) * global.sixth, FLT_MAX));
+    scale.factor = oct_least(1.0f / (oct_decode_e4m3(scale.code) * global.decode), FLT_MAX);
     return scale;
 }
 
@@ -56,15 +59,52 @@ static inline oct_nv_global global_of(const oct_nvfp4_params &p, const float *am
     return oct_nv_global_of(at < lines ? amax[at] : 0.0f, p.aim);
 }
 
-/* COUNT codes, at most 8, in a word; element i takes byte i of `random`. */
-template <int COUNT, bool STOCHASTIC>
-static inline uint32_t encode(const float *x, float factor, const uint32_t *random) {
-    uint32_t codes = 0;
+/* ---- codes ----------------------------------------------------------------------------- */
+
+/* Sign bits where N codes have them, from stored elements; other bits are left open. */
+template <class E, int N> static inline uint32_t signs_of(const uint32_t *words) {
+    if (sizeof(E) == 2) {
+        return oct_e2m1_signs(words);
+    }
+    uint32_t signs = 0;
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        uint32_t code =
-            STOCHASTIC ? oct_e2m1_encode_stochastic(x[i] * factor, oct_random_byte(random, i))
-                       : oct_encode_e2m1_product(x[i], factor);
+    for (int i = 0; i < N; i++) {
+        signs |= (words[i] >> 28 & 0x8u) << 4 * i;
+    }
+    return signs;
+}
+
+/* N codes, 4 or 8, in a word; element i takes byte i of `random`. None is NaN. */
+template <class E, int N, bool STOCHASTIC>
+static inline uint32_t encode(const uint32_t *words, float factor, const uint32_t *random) {
+    float sums[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int at = i * (int)sizeof(E) / 4;
+        float a = oct_patch_element<E>(uint4{words[at], 0, 0, 0}, sizeof(E) == 2 ? i % 2 : 0);
+        a = oct_bits_f32(oct_f32_bits(a) & OCT_F32_MAGNITUDE) * factor;
+        sums[i] = STOCHASTIC ? oct_e2m1_sum<true>(oct_e2m1_raised(a, random[i / 4], i % 4))
+                             : oct_e2m1_sum<false>(a);
+    }
+    return oct_e2m1_codes<N>(sums) | (signs_of<E, N>(words) & (N == 8 ? 0x88888888u : 0x8888u));
+}
+
+/* The same where some may be NaN: one by one. */
+template <class E, int N, bool STOCHASTIC>
+static inline uint32_t encode_careful(const uint32_t *words, float factor,
+                                      const uint32_t *random) {
+    alignas(16) uint32_t part[N * sizeof(E) / 4];
+    uint32_t drawn[2] = {random[0], N == 8 ? random[1] : 0u}, codes = 0;
+#pragma unroll
+    for (int i = 0; i < N * (int)sizeof(E) / 4; i++) {
+        part[i] = words[i];
+    }
+#pragma unroll 1
+    for (int i = 0; i < N; i++) {
+        float value = oct_to_float(((const E *)part)[i]) * factor;
+        uint32_t code = STOCHASTIC
+                            ? oct_e2m1_encode_stochastic(value, oct_random_byte(drawn, i))
+                            : oct_encode_e2m1(value);
         codes |= code << 4 * i;
     }
     return codes;
@@ -93,15 +133,17 @@ template <class T> static inline void store_row(const nv_work<T> &work, int r, u
 template <class T, bool STOCHASTIC>
 static inline void encode_row(const nv_work<T> &work, int r, float factor,
                               const uint32_t *random) {
-    uint4 v = {work.shared.words[4 * r][threadIdx.x], work.shared.words[4 * r + 1][threadIdx.x],
-               work.shared.words[4 * r + 2][threadIdx.x],
-               work.shared.words[4 * r + 3][threadIdx.x]};
-    float x[oct_shape<T>::cols];
+    uint32_t words[4], codes;
 #pragma unroll
-    for (int c = 0; c < oct_shape<T>::cols; c++) {
-        x[c] = oct_patch_element<T>(v, c);
+    for (int i = 0; i < 4; i++) {
+        words[i] = work.shared.words[4 * r + i][threadIdx.x];
     }
-    store_row(work, r, encode<oct_shape<T>::cols, STOCHASTIC>(x, factor, random));
+    if (work.careful) {
+        codes = encode_careful<T, oct_shape<T>::cols, STOCHASTIC>(words, factor, random);
+    } else {
+        codes = encode<T, oct_shape<T>::cols, STOCHASTIC>(words, factor, random);
+    }
+    store_row(work, r, codes);
 }
 
 /* The random words of this lane's part of a block, which lane `from` has drawn. */
@@ -121,16 +163,35 @@ static inline void receive(uint32_t out[2], const uint32_t words[4], int from, i
     }
 }
 
-/* The amaxes of row blocks, each in the memory of the lane that makes its scale. */
-template <class T> static inline void measure_rows(const nv_work<T> &work) {
+/* Of row r, without NaNs; from shared memory, so that registers need not hold the patch. */
+template <class T> static inline uint32_t row_max(const nv_work<T> &work, int r) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        most = oct_peak<T>(most, work.shared.words[4 * r + i][threadIdx.x]);
+    }
+    return oct_peak_bits<T>(most);
+}
+
+/* The amaxes of row blocks, each in the memory of the lane that makes its scale. Where a warp
+ * finds a NaN it goes over its rows once more, without. */
+template <class T> static inline void measure_rows(nv_work<T> &work) {
     typedef nv_row<T> row;
-    uint32_t most[OCT_PATCH_ROWS];
+    int mine = work.patch.lane_across % row::lanes;
+    uint32_t most[OCT_PATCH_ROWS], all = 0;
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        most[r] = oct_patch_row_max(work.patch, r);
+        most[r] = oct_patch_row_max_or_nan(work.patch, r);
+        all = oct_max_bits(all, most[r]);
     }
-    oct_share_max<OCT_PATCH_ROWS, row::lanes>(most, work.patch.lane_across % row::lanes,
-                                              oct_shape<T>::down);
+    work.careful = __ballot_sync(OCT_ALL_LANES, all > OCT_F32_INF) != 0;
+    if (work.careful) {
+#pragma unroll
+        for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+            most[r] = row_max(work, r);
+        }
+    }
+    oct_share_max<OCT_PATCH_ROWS, row::lanes>(most, mine, oct_shape<T>::down);
 #pragma unroll
     for (int i = 0; i < row::each; i++) {
         uint32_t bits = work.square ? work.square_most : most[i];
@@ -203,58 +264,73 @@ template <class T> static inline void store_col(const nv_work<T> &work, int c, u
     }
 }
 
+/* Random words of column c's block; 0 where none are needed. */
 template <class T, bool STOCHASTIC>
-static inline void encode_col(const nv_work<T> &work, int c, const float *x, float factor) {
+static inline void draw_col(uint32_t random[4], const nv_work<T> &work, int c) {
     const oct_patch<T> &patch = work.patch;
-    uint32_t random[4] = {0, 0, 0, 0};
+    random[0] = random[1] = random[2] = random[3] = 0;
     if (STOCHASTIC) {
         int64_t line = patch.tile_col + patch.col + c;
         int64_t block = line * work.p.q.col_at.blocks + (patch.tile_row + patch.row) / BLOCK;
         oct_random_words(random, work.seed, (uint64_t)block, 1);
     }
-    store_col(work, c,
-              uint2{encode<8, STOCHASTIC>(x, factor, random),
-                    encode<8, STOCHASTIC>(x + 8, factor, random + 2)});
 }
 
-/* 16 elements of a column as they are quantized: as they are, or transformed and rounded to
- * bf16. */
-static inline void transform(float x[BLOCK], const oct_nvfp4_params &p) {
+/* The amax of 16 stored elements; one that is NaN is kept or ignored. */
+template <class E, bool KEEP> static inline uint32_t max_of(const uint32_t *words) {
+    uint32_t most = 0;
 #pragma unroll
-    for (int r = 0; r < BLOCK; r++) {
-        x[r] *= p.weights[r];
+    for (int i = 0; i < BLOCK * (int)sizeof(E) / 4; i++) {
+        most = KEEP ? oct_peak_or_nan<E>(most, words[i]) : oct_peak<E>(most, words[i]);
     }
-    oct_hadamard_stages(x);
-#pragma unroll
-    for (int r = 0; r < BLOCK; r += 2) {
-        oct_round_bf16(&x[r], &x[r + 1]);
-    }
+    return oct_peak_bits<E>(most);
 }
 
-static inline uint32_t max_of(const float x[BLOCK]) {
-    float most = 0.0f;
-#pragma unroll
-    for (int r = 0; r < BLOCK; r++) {
-        most = oct_larger(most, x[r]);
-    }
-    return oct_f32_bits(most);
-}
-
-template <class T, bool STOCHASTIC>
-static inline void quantize_col(const nv_work<T> &work, int c, float x[BLOCK],
+/* Column c, as it is quantized: 16 elements of E, which is T, or bf16 where they have been
+ * transformed. */
+template <class T, class E, bool STOCHASTIC>
+static inline void quantize_col(const nv_work<T> &work, int c, const uint32_t *words,
                                 oct_nv_global global) {
+    constexpr int half = 8 * (int)sizeof(E) / 4;
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
-    if (p.hadamard) {
-        transform(x, p);
+    uint32_t random[4], most = max_of<E, true>(words);
+    bool careful = most > OCT_F32_INF;
+    uint2 codes;
+    if (careful) {
+        most = max_of<E, false>(words);
     }
     if (p.row_scaled) {
         global = global_of(p, p.col_amax, patch.tile_col + patch.col + c, p.q.cols);
     }
-    nv_scale scale = scale_of(work.square ? work.square_most : max_of(x), global);
+    nv_scale scale = scale_of(work.square ? work.square_most : most, global);
     work.shared.scales[1].codes[(patch.col + c) * 8 + patch.row / BLOCK] =
         (uint8_t)(c < patch.cols_left ? scale.code : 0u);
-    encode_col<T, STOCHASTIC>(work, c, x, scale.factor);
+    draw_col<T, STOCHASTIC>(random, work, c);
+    if (careful) {
+        codes = {encode_careful<E, 8, STOCHASTIC>(words, scale.factor, random),
+                 encode_careful<E, 8, STOCHASTIC>(words + half, scale.factor, random + 2)};
+    } else {
+        codes = {encode<E, 8, STOCHASTIC>(words, scale.factor, random),
+                 encode<E, 8, STOCHASTIC>(words + half, scale.factor, random + 2)};
+    }
+    store_col(work, c, codes);
+}
+
+/* Column k of those that 16 words hold side by side, transformed and rounded to bf16. */
+template <class T>
+static inline void transform(uint32_t out[BLOCK / 2], const uint32_t *words, int k,
+                             const oct_nvfp4_params &p) {
+    float x[BLOCK];
+#pragma unroll
+    for (int r = 0; r < BLOCK; r++) {
+        x[r] = oct_patch_element<T>(uint4{words[r], 0, 0, 0}, k);
+    }
+    oct_transform<T>(x, p.weights);
+#pragma unroll
+    for (int i = 0; i < BLOCK / 2; i++) {
+        out[i] = oct_bf16_pair(x[2 * i], x[2 * i + 1]);
+    }
 }
 
 /* A word holds one or two columns. */
@@ -263,19 +339,25 @@ template <class T, bool STOCHASTIC> static inline void quantize_cols(const nv_wo
     oct_nv_global global = global_of(work.p, work.p.col_amax, 0, work.p.q.cols);
 #pragma unroll 1
     for (int w = 0; w < 4; w++) {
-        uint32_t words[BLOCK];
+        uint32_t words[BLOCK], column[BLOCK];
 #pragma unroll
         for (int r = 0; r < BLOCK; r++) {
             words[r] = work.shared.words[4 * r + w][threadIdx.x];
         }
 #pragma unroll
         for (int k = 0; k < each; k++) {
-            float x[BLOCK];
-#pragma unroll
-            for (int r = 0; r < BLOCK; r++) {
-                x[r] = oct_patch_element<T>(uint4{words[r], 0, 0, 0}, k);
+            if (work.p.hadamard) {
+                transform<T>(column, words, k, work.p);
+                quantize_col<T, oct_bf16, STOCHASTIC>(work, each * w + k, column, global);
+                continue;
             }
-            quantize_col<T, STOCHASTIC>(work, each * w + k, x, global);
+#pragma unroll
+            for (int i = 0; i < BLOCK / each; i++) {
+                column[i] = each == 1 ? words[i]
+                                      : oct_pick_bytes(words[2 * i], words[2 * i + 1],
+                                                       k ? 0x7632 : 0x5410);
+            }
+            quantize_col<T, T, STOCHASTIC>(work, each * w + k, column, global);
         }
     }
 }
@@ -312,8 +394,8 @@ template <class T, bool STOCHASTIC> static inline void quantize(const oct_nvfp4_
     oct_patch<T> patch = oct_patch_of<T>(p.q);
     oct_patch_load(patch, p.q);
     uint64_t seed = STOCHASTIC ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
-    nv_work<T> work = {p,    patch,         *shared,
-                       seed, p.square != 0, p.square ? square_max(patch) : 0u};
+    nv_work<T> work = {
+        p, patch, *shared, seed, p.square != 0, p.square ? square_max(patch) : 0u, false};
 #pragma unroll
     for (int i = 0; i < OCT_PATCH_ROWS * 4; i++) {
         shared->words[i][threadIdx.x] = oct_word(patch.raw[i / 4], i % 4);

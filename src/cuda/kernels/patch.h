@@ -38,21 +38,32 @@ static inline int oct_limited(int64_t n) {
     return (int)(n < OCT_TILE ? n : OCT_TILE);
 }
 
-template <class T> static inline oct_patch<T> oct_patch_of(const oct_quantize_params &q) {
-    typedef oct_shape<T> shape;
+/* The patch at (row, col) of this block's tile. */
+template <class T>
+static inline oct_patch<T> oct_patch_in_tile(const oct_quantize_params &q, int row, int col) {
     oct_patch<T> p;
     uint32_t tile = q.backward ? gridDim.x - 1u - blockIdx.x : blockIdx.x;
-    int lane = (int)threadIdx.x % OCT_WARP, warp = (int)threadIdx.x / OCT_WARP;
     p.tile_row = (int64_t)(tile / q.across) * OCT_TILE;
     p.tile_col = (int64_t)(tile % q.across) * OCT_TILE;
-    p.lane_across = lane / shape::down;
-    p.warp_across = warp % shape::warps;
-    p.band = warp / shape::warps;
-    p.row = (p.band * shape::down + lane % shape::down) * OCT_PATCH_ROWS;
-    p.col = p.warp_across * OCT_WARP_COLS + p.lane_across * shape::cols;
+    p.row = row;
+    p.col = col;
     p.rows_left = oct_limited(q.rows - p.tile_row) - p.row;
     p.cols_left = oct_limited(q.cols - p.tile_col) - p.col;
-    p.full = p.rows_left >= OCT_PATCH_ROWS && p.cols_left >= shape::cols;
+    p.full = p.rows_left >= OCT_PATCH_ROWS && p.cols_left >= oct_shape<T>::cols;
+    return p;
+}
+
+template <class T> static inline oct_patch<T> oct_patch_of(const oct_quantize_params &q) {
+    typedef oct_shape<T> shape;
+    int lane = (int)threadIdx.x % OCT_WARP, warp = (int)threadIdx.x / OCT_WARP;
+    int lane_across = lane / shape::down, warp_across = warp % shape::warps;
+    int band = warp / shape::warps;
+    oct_patch<T> p =
+        oct_patch_in_tile<T>(q, (band * shape::down + lane % shape::down) * OCT_PATCH_ROWS,
+                             warp_across * OCT_WARP_COLS + lane_across * shape::cols);
+    p.lane_across = lane_across;
+    p.warp_across = warp_across;
+    p.band = band;
     return p;
 }
 
@@ -293,8 +304,12 @@ static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_pa
 
 /* ---- maxima ---------------------------------------------------------------------------- */
 
+static inline uint32_t oct_max_bits(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
 /* Magnitudes as they are stored, one or two a word: the larger of `most` and |x|, each on its
- * own; a NaN is ignored. */
+ * own; a NaN is ignored. The sign is left open. */
 template <class T> static inline uint32_t oct_peak(uint32_t most, uint32_t x);
 
 template <> inline uint32_t oct_peak<float>(uint32_t most, uint32_t x) {
@@ -304,13 +319,17 @@ template <> inline uint32_t oct_peak<float>(uint32_t most, uint32_t x) {
 /* Of 16-bit floats in halves, whose infinity is `inf`. */
 static inline uint32_t oct_peak_halves(uint32_t most, uint32_t x, uint32_t inf) {
     uint32_t low = x & 0x7fffu, high = x >> 16 & 0x7fffu;
-    low = low > inf || low < (most & 0xffffu) ? most & 0xffffu : low;
-    high = high > inf || high < most >> 16 ? most >> 16 : high;
-    return low | high << 16;
+    low = low > inf || low < (most & 0x7fffu) ? most & 0x7fffu : low;
+    high = high > inf || high < (most >> 16 & 0x7fffu) ? most >> 16 & 0x7fffu : high;
+    return (low | high << 16) ^ ((most ^ x) & 0x80008000u);
 }
 
+/* From sm_86 on an instruction takes magnitudes itself, and makes some sign. */
 template <> inline uint32_t oct_peak<oct_bf16>(uint32_t most, uint32_t x) {
-#if OCT_PTX
+#if OCT_PTX && __CUDA_ARCH__ >= 860
+    asm("max.xorsign.abs.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(x));
+    return most;
+#elif OCT_PTX
     asm("max.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(x & 0x7fff7fffu));
     return most;
 #else
@@ -319,7 +338,10 @@ template <> inline uint32_t oct_peak<oct_bf16>(uint32_t most, uint32_t x) {
 }
 
 template <> inline uint32_t oct_peak<oct_f16>(uint32_t most, uint32_t x) {
-#if OCT_PTX
+#if OCT_PTX && __CUDA_ARCH__ >= 860
+    asm("max.xorsign.abs.f16x2 %0, %0, %1;" : "+r"(most) : "r"(x));
+    return most;
+#elif OCT_PTX
     asm("max.f16x2 %0, %0, %1;" : "+r"(most) : "r"(x & 0x7fff7fffu));
     return most;
 #else
@@ -327,8 +349,40 @@ template <> inline uint32_t oct_peak<oct_f16>(uint32_t most, uint32_t x) {
 #endif
 }
 
-static inline uint32_t oct_max_bits(uint32_t a, uint32_t b) {
-    return a > b ? a : b;
+/* The same, but a NaN is kept: it becomes one, and is larger than all else. */
+template <class T> static inline uint32_t oct_peak_or_nan(uint32_t most, uint32_t x);
+
+template <> inline uint32_t oct_peak_or_nan<float>(uint32_t most, uint32_t x) {
+    return oct_max_bits(most, x & OCT_F32_MAGNITUDE);
+}
+
+static inline uint32_t oct_peak_halves_or_nan(uint32_t most, uint32_t x) {
+    uint32_t low = oct_max_bits(most & 0x7fffu, x & 0x7fffu);
+    return low | oct_max_bits(most >> 16 & 0x7fffu, x >> 16 & 0x7fffu) << 16;
+}
+
+template <> inline uint32_t oct_peak_or_nan<oct_bf16>(uint32_t most, uint32_t x) {
+#if OCT_PTX && __CUDA_ARCH__ >= 860
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(x));
+    return most;
+#elif OCT_PTX
+    asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(most) : "r"(x & 0x7fff7fffu));
+    return most;
+#else
+    return oct_peak_halves_or_nan(most, x);
+#endif
+}
+
+template <> inline uint32_t oct_peak_or_nan<oct_f16>(uint32_t most, uint32_t x) {
+#if OCT_PTX && __CUDA_ARCH__ >= 860
+    asm("max.NaN.xorsign.abs.f16x2 %0, %0, %1;" : "+r"(most) : "r"(x));
+    return most;
+#elif OCT_PTX
+    asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(most) : "r"(x & 0x7fff7fffu));
+    return most;
+#else
+    return oct_peak_halves_or_nan(most, x);
+#endif
 }
 
 /* A float's encoding from the magnitudes of a word. */
@@ -337,11 +391,11 @@ template <class T> static inline uint32_t oct_peak_bits(uint32_t most) {
 }
 
 template <> inline uint32_t oct_peak_bits<oct_bf16>(uint32_t most) {
-    return oct_max_bits(most & 0xffff0000u, most << 16);
+    return oct_max_bits(most & 0x7fff0000u, most << 16 & 0x7fff0000u);
 }
 
 template <> inline uint32_t oct_peak_bits<oct_f16>(uint32_t most) {
-    uint32_t larger = oct_max_bits(most >> 16, most & 0xffffu);
+    uint32_t larger = oct_max_bits(most >> 16 & 0x7fffu, most & 0x7fffu);
     return oct_f32_bits(oct_f16_widen((uint16_t)larger));
 }
 
@@ -350,6 +404,14 @@ template <class T> static inline uint32_t oct_patch_row_max(const oct_patch<T> &
     const uint4 &v = p.raw[r];
     return oct_peak_bits<T>(
         oct_peak<T>(oct_peak<T>(oct_peak<T>(oct_peak<T>(0u, v.x), v.y), v.z), v.w));
+}
+
+/* The same, but a NaN is kept. */
+template <class T>
+static inline uint32_t oct_patch_row_max_or_nan(const oct_patch<T> &p, int r) {
+    const uint4 &v = p.raw[r];
+    uint32_t most = oct_peak_or_nan<T>(oct_peak_or_nan<T>(0u, v.x), v.y);
+    return oct_peak_bits<T>(oct_peak_or_nan<T>(oct_peak_or_nan<T>(most, v.z), v.w));
 }
 
 /* Of the columns, as they are stored. */
@@ -369,7 +431,7 @@ template <class T> static inline void oct_patch_col_max(uint32_t *out, const oct
     uint4 most = oct_patch_peaks(p);
 #pragma unroll
     for (int c = 0; c < oct_shape<T>::cols; c++) {
-        out[c] = oct_f32_bits(oct_patch_element<T>(most, c));
+        out[c] = oct_f32_bits(oct_patch_element<T>(most, c)) & OCT_F32_MAGNITUDE;
     }
 }
 

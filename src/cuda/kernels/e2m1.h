@@ -1,0 +1,85 @@
+/* e2m1.h - codes of E2M1 by sums of floats, which a GPU has most units for.
+ *
+ * A magnitude a has the code that three pieces of the scale add up to: the steps of 0.5 below
+ * 2, of 1 up to 4, and of 2 up to 6. Each piece is clipped to [0, 1] by the instruction that
+ * makes it and added to a float whose last bit is worth one code. A clipped a / 2, a / 2 - 1 or
+ * a / 2 - 2 is exact, so each sum is rounded once, and by itself: where a piece is not 0, those
+ * before it are whole and have made an even code. Nearest even of the sum is then that of
+ * format/e2m1.h, and the sum cut off is the code at or below a.
+ *
+ * A NaN would become 0; the callers keep it out. */
+#ifndef OCT_CUDA_KERNELS_E2M1_H
+#define OCT_CUDA_KERNELS_E2M1_H
+
+#include "cuda/kernels/common.h"
+
+/* a b + c, the product exact. */
+static inline float oct_exact_fma(float a, float b, float c) {
+#if OCT_PTX
+    return __fmaf_rn(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* a / 2 + c, clipped to [0, 1]. */
+static inline float oct_clipped_half(float a, float c) {
+#if OCT_PTX
+    float out;
+    asm("fma.rn.sat.f32 %0, %1, 0f3f000000, %2;" : "=f"(out) : "f"(a), "f"(c));
+    return out;
+#else
+    float value = a * 0.5f + c;
+    return value < 0.0f ? 0.0f : value > 1.0f ? 1.0f : value;
+#endif
+}
+
+/* sum + piece x steps / 2, the last bit of the sum being worth 0.5: nearest even, or cut off.
+ */
+template <bool CUT> static inline float oct_add_steps(float sum, float piece, float steps) {
+    float most = steps * 0.5f;
+#if OCT_PTX
+    return CUT ? __fmaf_rz(piece, most, sum) : __fmaf_rn(piece, most, sum);
+#else
+    return CUT ? sum + (float)(int)(piece * steps) * 0.5f : piece * most + sum;
+#endif
+}
+
+/* A float whose low 16 bits are the code of the magnitude a. */
+template <bool CUT> static inline float oct_e2m1_sum(float a) {
+    float sum = oct_add_steps<CUT>(0x1p22f, oct_clipped_half(a, 0.0f), 4.0f);
+    sum = oct_add_steps<CUT>(sum, oct_clipped_half(a, -1.0f), 2.0f);
+    return oct_add_steps<CUT>(sum, oct_clipped_half(a, -2.0f), 1.0f);
+}
+
+/* What format/e2m1.h cuts off: the magnitude a plus byte i of `random` parts of its step. */
+static inline float oct_e2m1_raised(float a, uint32_t random, int i) {
+    int exponent = (int)(oct_f32_bits(a) & 0x7f800000u) - (9 << 23);
+    exponent = exponent > 118 << 23 ? exponent : 118 << 23;
+    float byte = oct_bits_f32(oct_pick_bytes(random, 0x4b000000u, 0x7540u + (uint32_t)i));
+    return oct_exact_fma(byte - 0x1p23f, oct_bits_f32((uint32_t)exponent), a);
+}
+
+/* N codes, 4 or 8, of the low bits of as many sums, in a word. */
+template <int N> static inline uint32_t oct_e2m1_codes(const float *sums) {
+    uint32_t quads[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+        uint32_t low = oct_f32_bits(sums[i]) + (oct_f32_bits(sums[i + 1]) << 4);
+        uint32_t high = oct_f32_bits(sums[i + 2]) + (oct_f32_bits(sums[i + 3]) << 4);
+        quads[i / 4] = low + (high << 8);
+    }
+    return oct_pick_bytes(quads[0], quads[1], 0x5410);
+}
+
+/* Sign bits where 8 codes have them, from words of two 16-bit floats; other bits are left
+ * open. */
+static inline uint32_t oct_e2m1_signs(const uint32_t *words) {
+    uint32_t first = oct_pick_bytes(words[0], words[1], 0x7351);
+    uint32_t last = oct_pick_bytes(words[2], words[3], 0x7351);
+    uint32_t even = oct_pick_bytes(first, last, 0x5410);
+    uint32_t odd = oct_pick_bytes(first, last, 0x7632);
+    return (odd & 0x80808080u) | (even >> 4 & ~0x80808080u);
+}
+
+#endif
