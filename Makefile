@@ -7,6 +7,7 @@ PYTHON ?= python3
 PREFIX ?= /usr/local
 WERROR ?= ON
 BUILD  ?= build
+TORCH  ?= 2.10.0
 JOBS   ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 
 BIN   := $(CURDIR)/.venv/bin
@@ -25,19 +26,20 @@ build = $(CMAKE) -S . -B $1 -DOCTET_WERROR=$(WERROR) $3 >/dev/null \
 # $(call ctest,folder,ctest flags)
 ctest = (cd $1 && $(CTEST) -j $(JOBS) --output-on-failure -O ctest.log $2)
 fast  = -LE '^long$$'
+quick = -m 'not long'
 comma := ,
 
-# $(call suite,ctest flags): the C tests, then the Python tests, then both summaries.
+# $(call suite,ctest flags,pytest flags): the C tests, then the Python tests, then both summaries.
 suite = status=0; \
     $(call ctest,$(BUILD),$1) || status=1; \
     OCTET_BUILD=$(abspath $(BUILD)) OCTET_CMAKE=$(CMAKE) \
-        $(BIN)/python -m pytest -q -p no:cacheprovider tests || status=1; \
+        $(BIN)/python -m pytest -q -p no:cacheprovider $2 tests || status=1; \
     grep 'tests passed' $(BUILD)/ctest.log || status=1; \
     exit $$status
 
 .NOTPARALLEL:
-.PHONY: help lib test test-all test-gpu sanitize tsan format format-check bench bench-gpu \
-        examples install clean
+.PHONY: help lib demo test test-all test-torch test-gpu sanitize tsan format format-check \
+        bench bench-gpu examples install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 20
@@ -45,9 +47,13 @@ help: ## this list
 lib: $(WHEEL) ## the static library, the shared library and the program, in build/
 	@$(call build,$(BUILD),lib)
 
+demo: $(WHEEL) $(TOOLS) ## train a small GPT in every recipe: a table, and the losses as a picture
+	@$(call build,$(BUILD),lib,-DOCTET_PYTHON=ON)
+	@PYTHONPATH=python $(BIN)/python examples/python/demo.py --out $(BUILD)/demo.png
+
 test: $(WHEEL) $(TOOLS) ## every test but the long ones
 	@$(call build,$(BUILD),all)
-	@$(call suite,$(fast))
+	@$(call suite,$(fast),$(quick))
 
 test-all: $(WHEEL) $(TOOLS) ## every test; the long ones take minutes
 	@$(call build,$(BUILD),all)
@@ -55,6 +61,9 @@ test-all: $(WHEEL) $(TOOLS) ## every test; the long ones take minutes
 
 test-gpu: lib ## the tests that need a GPU, by PYTHON, whose torch must see it
 	PYTHONPATH=python $(PYTHON) -m pytest -q -p no:cacheprovider tests/gpu
+
+test-torch: lib .venv-torch-$(TORCH)/tools ## the Python tests on another torch: TORCH=2.10.0
+	@.venv-torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python
 
 sanitize: $(WHEEL) ## the C tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(call build,build-sanitize,all,-DOCTET_WERROR=OFF -DOCTET_SANITIZE=address$(comma)undefined)
@@ -72,7 +81,7 @@ format-check: $(TOOLS) ## fail where `make format` would change something
 	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
 
-bench: $(WHEEL) $(TOOLS) ## run the CPU benchmarks beside torch; writes bench/RESULTS.md
+bench: $(WHEEL) $(TOOLS) ## run the benchmarks beside torch; writes bench/RESULTS.md
 	@$(call build,$(BUILD),all)
 	@$(call build,$(BUILD),bench)
 	@$(BIN)/python bench/report.py --build $(BUILD)
@@ -97,4 +106,9 @@ $(BIN)/cmake: | $(BIN)/python
 
 $(TOOLS): tests/requirements.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	@touch $@
+
+.venv-torch-%/tools:
+	$(PYTHON) -m venv .venv-torch-$*
+	.venv-torch-$*/bin/pip install --quiet --disable-pip-version-check torch==$* numpy pytest
 	@touch $@

@@ -12,13 +12,14 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
 
+import gpu_plot  # noqa: E402
 import octet  # noqa: E402
 from octet import recipe  # noqa: E402
 
@@ -98,10 +99,8 @@ def graphed(step: Step) -> Step:
 # ---- the layers ------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def within(active: recipe.Recipe | None) -> Iterator[None]:
-    with octet.autocast(enabled=active is not None, recipe=active):
-        yield
+def within(active: recipe.Recipe | None) -> octet.autocast:
+    return octet.autocast(enabled=active is not None, recipe=active)
 
 
 class Case:
@@ -317,6 +316,8 @@ def main() -> None:
         add(f"bytes saved for backward at {SHAPES[0]}", saved_rows(), 3)
     write("\n\n".join(texts))
     (HERE / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
+    if "linear" in parts:
+        (HERE / "gpu.svg").write_text(gpu_plot.picture(found))
 
 
 if __name__ == "__main__":

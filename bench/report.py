@@ -1,4 +1,4 @@
-"""Runs every CPU benchmark in one go, prints the tables and writes them to bench/RESULTS.md."""
+"""Runs every benchmark in one go, prints the tables and writes them to bench/RESULTS.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SHAPES = [(2048, 1024, 4096), (512, 2048, 2048)]
 RECIPES = ["none", "delayed", "current", "block", "mxfp8", "nvfp4"]
-BEGIN, END = "<!-- cpu -->", "<!-- /cpu -->"
+PARTS = {"cpu": "CPU", "host": "Host"}  # marks in RESULTS.md, and the headings above them
 
 
 def output(*command: str | Path) -> str:
@@ -90,29 +90,52 @@ def fenced(text: str) -> str:
     return f"```\n{text.rstrip()}\n```"
 
 
+def cpu_part(build: Path, threads: int) -> str:
+    program = build / "octet"
+    sections = [
+        machine(program, threads),
+        "### Linear, forward and backward",
+        linear_table(program, threads),
+        "### Decoding",
+        decoding_table(program, threads),
+    ]
+    for name in ("quantize", "gemm", "plan"):
+        sections += [f"### {name}", fenced(output(build / "bench" / name))]
+    return "\n\n".join(sections)
+
+
+def host_part(rounds: int) -> str:
+    """What a call costs besides its arithmetic, next to torch's own layer."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed."
+    return output(sys.executable, HERE / "host.py", "--first-rounds", str(rounds)).strip()
+
+
+def write(part: str, text: str) -> None:
+    """Puts a part into the page, between its marks; a new one at the end."""
+    results = HERE / "RESULTS.md"
+    begin, end = f"<!-- {part} -->", f"<!-- /{part} -->"
+    page = results.read_text() if results.exists() else "# Results\n"
+    if begin not in page:
+        page = f"{page}\n## {PARTS[part]}\n\n{begin}\n{end}\n"
+    before, after = page.split(begin)[0], page.split(end)[1]
+    results.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, default=Path("build"))
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--first-rounds", type=int, default=3, help="of bench/host.py")
+    parser.add_argument("--part", choices=PARTS, help="only this one")
     choice = parser.parse_args()
-    program = choice.build / "octet"
-    sections = [
-        machine(program, choice.threads),
-        "### Linear, forward and backward",
-        linear_table(program, choice.threads),
-        "### Decoding",
-        decoding_table(program, choice.threads),
-    ]
-    for name in ("quantize", "gemm", "plan"):
-        sections += [f"### {name}", fenced(output(choice.build / "bench" / name))]
-    text = "\n\n".join(sections)
-    print(text)
-    results = HERE / "RESULTS.md"
-    page = (
-        results.read_text() if results.exists() else f"# Results\n\n## CPU\n\n{BEGIN}\n{END}\n"
-    )
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    results.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    for part in [choice.part] if choice.part else PARTS:
+        if part == "cpu":
+            text = cpu_part(choice.build, choice.threads)
+        else:
+            text = host_part(choice.first_rounds)
+        print(text)
+        write(part, text)
 
 
 if __name__ == "__main__":

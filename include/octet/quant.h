@@ -69,6 +69,9 @@ octet_quantizer_with_usage(octet_quantizer *out, const octet_quantizer *quantize
                            bool columnwise, octet_error *err);
 /* Whether columnwise bytes are always the exact transpose of rowwise bytes. */
 OCTET_API bool octet_quantizer_transposable(const octet_quantizer *quantizer);
+/* Bytes of rows [a, b) are part of the bytes of a whole tensor where a, and b unless it is the
+ * end, are multiples of this; 0: never. */
+OCTET_API int64_t octet_quantizer_row_step(const octet_quantizer *quantizer);
 OCTET_API const char *octet_scheme_name(octet_scheme scheme);
 
 /* ---- layout: the buffers of a quantizer ------------------------------------------------ */

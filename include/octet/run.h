@@ -99,6 +99,11 @@ OCTET_API OCTET_CHECKED octet_status octet_delayed_update(const octet_delayed *s
                                                           const float *reduced,
                                                           const octet_exec *exec,
                                                           octet_error *err);
+/* Records amax, then updates; on a GPU in one launch. */
+OCTET_API OCTET_CHECKED octet_status octet_delayed_step(const octet_delayed *state,
+                                                        const float *amax,
+                                                        const octet_exec *exec,
+                                                        octet_error *err);
 /* The next step of stochastic rounding: random[1] += 1. Memory as above. */
 OCTET_API OCTET_CHECKED octet_status octet_random_advance(int64_t *random,
                                                           const octet_exec *exec,

@@ -8,7 +8,10 @@
 from octet import _tensor_ops, recipe
 from octet._autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
 from octet._C import version as _version
+from octet._convert import convert
 from octet._dtypes import DType
+from octet._linear_protos import LinearProtos
+from octet._measure import measure
 from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
 from octet._support import (
     explain,
@@ -39,12 +42,14 @@ __all__ = [
     "Float8CurrentScalingQuantizer",
     "Float8Quantizer",
     "Linear",
+    "LinearProtos",
     "MXFP8Quantizer",
     "NVFP4Quantizer",
     "QuantizedTensor",
     "Quantizer",
     "TensorProto",
     "autocast",
+    "convert",
     "default_recipe",
     "explain",
     "fp8_autocast",
@@ -53,6 +58,7 @@ __all__ = [
     "is_mxfp8_available",
     "is_nvfp4_available",
     "is_value_opaque_quantizer",
+    "measure",
     "quantized_model_init",
     "recipe",
     "register_value_opaque_quantizer",

@@ -5,15 +5,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from octet._state import ACTIVE, Init, Region
+from octet._state import ACTIVE, Init, Region, Step
 from octet.recipe import MXFP8BlockScaling, Recipe
 
 if TYPE_CHECKING:
     from octet.linear import Linear
 
-# Layers, so that leaving an autocast finds those that recorded amaxes inside compiled code,
-# where nothing but the layer itself can be written without a guard.
+# Layers, so that leaving an autocast finds those that recorded amaxes inside compiled code.
 LAYERS: "weakref.WeakSet[Linear]" = weakref.WeakSet()
+
+
+_DEFAULT = MXFP8BlockScaling()
 
 
 def default_recipe() -> Recipe:
@@ -22,17 +24,21 @@ def default_recipe() -> Recipe:
     >>> octet.default_recipe()
     MXFP8BlockScaling('mxfp8')
     """
-    return MXFP8BlockScaling()
+    return _DEFAULT
 
 
-def _leave() -> None:
+def _end(step: Step) -> None:
     """Ends a step: layers that recorded amaxes move their scales, but in evaluation."""
     trains = torch.is_grad_enabled()
-    for layer in list(LAYERS):
+    if step.traced:
+        for layer, rule in step.used if trains else ():
+            layer._roll(rule)
+        return
+    for layer in list(LAYERS) if step.in_graph else step.used:
         if layer._moved:
             layer._moved = False
             if trains:
-                layer._roll(layer._delayed_recipe)
+                layer._roll(layer._rule)
 
 
 class autocast:  # noqa: N801
@@ -64,11 +70,8 @@ class autocast:  # noqa: N801
         recipe = default_recipe() if self.recipe is None else self.recipe
         self._outer = outer = ACTIVE.region
         nested = outer.enabled or outer.calibrating
-        traced = outer.traced if nested else torch.compiler.is_compiling()
-        region = Region(self.enabled, recipe, self.calibrating, traced)
-        if nested and traced:
-            region.used = outer.used
-        ACTIVE.region = region
+        step = outer.step if nested else Step(torch.compiler.is_compiling())
+        ACTIVE.region = Region(self.enabled, recipe, self.calibrating, step)
         return self
 
     def __exit__(
@@ -77,16 +80,10 @@ class autocast:  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        region, outer = ACTIVE.region, self._outer
+        step, outer = ACTIVE.region.step, self._outer
         ACTIVE.region = outer
-        active = outer.enabled or outer.calibrating
-        if active:
-            return
-        if not region.traced:
-            _leave()
-        elif torch.is_grad_enabled():
-            for layer, text in region.used:
-                layer._roll(text)
+        if not (outer.enabled or outer.calibrating):
+            _end(step)
 
 
 def fp8_autocast(

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from octet import _ops, _plans, _problem, _wgrad
+from octet import _delayed, _ops, _plans, _problem, _wgrad
+from octet._recompute import Way
 from octet.tensor import QuantizedTensor
 
 
@@ -19,18 +20,16 @@ def _gather(
 
 
 def run_forward(
-    problem: str, n: int, tensors: Sequence[torch.Tensor]
+    problem: str, sizes: list[Any], tensors: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
     """The output; buffers for the layer to keep; and what backward needs, the block last.
 
     `tensors` are the plan's arguments and, where it measures amaxes, the history for them."""
     signature = _problem.forward_signature(problem)
-    inp, count = tensors[0], len(signature.args)
-    args = list(tensors[:count])
-    sizes = [*inp.shape, n]
+    args = list(tensors[: len(signature.args)])
     outs = _ops.linear(args, sizes, problem)
     if signature.amax >= 0:
-        _ops.delayed_record(tensors[count], outs[signature.amax])
+        _ops.delayed_record(tensors[len(args)], outs[signature.amax])
     saved = [args[i] if is_arg else outs[i] for is_arg, i in signature.saves]
     if signature.has_block:
         saved.append(outs[-1])
@@ -40,8 +39,8 @@ def run_forward(
     output = signature.output
     if output.quantizer == "none":
         return outs[output.start], others, saved
-    sizes[-2:] = [n]
-    return _gather(output, outs, inp.dtype, sizes), others, saved
+    shape = [*sizes[:-2], sizes[-1]]
+    return _gather(output, outs, tensors[0].dtype, shape), others, saved
 
 
 class LinearFunction(torch.autograd.Function):
@@ -51,17 +50,16 @@ class LinearFunction(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401
         problem: str,
-        rolls: bool,
+        rolls: _delayed.Rule | Way | None,
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
-        output, others, saved = run_forward(problem, n, tensors)
+        sizes = [*tensors[0].shape, n]
+        output, others, saved = run_forward(problem, sizes, tensors)
         ctx.save_for_backward(*saved)
-        inp = tensors[0]
-        ctx.problem, ctx.rolls = problem, rolls
-        ctx.sizes, ctx.dtype = [*inp.shape, n], inp.dtype
-        ctx.count, ctx.lent = len(tensors), tensors[_problem.forward_signature(problem).count :]
+        ctx.problem, ctx.rolls, ctx.sizes = problem, rolls, sizes
+        ctx.lent = tensors[_problem.forward_signature(problem).count :]
         if not others:
             return output
         ctx.mark_non_differentiable(*others)
@@ -74,36 +72,44 @@ class LinearFunction(torch.autograd.Function):
 
 
 def _record(
-    rolls: bool, scale: torch.Tensor, history: torch.Tensor, amax: torch.Tensor, recipe: str
+    rolls: _delayed.Rule | Way | None,
+    scale: torch.Tensor,
+    history: torch.Tensor,
+    amax: torch.Tensor,
 ) -> None:
-    """Records the amaxes of a backward; the last one of a step moves the scales."""
-    if rolls:
-        _ops.delayed_update(scale, history, [amax], recipe, "grad_output")
-    else:
+    """Records the amaxes of a backward; the last one of a step moves the scales by the rule."""
+    rule = rolls.rule_if_last() if isinstance(rolls, Way) else rolls
+    if rule is None:
         _ops.delayed_record(history, amax)
+    else:
+        _delayed.update(scale, history, [amax], rule, "grad_output")
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     # A gradient that arrives quantized says so itself, where the op meets it: traced code
     # cannot know which kind it will be.
     signature = _problem.backward_signature(ctx.problem, grad.dtype)
-    lent = ctx.lent
+    sizes, lent = ctx.sizes, ctx.lent
     pool = (grad, *ctx.saved_tensors, *lent)
     args = [pool[i] for i in signature.args]
     if signature.main_grad:
-        outs = _ops.linear_backward_into(lent[-1], args, ctx.sizes, signature.text)
+        outs = _ops.linear_backward_into(lent[-1], args, sizes, signature.text)
     else:
-        outs = _ops.linear_backward(args, ctx.sizes, signature.text)
+        outs = _ops.linear_backward(args, sizes, signature.text)
     if signature.rounds:
         _ops.advance(lent[0])
     if signature.amax >= 0:
-        _record(ctx.rolls, lent[0], lent[1], outs[signature.amax], signature.recipe)
+        _record(ctx.rolls, lent[0], lent[1], outs[signature.amax])
     if signature.kept is not None:
         kept = [pool[i] if i >= 0 else outs[-1] for i in signature.kept]
-        _wgrad.keep(lent[-1], grad, kept, ctx.sizes, signature.text)
-    grads: list[torch.Tensor | None] = [None] * (3 + ctx.count)
+        _wgrad.keep(lent[-1], grad, kept, sizes, signature.text)
+    grads: list[torch.Tensor | None] = [None] * signature.count
     for at, group in signature.grads:
-        grads[at] = _gather(group, outs, ctx.dtype, ctx.sizes[:-1])
+        grads[at] = (
+            outs[group.start]
+            if group.quantizer == "none"
+            else _gather(group, outs, grad.dtype, sizes[:-1])
+        )
     return tuple(grads)
 
 

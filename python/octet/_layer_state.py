@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from octet import _ops
+from octet import _delayed, _kept_weight, _texts
 from octet._autocast import LAYERS
+from octet._recompute import REMEMBERED, Log, Said, Way, is_recomputing
 from octet._state import ACTIVE
 from octet.tensor import QuantizedTensor
 
-HISTORY = 1024  # rows of amax history that a layer has room for
+HISTORY = 1024  # rows of amax history that a layer starts with
 _STATE = {
     "fp8_scale": (3,),
     "fp8_amax_history": (HISTORY, 3),
@@ -18,8 +19,21 @@ _STATE = {
 }
 
 
+def _make_room_everywhere(rows: int) -> bool:
+    for layer in list(LAYERS):
+        layer._lengthen(rows)
+    return True
+
+
+# Runs while a graph is traced: a buffer that is made inside one cannot be written by backward.
+_make_room_everywhere._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 class LayerState(torch.nn.Module):
     """The part of a layer that moves while it trains, as buffers that are saved once used."""
+
+    def _label(self) -> str:
+        raise NotImplementedError
 
     def _make_state(self, device: torch.device | str | None) -> None:
         for key, shape in _STATE.items():
@@ -29,8 +43,14 @@ class LayerState(torch.nn.Module):
             "rounding_state", torch.empty(2, dtype=torch.int64, device=device), persistent=False
         )
         self._cache: QuantizedTensor | None = None
+        self._cache_memory: list[torch.Tensor] = []  # its buffers, where compiled code made it
+        self._number = _kept_weight.number(self)
+        # The same, of a recipe with a user's quantizers.
+        self._own_weight: torch.Tensor | None = None
+        self._own_maker = ""
         self._moved = False
-        self._delayed_recipe = ""
+        self._rule: _delayed.Rule = ""  # by which leaving the autocast moves the scales
+        self._log = Log()
         LAYERS.add(self)
 
     def reset_state(self) -> None:
@@ -43,11 +63,16 @@ class LayerState(torch.nn.Module):
             generator.set_state(torch.get_rng_state())
             base = torch.randint(2**62, (1,), generator=generator, device="cpu")
             self.rounding_state.copy_(torch.cat([base, torch.zeros_like(base)]))
-        self._cache = None
+        self._cache = self._own_weight = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         LAYERS.add(self)
+        self._number = _kept_weight.number(self)
+        region = ACTIVE.region
+        self._moved = self._moved and (region.enabled or region.calibrating)
+        if self._moved:  # a copy of a layer that was used in this step
+            region.step.used.append(self)
 
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
@@ -59,7 +84,7 @@ class LayerState(torch.nn.Module):
             new = getattr(self, key)
             if new.dtype != old.dtype:
                 setattr(self, key, old.to(new.device))
-        self._cache = None
+        self._cache = self._own_weight = None
         return self
 
     # ---- saving ----------------------------------------------------------------------------
@@ -101,27 +126,93 @@ class LayerState(torch.nn.Module):
         )
         with torch.no_grad():
             for key, name in named.items():
-                if key in state_dict:
+                if key not in state_dict:
+                    continue
+                if name.endswith("history"):
+                    self._lengthen(len(state_dict[key]))
+                    getattr(self, name).zero_()[: len(state_dict[key])] = state_dict[key]
+                else:
                     getattr(self, name).copy_(state_dict[key])
-        self._cache = None
+        self._cache = self._own_weight = None
 
     # ---- delayed scaling -------------------------------------------------------------------
 
-    def _note_use(self, recipe: str) -> bool:
-        """Notes that a call records amaxes: leaving the outermost autocast moves the scales.
+    def _make_room(self, recipe: str) -> None:
+        """Room for all the rows that a recipe asks for; in traced code, before it runs."""
+        rows = _texts.history_rows(recipe)
+        if rows <= HISTORY:
+            return
+        if torch.compiler.is_compiling():
+            _make_room_everywhere(rows)
+        else:
+            self._lengthen(rows)
 
-        True for the layer's first call since then: its backward, the last one of the step,
-        moves the scales of gradients; those of further calls only record."""
-        region = ACTIVE.region
-        if region.traced:
-            is_first = (self, recipe) not in region.used
+    def _lengthen(self, rows: int) -> None:
+        more = rows - self.fp8_amax_history.shape[0]
+        if more > 0:
+            for key in ("fp8_amax_history", "fp8_grad_amax_history"):
+                longer = torch.nn.functional.pad(getattr(self, key), (0, 0, 0, more))
+                setattr(self, key, longer)
+
+    def _note_use(self, said: Said, has_graph: bool) -> _delayed.Rule | None:
+        """Notes by what a call quantizes, and that leaving the outermost autocast moves scales.
+
+        The rule for the first call under delayed scaling since then: its backward, the last one
+        of the step, moves the scales of gradients; those of further calls only record."""
+        rule, is_first = said.rule, False
+        if rule is not None:
+            self._make_room(said.recipe)
+            is_first = self._is_first(rule)
+        if not torch.compiler.is_compiling():
+            way = self._log.now
+            if is_first or way.said != said:
+                scale = None if rule is None else self._buffers["fp8_scale"].clone()
+                self._log.now = way = Way(said, scale)
+            way.waiting += not has_graph
+            self._log.note(way)
+        return rule if is_first else None
+
+    def _is_first(self, rule: _delayed.Rule) -> bool:
+        step = ACTIVE.region.step
+        if step.traced:
+            is_first = (self, rule) not in step.used
             if is_first:
-                region.used.append((self, recipe))
+                step.used.append((self, rule))
             return is_first
         is_first = not self._moved
-        self._moved = True
-        self._delayed_recipe = recipe
+        if torch.compiler.is_compiling():
+            step.in_graph = True
+        elif is_first:
+            step.used.append(self)
+        self._moved, self._rule = True, rule
         return is_first
 
-    def _roll(self, recipe: str) -> None:
-        _ops.delayed_update(self.fp8_scale, self.fp8_amax_history, [], recipe, "input")
+    def _recomputed(self) -> Way | None:
+        """What the first run of this call did, where a checkpoint runs it again."""
+        if not is_recomputing() or self._log.is_empty():
+            return None
+        way = self._log.recall()
+        if way is None:
+            raise RuntimeError(
+                f"{self._label()} is recomputed in backward, but its recipe or its scales have "
+                f"changed more than {REMEMBERED} times since: run backward sooner"
+            )
+        return way
+
+    def _state_again(self, way: Way) -> tuple[dict[str, torch.Tensor | None], Way | None]:
+        """The state of the first run, and what decides whether its backward moves the scales.
+
+        The scale is the one that the first run had, and its amaxes are recorded already. Where
+        it left no graph (a reentrant checkpoint) the last run of the step moves the scales."""
+        if way.said.rule is None:
+            return self._buffers, None
+        region = ACTIVE.region
+        if region.enabled or region.calibrating:
+            # It was left without moving the scales if that was under no_grad.
+            self._is_first(way.said.rule)
+        nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
+        first = {"fp8_scale": way.scale, "fp8_amax_history": nowhere}
+        return {**self._buffers, **first}, way
+
+    def _roll(self, rule: _delayed.Rule) -> None:
+        _delayed.update(self.fp8_scale, self.fp8_amax_history, [], rule, "input")

@@ -1,5 +1,6 @@
 """Quantizers as values to torch's compilers: equal, hashable, rebuilt from text in a graph."""
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from torch.torch_version import TorchVersion
@@ -8,7 +9,7 @@ import torch
 
 try:
     from torch._library.opaque_object import MemberType, register_opaque_type
-except ImportError:  # a torch without opaque objects: everything but the registration works
+except ImportError:  # before 2.11: quantizers are traced as any object, but no op takes one
     MemberType = register_opaque_type = None  # type: ignore[assignment, misc]
 
 T = TypeVar("T", bound=type)
@@ -24,8 +25,6 @@ def _metaclass() -> type:
 
 
 QuantizerMeta = _metaclass()
-
-_FLAG = "_octet_value_opaque"
 
 
 def holds_process_group(value: object, depth: int = 4) -> bool:
@@ -56,10 +55,15 @@ def refuse_process_group(quantizer: object) -> None:
         )
 
 
+def _fields(cls: type) -> Iterable[str]:
+    """The attributes that a class declares without a value."""
+    return vars(cls).get("__annotations__", ())
+
+
 def _members(cls: type) -> dict[str, Any]:
     """Methods that take or make tensors are traced; the rest is asked of the real object."""
     traced = ("__call__", "quantize", "update_quantized", "make_empty")
-    names = {name for base in cls.__mro__[:-1] for name in vars(base)}
+    names = {name for base in cls.__mro__[:-1] for name in (*vars(base), *_fields(base))}
     constants = {n for n in names if not n.startswith("__") and n not in traced}
     return {
         **{name: MemberType.USE_REAL for name in constants},
@@ -77,10 +81,12 @@ def register_value_opaque_quantizer(cls: T) -> T:
     ... class Mine(octet.MXFP8Quantizer):
     ...     pass
     """
+    if "_is_value" not in vars(cls):
+        raise TypeError(f"{cls.__name__} is no quantizer: derive it from octet.Quantizer")
     for name in ("__eq__", "__hash__", "__fx_repr__"):
         if getattr(cls, name, None) in (None, getattr(object, name, None)):
             raise TypeError(f"{cls.__name__} has no {name} of its own, so it is not a value")
-    setattr(cls, _FLAG, cls)
+    cls._is_value = True
     if register_opaque_type is not None:
         register_opaque_type(cls, typ="value", members=_members(cls))
     return cls
@@ -92,4 +98,4 @@ def is_value_opaque_quantizer(quantizer: object) -> bool:
     >>> octet.is_value_opaque_quantizer(octet.MXFP8Quantizer("e4m3"))
     True
     """
-    return getattr(quantizer, _FLAG, None) is type(quantizer)
+    return getattr(quantizer, "_is_value", False)

@@ -99,12 +99,10 @@ class Backward(NamedTuple):
     args: tuple[int, ...]
     grads: tuple[tuple[int, _plans.Group], ...]  # which argument of the function, and where
     amax: int  # the output that holds the amaxes; -1 where there is none
-    recipe: str
     rounds: bool
     main_grad: bool
-    kept: (
-        tuple[int, ...] | None
-    )  # what a later wgrad takes, from the pool; -1 is the block it makes
+    count: int  # arguments of the function: 3, and its tensors
+    kept: tuple[int, ...] | None  # for a later wgrad; -1 is the block that backward makes
 
 
 # What the layer lends to a backward, in this order: delayed scaling's scale and history, the
@@ -132,11 +130,6 @@ def delays(problem: str) -> bool:
     words = problem.split(" ")
     grad = next(word for word in words if word.startswith("grad="))
     return "delay_wgrad" in words and "w" in grad
-
-
-def _recipe(problem: str) -> str:
-    words = (word for word in problem.split(" ") if word.startswith("recipe="))
-    return next(words, "recipe=none").removeprefix("recipe=")
 
 
 def _sources(problem: str, text: str) -> list[tuple[str, int]]:
@@ -184,9 +177,9 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
             if f"grad_{name}" in made
         ),
         amax=made["amax"].start if "amax" in made else -1,
-        recipe=_recipe(problem),
         rounds="random" in (name for name, _ in sources),
         main_grad=any(port.is_mutable for port in plan.args),
+        count=3 + forward_signature(problem).count + len(lent(problem)),
         kept=_kept(text, sources, block) if delays(problem) else None,
     )
 

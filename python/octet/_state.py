@@ -6,19 +6,27 @@ if TYPE_CHECKING:
     from octet.recipe import Recipe
 
 
+class Step:
+    """From entering an outermost autocast to leaving it: the layers whose scales will move."""
+
+    def __init__(self, traced: bool) -> None:
+        self.traced = traced  # it was entered in traced code: `used` is the graph's
+        self.used: list[Any] = []  # layers; in traced code (layer, rule)
+        # Code that was traced inside used some, too, and marked them alone: it cannot append to
+        # what lies outside of it without a guard on the length.
+        self.in_graph = False
+
+
 class Region:
     """What an autocast says to the layers inside it."""
 
     def __init__(
-        self, enabled: bool, recipe: "Recipe | None", calibrating: bool, traced: bool
+        self, enabled: bool, recipe: "Recipe | None", calibrating: bool, step: Step
     ) -> None:
         self.enabled = enabled
         self.recipe = recipe
         self.calibrating = calibrating
-        self.traced = (
-            traced  # the outermost one was entered in traced code: `used` is the graph's
-        )
-        self.used: list[Any] = []
+        self.step = step
 
 
 class Init:
@@ -32,8 +40,10 @@ class Init:
 class Active:
     """The region that layers are in now."""
 
-    region: Region = Region(False, None, False, False)
-    init: "Init | None" = None
+    def __init__(self) -> None:
+        # Of the object, not of the class: compiled code guards on where it found them.
+        self.region = Region(False, None, False, Step(False))
+        self.init: Init | None = None
 
 
 ACTIVE = Active()

@@ -68,6 +68,45 @@ def _view(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     return QuantizedTensor(buffers, tensor._text, tensor.dtype, sizes)
 
 
+def _part(tensor: QuantizedTensor, start: int, count: int) -> QuantizedTensor:
+    """The bytes of some of the first axis, copied; padding is zero as ever."""
+    rest = tensor.shape[1:-1]
+    sizes = [count, *tensor.shape[1:]]
+    at, before = _plans.axes("dequantize", sizes), _plans.axes("dequantize", [start, *rest, 1])
+    buffers = []
+    for row, buffer in zip(_texts.layout(tensor._text), tensor.buffers(), strict=True):
+        for axis, (name, mul, div, align) in enumerate(row[3]):
+            if name == "leading":
+                buffer = buffer.narrow(axis, start, count)
+            elif name == "m":
+                first, used = before.m * mul // div, -(-at.m * mul // div)
+                size = -(-used // align) * align
+                if start + count == tensor.shape[0]:  # what rounds up the last block is its own
+                    used = min(size, buffer.shape[axis] - first)
+                pad = [0, 0] * (buffer.dim() - 1 - axis) + [0, size - used]
+                buffer = torch.nn.functional.pad(buffer.narrow(axis, first, used), pad)
+        buffers.append(buffer.clone(memory_format=torch.contiguous_format))
+    return QuantizedTensor(buffers, tensor._text, tensor.dtype, sizes)
+
+
+def _split(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """Parts of the first axis keep their bytes where no block reaches across."""
+    tensor, sizes, dim = args[0], args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    if tensor.dim() < 2 or dim not in (0, -tensor.dim()):
+        return NotImplemented
+    total = tensor.shape[0]
+    if not isinstance(sizes, list | tuple):
+        each = max(sizes, 1)
+        sizes = [min(each, total - at) for at in range(0, total, each)] or [total]
+    step, starts = _texts.row_step(tensor._text), [0]
+    for size in sizes:
+        starts.append(starts[-1] + size)
+    rows = [start * _plans.axes("dequantize", [1, *tensor.shape[1:]]).m for start in starts]
+    if starts[-1] != total or step == 0 or any(row % step for row in rows[1:-1]):
+        return NotImplemented
+    return [_part(tensor, at, size) for at, size in zip(starts, sizes, strict=False)]
+
+
 def _copy_(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     if isinstance(args[0], QuantizedTensor):
         same = args[1].shape == args[0].shape
@@ -205,6 +244,8 @@ HANDLERS.update(
         aten._to_copy.default: _to_copy,
         aten.view.default: _view,
         aten._unsafe_view.default: _view,
+        aten.split.Tensor: _split,
+        aten.split_with_sizes.default: _split,
         aten.copy_.default: _copy_,
         _ops.dequantize: _planned,
         _ops.linear: _planned,

@@ -1,8 +1,5 @@
 """What the C core says of a text; remembered, and constant where it is traced."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from octet import _C
 from octet._constant import constant
 
@@ -64,9 +61,21 @@ def part_names(text: str) -> dict[str, str]:
 
 
 @constant
+def row_step(text: str) -> int:
+    """Rows that a quantizer's bytes keep together; 0 where no part of them stands alone."""
+    return _C.row_step(text)
+
+
+@constant
 def role_quantizer(recipe: str, role: str) -> str:
     """The quantizer that a recipe gives to a role."""
     return _C.role_quantizer(recipe, role)
+
+
+@constant
+def history_rows(recipe: str) -> int:
+    """The rows of amax history that a delayed recipe looks back on."""
+    return int(_C.fields("recipe", recipe)["history"])
 
 
 @constant
@@ -83,6 +92,13 @@ def stored_weight(recipe: str, dtype: str) -> str:
     return _C.cache_quantizer(f"linear m=1 k=1 n=1 in={dtype} recipe={recipe}")
 
 
-def make(kind: str, text: str, fields: Mapping[str, Any]) -> str:
-    """A value's text with some of its fields changed."""
-    return _C.make(kind, text, fields)
+@constant
+def canonical(text: str) -> str:
+    """The canonical text of a quantizer."""
+    return _C.canonical("quantizer", text)
+
+
+@constant
+def quantizer(text: str, **fields: bool | float | str) -> str:
+    """A quantizer's text with some of its fields changed."""
+    return _C.make("quantizer", text, fields)

@@ -1,53 +1,37 @@
 """Linear: y = x w^T + b in FP8 or FP4, one graph node each way."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from octet import _problem, _texts, _wgrad
+from octet import _custom, _delayed, _kept_weight, _problem, _texts, _wgrad
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._function import LinearFunction, run_forward
-from octet._layer_state import HISTORY, LayerState
-from octet._state import ACTIVE, Init, Region
-from octet.quantizers import Float8CurrentScalingQuantizer, from_text
-from octet.recipe import CustomRecipe, DelayedScaling
+from octet._linear_protos import LinearProtos, Shapes, linear_protos
+from octet._parameters import Parameters, refuse
+from octet._recompute import Said
+from octet._state import ACTIVE
+from octet.proto import TensorProto
+from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.tensor import QuantizedTensor
 
-
-def _refuse(values: dict[str, tuple[Any, Any]]) -> None:
-    """Arguments for what is not there: parallelism."""
-    for name, (value, default) in values.items():
-        if value != default:
-            raise NotImplementedError(
-                f"Linear({name}={value!r}) is not available in this version; leave out {name}"
-            )
+_NOTHING = Said("none")
 
 
-def _parts(
-    split: tuple[str, ...] | list[str] | dict[str, int] | None, rows: int
-) -> tuple[tuple[str, int], ...]:
-    """The prefix and the rows of each parameter; a single one has no prefix."""
-    if split is None:
-        return (("", rows),)
-    if not isinstance(split, dict):
-        if not split or rows % len(split):
-            raise ValueError(f"parameters_split: {rows} rows do not split into {len(split)}")
-        split = dict.fromkeys(split, rows // len(split))
-    if sum(split.values()) != rows:
-        raise ValueError(f"parameters_split: {split} does not add up to {rows} rows")
-    return tuple((name.rstrip("_") + "_", count) for name, count in split.items())
+def _text_of(tensor: torch.Tensor | TensorProto) -> str | None:
+    return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
 
 
-def _text_of(tensor: torch.Tensor) -> str | None:
-    return tensor._text if isinstance(tensor, QuantizedTensor) else None
-
-
-class Linear(LayerState):
+class Linear(Parameters):
     """A linear layer that quantizes by the recipe of the ``octet.autocast`` around it.
 
     Outside one it computes in the input's dtype. Weight and bias are initialized as
     ``torch.nn.Linear`` does and load to and from it.
+
+    ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
+    active by then, under delayed scaling by the scales it had. Not so in compiled code: there
+    the autocast belongs inside the checkpointed function, and delayed scaling's layers outside
+    of any checkpoint.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
@@ -84,7 +68,7 @@ class Linear(LayerState):
         name: str | None = None,
     ) -> None:
         super().__init__()
-        _refuse(
+        refuse(
             {
                 "sequence_parallel": (sequence_parallel, False),
                 "tp_group": (tp_group, None),
@@ -101,15 +85,6 @@ class Linear(LayerState):
                 "symmetric_ar_type": (symmetric_ar_type, None),
             }
         )
-        dtype = params_dtype or torch.get_default_dtype()
-        if dtype not in HIGH_PRECISION:
-            raise ValueError(f"params_dtype is {dtype}; it is float32, bfloat16 or float16")
-        if (
-            device is None
-            and torch.get_default_device().type == "cpu"
-            and torch.cuda.is_available()
-        ):
-            device = "cuda"
         self.in_features, self.out_features = in_features, out_features
         self.name = name
         self.return_bias = return_bias and bias
@@ -118,74 +93,7 @@ class Linear(LayerState):
         self.delay_wgrad_compute = delay_wgrad_compute
         self._wgrads = _wgrad.Queue()
         self.init_method = init_method
-        self._parts = _parts(parameters_split, out_features)
-        if len(self._parts) > 1 and fuse_wgrad_accumulation:
-            raise ValueError(
-                "fuse_wgrad_accumulation needs one weight; leave out parameters_split"
-            )
-        for prefix, rows in self._parts:
-            weight = torch.empty(rows, in_features, dtype=dtype, device=device)
-            self.register_parameter(f"{prefix}weight", torch.nn.Parameter(weight))
-            part = torch.empty(rows, dtype=dtype, device=device) if bias else None
-            made = None if part is None else torch.nn.Parameter(part)
-            self.register_parameter(f"{prefix}bias", made)
-        self._make_state(device)
-        self.reset_parameters()
-        if ACTIVE.init is not None:
-            self._quantize_weight(ACTIVE.init)
-
-    def _whole(self, kind: str) -> torch.Tensor | None:
-        """The weight or the bias, as one tensor."""
-        if len(self._parts) == 1:
-            return getattr(self, self._parts[0][0] + kind)
-        parts = [getattr(self, prefix + kind) for prefix, _ in self._parts]
-        return None if parts[0] is None else torch.cat(parts)
-
-    def _quantize_weight(self, init: Init) -> None:
-        """Stores the weight quantized; delayed scaling's by its own amax, once."""
-        if len(self._parts) > 1:
-            raise ValueError("a quantized weight is one tensor; leave out parameters_split")
-        (name,) = [f"{prefix}weight" for prefix, _ in self._parts]
-        plain, recipe = getattr(self, name).detach(), init.recipe
-        text = (
-            recipe.text_for("linear", "") if isinstance(recipe, CustomRecipe) else recipe.text
-        )
-        text = _texts.stored_weight(text, dtype_name(plain.dtype))
-        if _texts.scheme(text) == "none":
-            return
-        if _texts.scheme(text) == "fp8-delayed":
-            usages = dict(zip(("rowwise", "columnwise"), _texts.usages(text), strict=True))
-            element = _texts.element_format(text)
-            text = Float8CurrentScalingQuantizer(element, **usages).text
-        weight = torch.nn.Parameter(from_text(text).quantize(plain))
-        setattr(self, name, weight)
-        if init.preserve:
-            weight._high_precision_init_val = plain.cpu()
-
-    def reset_parameters(self) -> None:
-        """Draws weight and bias again and forgets all state."""
-        with torch.no_grad():
-            weight, bias = self._whole("weight"), self._whole("bias")
-            weight = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
-            if self.init_method is not None:
-                self.init_method(weight)
-            else:
-                torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-            if bias is not None:
-                bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
-                torch.nn.init.uniform_(bias, -bound, bound)
-            self._spread("weight", weight)
-            self._spread("bias", bias)
-        self.reset_state()
-
-    def _spread(self, kind: str, whole: torch.Tensor | None) -> None:
-        """Copies the whole into its parts; a single plain one is it already."""
-        at = 0
-        for prefix, rows in self._parts:
-            part = getattr(self, prefix + kind)
-            if whole is not None and part is not whole:
-                part.copy_(whole[at : at + rows])
-            at += rows
+        self._make_parameters(parameters_split, bias, params_dtype, device)
 
     # ---- the call --------------------------------------------------------------------------
 
@@ -193,18 +101,23 @@ class Linear(LayerState):
         name = f" {self.name!r}" if self.name else ""
         return f"octet.Linear{name} ({self.in_features} -> {self.out_features})"
 
-    def _recipe(self, region: Region) -> tuple[str, tuple[str, ...], bool]:
-        """The active recipe's text, the words it adds, and whether scaling is delayed."""
-        recipe = region.recipe
-        words = () if region.enabled else ("calibrate",)
+    def _said(self, recipe: Recipe | None, enabled: bool) -> Said:
+        """What a recipe says to this layer."""
+        words = () if enabled else ("calibrate",)
         if isinstance(recipe, CustomRecipe):
-            return recipe.text_for("linear", self.name or ""), words, False
-        if isinstance(recipe, DelayedScaling) and recipe.amax_history_len > HISTORY:
-            raise ValueError(
-                f"{self._label()}: amax_history_len is {recipe.amax_history_len}; a layer "
-                f"keeps at most {HISTORY}"
-            )
-        return recipe.text, words, recipe.delayed()
+            answers = recipe.answers("linear", self.name or "")
+            has_own = enabled and not all(q._is_core for q in answers.values())
+            text = recipe.text_of(answers)
+            return Said(text, words, None, recipe if has_own else None)
+        rule = _delayed.rule_of(recipe) if isinstance(recipe, DelayedScaling) else None
+        return Said(recipe.text, words, rule)
+
+    def _active(self) -> Said:
+        """What the active autocast says to this layer."""
+        region = ACTIVE.region
+        if region.enabled or region.calibrating:
+            return self._said(region.recipe, region.enabled)
+        return _NOTHING
 
     def _options(
         self,
@@ -234,37 +147,107 @@ class Linear(LayerState):
             )
         return words
 
-    def _checked(self, inp: torch.Tensor) -> torch.Tensor:
+    def _checked(self, inp: torch.Tensor | TensorProto) -> Any:  # noqa: ANN401
         """The input in the dtype that torch.autocast asks for."""
-        kind = inp.device.type
-        if torch.is_autocast_enabled(kind):
-            inp = inp.to(torch.get_autocast_dtype(kind))
+        if torch._C._is_any_autocast_enabled():
+            kind = inp.device.type
+            if torch.is_autocast_enabled(kind):
+                inp = inp.to(torch.get_autocast_dtype(kind))
         if inp.dtype not in HIGH_PRECISION:
             raise ValueError(
                 f"{self._label()}: input is {inp.dtype}; cast it to float32, bfloat16 or "
                 "float16"
             )
-        if inp.dim() == 0 or inp.shape[-1] != self.in_features:
+        shape = inp.shape
+        if not shape or shape[-1] != self.in_features:
             raise ValueError(
-                f"{self._label()}: input is {tuple(inp.shape)}; its last axis must be "
+                f"{self._label()}: input is {tuple(shape)}; its last axis must be "
                 f"{self.in_features}"
             )
         return inp
 
-    def _check_recomputation(self, active: bool, delayed: bool) -> None:
-        """A forward inside a backward is a checkpoint's: it must do what the first one did."""
-        inside = torch._C._current_graph_task_id() != -1
-        if inside and delayed:
-            raise RuntimeError(
-                f"{self._label()} is recomputed in backward, but delayed scaling's scales have "
-                "moved since: checkpoint it under another recipe"
+    def _wants(
+        self,
+        inp: torch.Tensor | TensorProto,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[bool, bool, bool]:
+        """Which of the three get a gradient."""
+        grad = torch.is_grad_enabled()
+        return (
+            grad and inp.requires_grad,
+            grad and weight.requires_grad,
+            grad and bias is not None and bias.requires_grad and not self.return_bias,
+        )
+
+    def _where(self, inp: torch.Tensor | TensorProto, weight: torch.Tensor) -> tuple[str, ...]:
+        """The words for the device that a call runs on."""
+        device = inp.device
+        if device != weight.device:
+            raise ValueError(
+                f"{self._label()}: input is on {device}, weight on {weight.device}; move one "
+                "of them"
             )
-        if inside and self.__dict__.get("_was_active", False) and not active:
-            raise RuntimeError(
-                f"{self._label()} is recomputed in backward outside the autocast it ran in: "
-                "enter octet.autocast inside the checkpointed function"
+        return _problem.device_words(device.type, device.index)
+
+    def _call(
+        self,
+        operands: tuple[torch.Tensor | TensorProto, torch.Tensor, torch.Tensor | None],
+        recipe: str,
+        wants: tuple[bool, bool, bool],
+        options: tuple[str, ...],
+    ) -> _problem.Call:
+        """The call, where there is nothing against it; a cache that does not serve is made."""
+        inp, weight, bias = operands
+        dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+        texts = (_text_of(inp), _text_of(weight))
+        options += self._where(inp, weight)
+        call = _problem.call_of(dtypes, texts, recipe, wants, options)
+        if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
+            options = tuple("cache=write" if o == "cache=read" else o for o in options)
+            call = _problem.call_of(dtypes, texts, recipe, wants, options)
+        if call.error:
+            raise ValueError(f"{self._label()}: {call.error}")
+        return call
+
+    def protos(
+        self,
+        inp: torch.Tensor | TensorProto,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+        recipe: Recipe | None = None,
+    ) -> LinearProtos:
+        """What a call with this input would take, give and save, without data.
+
+        By the given recipe, or else by the active one. ``forward``, ``backward`` and, with
+        ``delay_wgrad_compute``, ``wgrad`` each tell their ``arguments``, ``outputs``,
+        ``aliases``, ``saved`` tensors and ``workspace`` (for one thread).
+
+        >>> layer = octet.Linear(64, 32, device="cpu", params_dtype=torch.bfloat16)
+        >>> x = octet.TensorProto((8, 64), torch.bfloat16, requires_grad=True, device="cpu")
+        >>> found = layer.protos(x, recipe=octet.recipe.MXFP8BlockScaling())
+        >>> found.forward.outputs["output"]
+        TensorProto((8, 32), torch.bfloat16, requires_grad=True, device=cpu)
+        >>> found.backward.outputs["grad_weight"]
+        TensorProto((32, 64), torch.bfloat16, device=cpu)
+        """
+        inp = self._checked(inp)
+        weight, bias = self._whole("weight"), self._whole("bias")
+        said = self._active() if recipe is None else self._said(recipe, True)
+        if said.custom is not None:
+            raise NotImplementedError(
+                f"{self._label()}: protos of {said.custom!r}: what a quantize of a user's "
+                "makes is not known without data; ask for those of Octet's own quantizers"
             )
-        self.__dict__["_was_active"] = active
+        options = self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
+        wants = self._wants(inp, weight, bias)
+        operands = (inp, weight, bias)
+        problem = self._call(operands, said.recipe, wants, said.words + options).problem
+        sizes = [*inp.shape, self.out_features]
+        found = linear_protos(problem, Shapes(sizes, inp.dtype, weight.dtype, inp.device))
+        found.forward.outputs["output"].requires_grad = any(wants)
+        return found
 
     def forward(
         self,
@@ -275,82 +258,57 @@ class Linear(LayerState):
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b)."""
         inp = self._checked(inp)
+        again = None if torch.compiler.is_compiling() else self._recomputed()
+        said = self._active() if again is None else again.said
+        if said.custom is not None:
+            if again is None:
+                self._note_use(said, True)
+            asked = _custom.Asked(is_first_microbatch, fp8_output, fp8_grad)
+            return _custom.forward(self, inp, said.custom, asked)
         weight, bias = self._whole("weight"), self._whole("bias")
-        region = ACTIVE.region
-        recipe, options, delayed = "none", (), False
-        active = region.enabled or region.calibrating
-        if active:
-            recipe, options, delayed = self._recipe(region)
-        if not torch.compiler.is_compiling():
-            self._check_recomputation(active, delayed)
-        options += self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
-        grad = torch.is_grad_enabled()
-        wants = (
-            grad and inp.requires_grad,
-            grad and weight.requires_grad,
-            grad and bias is not None and bias.requires_grad and not self.return_bias,
-        )
-        if inp.device != weight.device:
-            raise ValueError(
-                f"{self._label()}: input is on {inp.device}, weight on {weight.device}; move "
-                "one of them"
-            )
-        call = self._call(inp, weight, bias, recipe, wants, options)
-        if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
-            options = tuple("cache=write" if o == "cache=read" else o for o in options)
-            call = self._call(inp, weight, bias, recipe, wants, options)
-        if call.error:
-            raise ValueError(f"{self._label()}: {call.error}")
-        rolls = delayed and self._note_use(recipe)
-        tensors = [inp, weight, bias] if call.takes_bias else [inp, weight]
-        if self.delay_wgrad_compute and (wants[0] or wants[2]):
-            tensors[1] = weight.detach()  # so that its hooks wait for backward_dw
+        options = self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
+        wants = self._wants(inp, weight, bias)
+        call = self._call((inp, weight, bias), said.recipe, wants, said.words + options)
+        has_graph = wants[0] or wants[1] or wants[2]
+        if again is None:
+            state, rolls = self._buffers, self._note_use(said, has_graph)
+        else:
+            state, rolls = self._state_again(again)
+        tensors = [inp, self._in_graph(weight, wants)]
+        if call.takes_bias:
+            tensors.append(bias)
         for name in call.tensors:
-            tensors.append(self._tensor(name, weight))
+            tensors.append(self._lends(name, state, weight))
         others: Sequence[torch.Tensor] = ()
-        if wants[0] or wants[1] or wants[2]:
+        if has_graph:
             output = LinearFunction.apply(call.problem, rolls, self.out_features, *tensors)
             if call.has_others:
                 output, *others = output
         else:
-            output, others, _ = run_forward(call.problem, self.out_features, tensors)
+            sizes = [*inp.shape, self.out_features]
+            output, others, _ = run_forward(call.problem, sizes, tensors)
         if others:
-            self._keep_weight(call.problem, others, weight)
+            text = _problem.forward_signature(call.problem).others[0].quantizer
+            with torch.no_grad():
+                _kept_weight.keep(self, list(others), text, bool(is_first_microbatch))
         return (output, bias) if self.return_bias else output
 
-    def _call(
-        self,
-        inp: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        recipe: str,
-        wants: tuple[bool, bool, bool],
-        options: tuple[str, ...],
-    ) -> _problem.Call:
-        return _problem.call_of(
-            (inp.dtype, weight.dtype, None if bias is None else bias.dtype),
-            (_text_of(inp), _text_of(weight)),
-            recipe,
-            wants,
-            options + _problem.device_words(inp.device.type, inp.device.index),
-        )
+    def _in_graph(self, weight: torch.Tensor, wants: tuple[bool, bool, bool]) -> torch.Tensor:
+        """The weight as the graph sees it: not at all where its gradient comes later."""
+        if self.delay_wgrad_compute and (wants[0] or wants[2]):
+            return weight.detach()  # so that its hooks wait for backward_dw
+        return weight
 
-    def _tensor(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """What a call takes besides its operands, by the layer's name for it."""
+    def _lends(
+        self, name: str, state: dict[str, torch.Tensor | None], weight: torch.Tensor
+    ) -> torch.Tensor:
+        """What a call takes besides its operands: of the layer's state, or what it keeps."""
+        found = state.get(name)
+        if found is not None:
+            return found
         if name == "cache":
             return self._cache
-        if name == "main_grad":
-            return weight.main_grad
-        if name == "queue":
-            return self._wgrads.handle
-        return self._buffers[name]
-
-    def _keep_weight(
-        self, problem: str, buffers: Sequence[torch.Tensor], weight: torch.Tensor
-    ) -> None:
-        (group,) = _problem.forward_signature(problem).others
-        with torch.no_grad():
-            self._cache = QuantizedTensor(buffers, group.quantizer, weight.dtype, weight.shape)
+        return weight.main_grad if name == "main_grad" else self._wgrads.handle
 
     # ---- weight gradients later ------------------------------------------------------------
 

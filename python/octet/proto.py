@@ -28,7 +28,8 @@ class TensorProto:
     ) -> None:
         self.shape = tuple(shape)
         self.dtype = dtype
-        self._text = None if quantizer is None else quantizer.text
+        plain = quantizer is None or quantizer.text == "none"
+        self._text = None if plain else quantizer.text
         self.requires_grad = requires_grad
         self._device = device
 
@@ -52,6 +53,10 @@ class TensorProto:
     def inner_names(self) -> list[str]:
         """The names of the buffers in flatten order; none for a plain tensor."""
         return [] if self._text is None else [row[0] for row in _texts.layout(self._text)]
+
+    def to(self, dtype: torch.dtype) -> "TensorProto":
+        """The same tensor in another dtype."""
+        return TensorProto(self.shape, dtype, self.quantizer, self.requires_grad, self._device)
 
     def create_metadata(self) -> tuple[str, torch.dtype]:
         """What ``__tensor_unflatten__`` takes besides the buffers."""

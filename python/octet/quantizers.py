@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from octet import _C, _ops, _texts
+from octet import _ops, _texts
 from octet._dtypes import DType, dtype_name, format_name
 from octet._opaque import (
     QuantizerMeta,
@@ -15,35 +15,35 @@ from octet._opaque import (
 if TYPE_CHECKING:
     from octet.tensor import QuantizedTensor
 
+_DTYPES = {member.value: member for member in DType}
+
 
 class Quantizer(metaclass=QuantizerMeta):
-    """The base of every quantizer: its text, and what follows from it.
+    """The base of every quantizer. Callable: ``q(x)`` is the quantized tensor.
 
-    Callable; ``q(x)`` is the quantized tensor. A subclass that a user writes overrides
-    ``quantize`` and, to be a value, registers with ``register_value_opaque_quantizer``.
+    Octet's own are their ``text``. Yours is a subclass with a ``quantize`` of its own, which
+    returns a tensor of the same shape and dtype: a QuantizedTensor, or a plain one (fake
+    quantization). A CustomRecipe's factory may answer with it for any role; torch.compile
+    traces it. Two of them are equal only if they are the same object, unless the class
+    registers with ``register_value_opaque_quantizer``.
 
-    >>> q = octet.MXFP8Quantizer("e4m3", columnwise=False)
-    >>> q.text
-    'mxfp8:e4m3/1x32+row'
+    >>> class Rounded(octet.Quantizer):
+    ...     def quantize(self, tensor, *, out=None):
+    ...         return (tensor * 16).round() / 16
+    >>> recipe = octet.recipe.CustomRecipe(lambda role: Rounded())
     """
 
-    text: str
-    dtype: DType
-    rowwise_usage: bool
-    columnwise_usage: bool
+    text: str = "none"
 
     _is_core = True  # its bytes are the C core's, from its text alone
+    _is_value = False  # set by register_value_opaque_quantizer, not inherited
 
     def __init_subclass__(cls) -> None:
         cls._is_core = cls._is_core and "quantize" not in vars(cls)
+        cls._is_value = False
 
-    def __init__(self, text: str) -> None:
-        self._set(_C.canonical("quantizer", text))
-
-    def _set(self, text: str) -> None:
-        self.text = text
-        self.dtype = DType(_texts.element_format(text))
-        self.rowwise_usage, self.columnwise_usage = _texts.usages(text)
+    def __init__(self, text: str = "none") -> None:
+        self.text = _texts.canonical(text)
 
     @classmethod
     def _of(cls, text: str) -> "Quantizer":
@@ -53,13 +53,28 @@ class Quantizer(metaclass=QuantizerMeta):
 
     # ---- what it is ------------------------------------------------------------------------
 
+    @property
+    def dtype(self) -> DType | None:
+        """The element format; None where the text names none."""
+        return _DTYPES.get(_texts.element_format(self.text))
+
+    @property
+    def rowwise_usage(self) -> bool:
+        """Whether it makes rowwise bytes."""
+        return _texts.usages(self.text)[0]
+
+    @property
+    def columnwise_usage(self) -> bool:
+        """Whether it makes columnwise bytes."""
+        return _texts.usages(self.text)[1]
+
     def get_usages(self) -> dict[str, bool]:
         """Which bytes it makes: ``{"rowwise": True, "columnwise": False}``."""
         return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
         """Replaces this quantizer's own value; copies held elsewhere keep theirs."""
-        self._set(_texts.with_usage(self.text, rowwise, columnwise))
+        self.text = _texts.with_usage(self.text, rowwise, columnwise)
 
     def copy(self) -> "Quantizer":
         """Another quantizer of the same value."""
@@ -110,31 +125,45 @@ class Quantizer(metaclass=QuantizerMeta):
     # ---- a value ---------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.text!r})"
+        return f"{type(self).__name__}({'' if self.text == 'none' else repr(self.text)})"
 
 
 class _Value(Quantizer):
-    """A quantizer that is its text and nothing else."""
+    """A quantizer that is its text; a subclass may keep more, and is equal by all it keeps."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other) or not isinstance(other, _Value):
             return NotImplemented
         refuse_process_group(self)
         refuse_process_group(other)
-        return self.text == other.text
+        return vars(self) == vars(other) if self._is_value else self is other
 
     def __hash__(self) -> int:
         refuse_process_group(self)
+        if not self._is_value:
+            return id(self)
         return hash((type(self).__qualname__, self.text))
 
     def __fx_repr__(self) -> tuple[str, dict[str, type]]:
         refuse_process_group(self)
+        self._refuse_more()
         name = type(self).__name__
         return f"{name}._of({self.text!r})", {name: type(self)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         refuse_process_group(self)
-        return type(self)._of, (self.text,)
+        made = type(self)._of, (self.text,)
+        return made if vars(self).keys() == {"text"} else (*made, vars(self))
+
+    def _refuse_more(self) -> None:
+        """Text alone rebuilds a quantizer that is its text alone."""
+        more = vars(self).keys() - {"text"}
+        if more:
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} keeps {min(more)} besides its text: write a __fx_repr__ of its own "
+                "that rebuilds it, too"
+            )
 
 
 @register_value_opaque_quantizer
@@ -165,9 +194,7 @@ class Float8CurrentScalingQuantizer(_Value):
             "pow2": force_pow_2_scales,
             "epsilon": amax_epsilon,
         }
-        super().__init__(
-            _texts.make("quantizer", f"fp8-tensor:{format_name(fp8_dtype)}", fields)
-        )
+        super().__init__(_texts.quantizer(f"fp8-tensor:{format_name(fp8_dtype)}", **fields))
         if amax_reduction_group is not None:
             self.amax_reduction_group = amax_reduction_group
 
@@ -204,7 +231,7 @@ class Float8BlockQuantizer(_Value):
             "epsilon": amax_epsilon,
         }
         text = f"fp8-block:{format_name(fp8_dtype)}/{block}"
-        super().__init__(_texts.make("quantizer", text, fields))
+        super().__init__(_texts.quantizer(text, **fields))
 
 
 @register_value_opaque_quantizer
@@ -226,7 +253,7 @@ class MXFP8Quantizer(_Value):
         block = "32x32" if with_2d_quantization else "1x32"
         fields = {"rowwise": rowwise, "columnwise": columnwise}
         text = f"mxfp8:{format_name(fp8_dtype)}/{block}"
-        super().__init__(_texts.make("quantizer", text, fields))
+        super().__init__(_texts.quantizer(text, **fields))
 
 
 @register_value_opaque_quantizer
@@ -270,7 +297,7 @@ class NVFP4Quantizer(_Value):
         }
         block = "16x16" if with_2d_quantization else "1x16"
         text = f"nvfp4:{format_name(fp4_dtype)}/{block}"
-        super().__init__(_texts.make("quantizer", text, fields))
+        super().__init__(_texts.quantizer(text, **fields))
 
     def _live(self) -> list[torch.Tensor]:
         if not _texts.is_stochastic(self.text):
@@ -300,21 +327,21 @@ class Float8Quantizer(Quantizer):
     ) -> None:
         fields = {"rowwise": rowwise, "columnwise": columnwise}
         text = f"fp8-delayed:{format_name(fp8_dtype)}"
-        super().__init__(_texts.make("quantizer", text, fields))
+        super().__init__(_texts.quantizer(text, **fields))
         self.scale, self.amax = scale, amax
 
     def quantize(
         self, tensor: torch.Tensor, *, out: "QuantizedTensor | None" = None
     ) -> "QuantizedTensor":
         """Quantizes by ``scale`` and raises ``amax``."""
-        from octet.tensor import QuantizedTensor, quantize_into
+        from octet.tensor import QuantizedTensor, quantize_into, straight_through
 
-        text = self.text
-        scale = self.scale.reshape(1)
-        *buffers, amax = _ops.quantize(tensor, [scale], f"{dtype_name(tensor.dtype)} {text}")
-        self.amax.copy_(torch.maximum(self.amax, amax.reshape(self.amax.shape)))
-        made = QuantizedTensor(buffers, text, tensor.dtype, tensor.shape)
-        return made if out is None else quantize_into(out, made)
+        text = f"{dtype_name(tensor.dtype)} {self.text}"
+        with torch.no_grad():
+            *buffers, amax = _ops.quantize(tensor.detach(), [self.scale.reshape(1)], text)
+            self.amax.copy_(torch.maximum(self.amax, amax.reshape(self.amax.shape)))
+        made = QuantizedTensor(buffers, self.text, tensor.dtype, tensor.shape)
+        return straight_through(tensor, made) if out is None else quantize_into(out, made)
 
 
 _CLASSES: dict[str, type[Quantizer]] = {

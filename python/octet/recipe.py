@@ -13,6 +13,7 @@ from octet import _C
 from octet._constant import constant
 
 if TYPE_CHECKING:
+    import torch
     from octet.quantizers import Quantizer
 
 __all__ = [
@@ -115,6 +116,11 @@ def _override(backward_override: str | None) -> tuple[str, str]:
 class DelayedScaling(Recipe):
     """FP8 with scales from the amaxes of earlier steps.
 
+    ``amax_compute_algo(history)`` may be a function: it gets the history (rows, slots), the
+    newest amaxes first, and returns an amax a slot. ``scaling_factor_compute_algo(amax, scale,
+    fp8_max, recipe)`` returns the new scales. Both are traced where the layer is; define them
+    once, because another function is another recipe.
+
     >>> octet.recipe.DelayedScaling(amax_history_len=16)
     DelayedScaling('delayed:history=16')
     """
@@ -122,7 +128,8 @@ class DelayedScaling(Recipe):
     margin: int = 0
     fp8_format: Format = Format.HYBRID
     amax_history_len: int = 1024
-    amax_compute_algo: str = "max"
+    amax_compute_algo: "str | Callable[[torch.Tensor], torch.Tensor]" = "max"
+    scaling_factor_compute_algo: "Callable[..., torch.Tensor] | None" = None
     reduce_amax: bool = True
     backward_override: str | None = None
     fp8_dpa: bool = False
@@ -135,11 +142,16 @@ class DelayedScaling(Recipe):
                 ("margin", self.margin),
                 ("format", self.fp8_format.value),
                 ("history", self.amax_history_len),
-                ("algo", self.amax_compute_algo),
+                ("algo", "callback" if self.has_functions() else self.amax_compute_algo),
                 ("reduce_amax", self.reduce_amax),
                 _override(self.backward_override),
             ),
         )
+
+    def has_functions(self) -> bool:
+        """Whether a function of the user's makes amaxes or scales from the history."""
+        by_name = isinstance(self.amax_compute_algo, str)
+        return not by_name or self.scaling_factor_compute_algo is not None
 
 
 @dataclass(frozen=True, repr=False)
@@ -331,19 +343,30 @@ class CustomRecipe(Recipe):
     fp8_dpa: bool = False
     fp8_mha: bool = False
 
-    def text_for(self, module_type: str, name: str) -> str:
-        """What the factory answers to a layer now, as a recipe's text."""
-        roles = []
+    def answers(self, module_type: str, name: str) -> "dict[str, Quantizer]":
+        """What the factory answers to a layer now, role by role."""
+        found = {}
         for role in _ROLES:
             quantizer = self.qfactory(QuantizerRole(module_type, role, name))
-            if quantizer is not None and not quantizer._is_core:
-                raise NotImplementedError(
-                    f"the recipe's quantizer for {role} has a quantize method of its own; this "
-                    "version takes quantizers that are their text alone"
+            if quantizer is None:
+                continue
+            known = hasattr(quantizer, "_is_core")
+            if not known or (quantizer._is_core and quantizer.text == "none"):
+                raise TypeError(
+                    f"{self!r} answered {type(quantizer).__name__} for {role}; answer None or "
+                    "a quantizer: one of Octet's, or an octet.Quantizer with its own quantize"
                 )
-            if quantizer is not None:
-                roles.append((role, quantizer.text))
-        return _custom_text(tuple(roles), (_override(self.backward_override),))
+            found[role] = quantizer
+        return found
+
+    def text_of(self, answers: "dict[str, Quantizer]") -> str:
+        """The recipe's text, with the roles whose bytes the C core makes."""
+        roles = tuple((role, q.text) for role, q in answers.items() if q._is_core)
+        return _custom_text(roles, (_override(self.backward_override),))
+
+    def text_for(self, module_type: str, name: str) -> str:
+        """What the factory answers to a layer now, as a recipe's text."""
+        return self.text_of(self.answers(module_type, name))
 
     def __repr__(self) -> str:
         return f"CustomRecipe({getattr(self.qfactory, '__name__', self.qfactory)})"

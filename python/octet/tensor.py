@@ -63,6 +63,14 @@ class QuantizedTensor(torch.Tensor):
             [inner[n] for n in _texts.buffer_names(text)], text, dtype, outer_size
         )
 
+    def __coerce_tangent_metadata__(self) -> torch.Tensor:
+        """Asked where one that requires grad leaves a compiled graph: torch takes back only a
+        gradient of the same class, and gradients are plain."""
+        raise RuntimeError(
+            f"{self!r} requires grad and leaves a compiled graph, which cannot take its "
+            "gradient back: dequantize() or detach() it inside, or compile its consumer along"
+        )
+
     def __coerce_same_metadata_as_tangent__(
         self,
         expected: Any,  # noqa: ANN401
@@ -195,6 +203,26 @@ class _Dequantize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         return grad.to(ctx.dtype), None
+
+
+class _Through(torch.autograd.Function):
+    """The second tensor in place of the first, whose gradient it hands on."""
+
+    @staticmethod
+    def forward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+        del ctx, first
+        return second.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401
+        del ctx
+        return grad, None
+
+
+def straight_through(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """The second tensor; its gradient is the first one's."""
+    grads = first.requires_grad and torch.is_grad_enabled()
+    return _Through.apply(first, second) if grads else second
 
 
 def quantize(text: str, tensor: torch.Tensor, live: list[torch.Tensor]) -> QuantizedTensor:

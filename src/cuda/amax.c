@@ -41,11 +41,6 @@ static octet_status measure(const oct_cuda_on *on, float *out, float *copy,
     oct_amax_flat_params one = {source->parts[0], source->rows * source->cols, out, copy};
     oct_amax_tiles_params many = {.row = out, .col = copy};
     many.q = oct_cuda_quantize_params(source, source);
-    octet_status status = oct_cuda_fill(on, out, 0, 1, err);
-    status = status || !copy ? status : oct_cuda_fill(on, copy, 0, 1, err);
-    if (status) {
-        return status;
-    }
     return dense ? flat(on, &one, source->dtype, err) : tiles(on, &many, source->dtype, err);
 }
 
@@ -67,12 +62,5 @@ octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
     for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
         p.weights[r] = oct_hadamard_weight(oct_hadamard_signs(q), r);
     }
-    octet_status status = OCTET_OK;
-    if (row) {
-        status = oct_cuda_fill(on, row, 0, q->row_scaled ? source->rows : 1, err);
-    }
-    if (!status && col) {
-        status = oct_cuda_fill(on, col, 0, q->row_scaled ? source->cols : 1, err);
-    }
-    return status ? status : tiles(on, &p, source->dtype, err);
+    return tiles(on, &p, source->dtype, err);
 }

@@ -100,9 +100,8 @@ typedef struct oct_cublaslt {
 #undef X
 } oct_cublaslt;
 
-/* The CUresults that are told apart. */
+/* The CUresult that is told apart by its status. */
 #define OCT_CU_OUT_OF_MEMORY 2
-#define OCT_CU_NO_DEVICE 100
 
 /* CUdevice_attributes, CUfunction_attributes, capture modes and launch parameters in use. */
 #define OCT_CU_PROCESSORS 16

@@ -19,9 +19,9 @@ octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *call, octet_e
     p.rule = (oct_scale_rule){oct_largest(q->format), q->epsilon, oct_largest(dtype), q->pow2};
     oct_cuda_launch launch = {.module = OCT_MODULE_block, .params = &p};
     launch.kernel = names[oct_is_square(q)][oct_dtype_index(dtype)][q->format == OCTET_E5M2];
-    launch.grid[0] = oct_cuda_tiles(p.q.rows, p.q.cols);
+    launch.grid[0] = oct_cuda_slabs(&p.q, dtype);
     launch.grid[1] = launch.grid[2] = 1;
-    launch.threads = oct_cuda_tile_threads(dtype);
+    launch.threads = OCT_SLAB_THREADS;
     launch.params_bytes = sizeof p;
     return oct_cuda_launch_kernel(call->on, &launch, err);
 }

@@ -19,7 +19,7 @@ typedef struct oct_cuda_on {
 typedef struct oct_cuda_live {
     const float *scale;    /* delayed: the stored scale */
     const float *amax;     /* current: the tensor's amax */
-    float *new_amax;       /* delayed: receives the amax; may be NULL */
+    float *new_amax;       /* delayed: raised to the amax; may be NULL */
     const int64_t *random; /* stochastic rounding: the seed is their sum */
 } oct_cuda_live;
 
@@ -28,11 +28,11 @@ octet_device oct_cuda_device_of(const octet_cuda *cuda);
 
 /* `bytes` zeros. */
 octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet_error *err);
-/* amax of a plain matrix into *out. */
+/* *out raised to the amax of a plain matrix. */
 octet_status oct_cuda_amax(const oct_cuda_on *on, float *out, const oct_matrix *source,
                            octet_error *err);
-/* NVFP4: the amax parts that dst has, from source: per tensor or per row and column, columnwise
- * after the Hadamard transform where there is one. */
+/* NVFP4: the amax parts that dst has, raised to source's: per tensor or per row and column,
+ * columnwise after the Hadamard transform where there is one. */
 octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, octet_error *err);
 /* Every part of dst but the amaxes, padding zeroed. */
@@ -94,8 +94,10 @@ const char *oct_cuda_gemm_name(octet_cuda *cuda);
 /* Delayed scaling's state in device memory, by the CPU's rule; see octet/run.h. */
 octet_status oct_cuda_delayed_record(const oct_cuda_on *on, const octet_delayed *state,
                                      const float *amax, octet_error *err);
+/* Records amax first, where it is not NULL, in the same launch; reduced may be NULL. */
 octet_status oct_cuda_delayed_update(const oct_cuda_on *on, const octet_delayed *state,
-                                     const float *reduced, octet_error *err);
+                                     const float *amax, const float *reduced,
+                                     octet_error *err);
 /* random[1] += 1. */
 octet_status oct_cuda_advance(const oct_cuda_on *on, int64_t *random, octet_error *err);
 

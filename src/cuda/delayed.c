@@ -30,12 +30,17 @@ octet_status oct_cuda_delayed_record(const oct_cuda_on *on, const octet_delayed 
 }
 
 octet_status oct_cuda_delayed_update(const oct_cuda_on *on, const octet_delayed *state,
-                                     const float *reduced, octet_error *err) {
-    oct_delayed_params p = params_of(state, reduced);
+                                     const float *amax, const float *reduced,
+                                     octet_error *err) {
+    oct_delayed_params p = params_of(state, amax);
+    p.reduced = reduced;
+    while (p.shift < OCT_DELAYED_SHIFT && (int64_t)1 << p.shift < p.slots) {
+        p.shift++;
+    }
     oct_cuda_launch launch = {
         .module = OCT_MODULE_delayed,
         .kernel = "delayed_update",
-        .grid = {(uint32_t)oct_size_ceil_div(p.slots, OCT_DELAYED_SLOTS), 1, 1},
+        .grid = {(uint32_t)oct_size_ceil_div(p.slots, 1 << p.shift), 1, 1},
         .threads = OCT_DELAYED_THREADS,
         .params = &p,
         .params_bytes = sizeof p};

@@ -3,8 +3,9 @@
  * A native product hands the bytes over as they are, with their scales. An emulated one decodes
  * its operands first (codes times block scales, which bf16 holds exactly, or f32) and gives the
  * factors that were left out to alpha, on the device: nothing waits for a number. Factors of
- * single rows or columns, and results that cuBLASLt cannot write from such operands, go through
- * fp32 sums in scratch, which a kernel multiplies, adds to and rounds once.
+ * single rows or columns, results that cuBLASLt cannot write from such operands, and a bias of
+ * another dtype than a narrow result go through fp32 sums in scratch, which a kernel
+ * multiplies, adds to and rounds once.
  *
  * With alpha the factors' product is one fp32: where it leaves the normal range, so does the
  * result's accuracy. The own kernel keeps the CPU's bound there as well. */
@@ -42,19 +43,6 @@ static octet_status compute_alpha(const oct_cuda_on *on, const oct_gemm_params *
     return oct_cuda_launch_kernel(on, &launch, err);
 }
 
-static octet_status finish_sums(const oct_cuda_on *on, const oct_gemm_finish_params *params,
-                                octet_error *err) {
-    enum { BLOCKS = 1 << 16 };
-    oct_cuda_launch launch = {
-        .module = OCT_MODULE_gemm,
-        .kernel = "gemm_finish",
-        .grid = {(uint32_t)(params->count < BLOCKS ? params->count : BLOCKS), 1, 1},
-        .threads = OCT_GEMM_THREADS,
-        .params = params,
-        .params_bytes = sizeof *params};
-    return oct_cuda_launch_kernel(on, &launch, err);
-}
-
 /* A call and what has been decided of it. */
 typedef struct job {
     const oct_cuda_on *on;
@@ -63,15 +51,6 @@ typedef struct job {
     oct_lt *lt;
     oct_lt_product product;
 } job;
-
-/* The rows [first, first + chunk) of dst, as far as there are that many. */
-static oct_lt_product part_of(const job *j, int64_t first) {
-    oct_lt_product part = j->product;
-    int64_t left = part.problem.n - first;
-    part.problem.n = left < part.chunk ? left : part.chunk;
-    part.memory.b = (const char *)part.memory.b + first * part.a_bytes;
-    return part;
-}
 
 /* The library's context is this thread's where it is called, not where kernels are launched. */
 static octet_status find(oct_lt_algorithm *out, bool *found, const job *j,
@@ -98,49 +77,28 @@ static octet_status run(bool *refused, const job *j, const oct_lt_product *produ
     return status;
 }
 
-static octet_status run_direct(bool *done, job *j, octet_error *err) {
-    oct_lt_algorithm algorithm;
-    bool found, refused = false;
-    octet_status status = find(&algorithm, &found, j, &j->product, err);
-    if (!status && !found && j->product.problem.bias_type != OCT_LT_NONE) {
-        oct_lt_leave_bias(&j->product);
-        status = find(&algorithm, &found, j, &j->product, err);
-    }
-    if (status || !found) {
-        return status;
-    }
-    status = decode_operands(j->on, j->call, err);
-    status = status ? status : compute_alpha(j->on, &j->own, &j->product, err);
-    status = status ? status : run(&refused, j, &j->product, &algorithm, err);
-    *done = !refused;
-    if (!status && *done && j->product.bias_after) {
-        status = oct_cuda_add_bias(j->on, &j->call->dst, &j->call->dst, &j->call->bias, err);
-    }
-    return status;
-}
-
 static octet_status run_part(bool *refused, const job *j, int64_t first, octet_error *err) {
-    oct_lt_product part = part_of(j, first);
+    oct_lt_product part = oct_lt_part(&j->product, &j->own.a, first);
     oct_lt_algorithm algorithm;
     bool found;
     octet_status status = find(&algorithm, &found, j, &part, err);
     *refused = !found;
     if (!status && found) {
-        status = run(refused, j, &part, &algorithm, err);
+        status = oct_lt_part_move(j->on, &part, &j->own.a, first, err);
+        status = status ? status : run(refused, j, &part, &algorithm, err);
     }
     if (status || *refused) {
         return status;
     }
-    oct_gemm_finish_params finish = {
-        .gemm = j->own, .sums = part.memory.d, .first = first, .count = part.problem.n};
-    return finish_sums(j->on, &finish, err);
+    return oct_lt_part_finish(j->on, &part, &j->own, first, err);
 }
 
 /* dst may be read as well as written, so there is no way back once a part of it is done. */
 static octet_status run_sums(bool *done, const job *j, octet_error *err) {
     const oct_lt_problem *p = &j->product.problem;
     int64_t last = (p->n - 1) / j->product.chunk * j->product.chunk;
-    oct_lt_product ends[] = {part_of(j, 0), part_of(j, last)};
+    oct_lt_product ends[] = {oct_lt_part(&j->product, &j->own.a, 0),
+                             oct_lt_part(&j->product, &j->own.a, last)};
     oct_lt_algorithm algorithm;
     bool found = true, refused = false;
     octet_status status = OCTET_OK;
@@ -162,6 +120,32 @@ static octet_status run_sums(bool *done, const job *j, octet_error *err) {
             return status;
         }
         *done = true;
+    }
+    return status;
+}
+
+static octet_status run_direct(bool *done, job *j, octet_error *err) {
+    oct_lt_algorithm algorithm;
+    bool found, refused = false;
+    octet_status status = find(&algorithm, &found, j, &j->product, err);
+    if (!status && !found && j->product.problem.bias_type != OCT_LT_NONE) {
+        if (!oct_lt_leave_bias(&j->product, j->call)) {
+            return OCTET_OK;
+        }
+        if (j->product.sums) {
+            return run_sums(done, j, err);
+        }
+        status = find(&algorithm, &found, j, &j->product, err);
+    }
+    if (status || !found) {
+        return status;
+    }
+    status = decode_operands(j->on, j->call, err);
+    status = status ? status : compute_alpha(j->on, &j->own, &j->product, err);
+    status = status ? status : run(&refused, j, &j->product, &algorithm, err);
+    *done = !refused;
+    if (!status && *done && j->product.bias_after) {
+        status = oct_cuda_add_bias(j->on, &j->call->dst, &j->call->dst, &j->call->bias, err);
     }
     return status;
 }

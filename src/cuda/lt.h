@@ -71,14 +71,26 @@ typedef struct oct_lt_product {
     bool sums;
     int64_t chunk;   /* sums: rows at a time */
     int64_t a_bytes; /* sums: from one row of the product's a to the next */
-    bool bias_after; /* bias is added by a step of its own */
+    float *scales;   /* sums: room for the scales of a chunk's rows, where they are moved */
+    bool bias_after; /* bias is added to the f32 result by a step of its own */
 } oct_lt_product;
 
 /* The call as a problem, a pure function of its arguments. False: not one for the library. */
 bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
                      const oct_lt_target *target);
-/* The bias as a step of its own. */
-void oct_lt_leave_bias(oct_lt_product *product);
+/* The same without the library's epilogue for the bias; false: not so either. */
+bool oct_lt_leave_bias(oct_lt_product *product, const oct_cuda_gemm_call *call);
+
+/* Of a product by sums, the rows of dst from `first` on, as many as there are room for; `a` is
+ * the call's first operand. */
+oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *a,
+                           int64_t first);
+/* What has to be moved before it is run. */
+octet_status oct_lt_part_move(const oct_cuda_on *on, const oct_lt_product *part,
+                              const oct_gemm_operand *a, int64_t first, octet_error *err);
+/* Makes dst of its sums; `own` is the call as a kernel is told of it. */
+octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *part,
+                                const oct_gemm_params *own, int64_t first, octet_error *err);
 
 /* What is kept on a GPU between products. */
 typedef struct oct_lt {

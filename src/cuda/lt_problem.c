@@ -147,30 +147,47 @@ static bool bias_fits(const oct_cuda_gemm_call *call, bool quantized) {
     return call->bias.dtype == wanted;
 }
 
-void oct_lt_leave_bias(oct_lt_product *product) {
-    product->problem.bias_type = OCT_LT_NONE;
-    product->problem.bias_align = 0;
-    product->memory.bias = NULL;
-    product->bias_after = true;
+static void set_bias(oct_lt_product *out, const oct_cuda_gemm_call *call) {
+    bool fused = call->bias.at && !out->sums && !out->bias_after;
+    out->problem.bias_type = fused ? types[call->bias.dtype] : OCT_LT_NONE;
+    out->problem.bias_align = fused ? align_of(call->bias.at) : 0;
+    out->memory.bias = fused ? call->bias.at : NULL;
 }
 
-static void set_bias(oct_lt_product *out, const oct_cuda_gemm_call *call, bool quantized) {
-    out->problem.bias_type = OCT_LT_NONE;
-    if (!call->bias.at || out->sums) {
-        return;
+/* Rows of dst whose sums, and scales where they have to be moved, fit into so many bytes. Whole
+ * tiles, so that each part begins on a boundary, of data and of scales. */
+static int64_t rows_in(const oct_lt_problem *p, int64_t bytes) {
+    bool moved = p->b_scale == OCT_LT_SCALE_VEC128_32F;
+    bool tiles = p->b_scale != OCT_LT_NONE && p->b_scale != OCT_LT_SCALE_SCALAR_32F;
+    int64_t rows = bytes / 4 / (p->m + (moved ? oct_size_ceil_div(p->k, 128) : 0));
+    int64_t whole = rows >= 128 || tiles ? 128 : 16;
+    return rows >= p->n ? p->n : rows / whole * whole;
+}
+
+static bool set_sums(oct_lt_product *out, char *scratch, int64_t scratch_bytes) {
+    oct_lt_problem *to = &out->problem;
+    out->chunk = rows_in(to, scratch_bytes - SUMS_WORKSPACE_BYTES);
+    if (out->chunk <= 0) {
+        return false;
     }
-    if (!bias_fits(call, quantized)) {
-        oct_lt_leave_bias(out);
-        return;
-    }
-    out->problem.bias_type = types[call->bias.dtype];
-    out->problem.bias_align = align_of(call->bias.at);
-    out->memory.bias = call->bias.at;
+    int64_t sums_bytes = oct_round_up(out->chunk * to->m * 4, ALIGN);
+    int64_t workspace = SUMS_WORKSPACE_BYTES - 2 * ALIGN;
+    to->d_type = OCT_LT_R_32F;
+    to->ldd = to->m;
+    to->accumulate = 0;
+    to->workspace_bytes = workspace;
+    out->memory.d = scratch;
+    out->memory.workspace = scratch + scratch_bytes - workspace;
+    out->scales = (float *)(void *)(scratch + sums_bytes);
+    return true;
 }
 
 static bool set_dst(oct_lt_product *out, const oct_cuda_gemm_call *call, char *scratch,
                     int64_t scratch_bytes) {
     oct_lt_problem *to = &out->problem;
+    if (out->sums && !set_sums(out, scratch, scratch_bytes)) {
+        return false;
+    }
     if (!out->sums) {
         to->d_type = types[call->dst.dtype];
         to->ldd = max_of(call->dst.stride, to->m);
@@ -178,19 +195,6 @@ static bool set_dst(oct_lt_product *out, const oct_cuda_gemm_call *call, char *s
         to->workspace_bytes = scratch_bytes;
         out->memory.d = call->dst.parts[OCTET_PART_VALUES];
         out->memory.workspace = scratch;
-    } else {
-        int64_t rows = (scratch_bytes - SUMS_WORKSPACE_BYTES) / (4 * to->m);
-        /* Whole tiles, which also keeps the first row of each chunk on a boundary. */
-        out->chunk = rows >= to->n ? to->n : rows / 128 * 128;
-        if (out->chunk <= 0) {
-            return false;
-        }
-        int64_t sums_bytes = oct_round_up(out->chunk * to->m * 4, ALIGN);
-        to->d_type = OCT_LT_R_32F;
-        to->ldd = to->m;
-        to->workspace_bytes = SUMS_WORKSPACE_BYTES - ALIGN;
-        out->memory.d = scratch;
-        out->memory.workspace = scratch + sums_bytes;
     }
     to->d_align = align_of(out->memory.d);
     return true;
@@ -206,6 +210,15 @@ static bool set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     char *base = (char *)call->scratch + skip;
     out->memory.alpha = (const float *)(void *)base;
     return set_dst(out, call, base + ALIGN, bytes);
+}
+
+/* dst is rounded once: f32 may be added to, narrower results are made of sums. */
+bool oct_lt_leave_bias(oct_lt_product *product, const oct_cuda_gemm_call *call) {
+    product->bias_after = call->dst.dtype == OCTET_F32;
+    product->sums = !product->bias_after;
+    product->problem.device_alpha = product->problem.device_alpha && product->bias_after;
+    set_bias(product, call);
+    return set_memory(product, call);
 }
 
 bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
@@ -230,6 +243,9 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     out->problem.device_alpha = !out->sums && !one_scale && (own.a.factor || own.b.factor);
     set_operands(out, &p);
     set_scales(out, &p);
-    set_bias(out, call, quantized);
+    if (call->bias.at && !out->sums && !bias_fits(call, quantized)) {
+        return oct_lt_leave_bias(out, call);
+    }
+    set_bias(out, call);
     return set_memory(out, call);
 }

@@ -28,14 +28,12 @@ octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *call,
                                           octet_error *err) {
     oct_per_tensor_params p = params_of(call);
     uint8_t dtype = call->source->dtype;
-    uint32_t tiles = oct_cuda_tiles(p.q.rows, p.q.cols);
+    uint32_t tiles = oct_cuda_slabs(&p.q, dtype);
     oct_cuda_launch launch = {.module = OCT_MODULE_per_tensor, .params = &p};
     launch.kernel = names[oct_dtype_index(dtype)][call->dst->quantizer.format == OCTET_E5M2];
     launch.grid[0] = tiles ? tiles : 1; /* a matrix of nothing has a scale, too */
     launch.grid[1] = launch.grid[2] = 1;
-    launch.threads = oct_cuda_tile_threads(dtype);
+    launch.threads = OCT_SLAB_THREADS;
     launch.params_bytes = sizeof p;
-    octet_status status =
-        p.new_amax ? oct_cuda_fill(call->on, p.new_amax, 0, 1, err) : OCTET_OK;
-    return status ? status : oct_cuda_launch_kernel(call->on, &launch, err);
+    return oct_cuda_launch_kernel(call->on, &launch, err);
 }

@@ -15,6 +15,13 @@ uint32_t oct_cuda_tiles(int64_t rows, int64_t cols) {
     return (uint32_t)(oct_size_ceil_div(rows, OCT_TILE) * oct_size_ceil_div(cols, OCT_TILE));
 }
 
+uint32_t oct_cuda_slabs(oct_quantize_params *p, uint8_t dtype) {
+    int64_t cols = OCT_SLAB_COLS(dtype == OCTET_F32 ? 4 : 2);
+    int64_t across = oct_size_ceil_div(p->cols, cols);
+    p->across = (uint32_t)(across ? across : 1);
+    return (uint32_t)(oct_size_ceil_div(p->rows, OCT_TILE) * across);
+}
+
 uint32_t oct_cuda_tile_threads(uint8_t dtype) {
     return dtype == OCTET_F32 ? 256 : 128;
 }

@@ -93,7 +93,8 @@ bool oct_tensor_is_plain(const oct_builder *b, uint8_t tensor) {
     return !oct_quantizer_is(&b->plan->tensors[tensor].quantizer);
 }
 
-/* A dimension of a layout over the tensor's own rows and columns. */
+/* A dimension of a layout over the tensor's own rows and columns. Rounded up are only those of
+ * plain tensors, whose layout rounds nothing. */
 static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) {
     bool along_rows = dim->axis == OCTET_AXIS_M || dim->axis == OCTET_AXIS_LEADING;
     if (dim->axis == OCTET_AXIS_ONE) {
@@ -106,6 +107,7 @@ static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) 
                      : axis->axis;
     whole.mul = (uint16_t)(dim->mul * axis->mul);
     whole.div = (uint16_t)(dim->div * axis->div);
+    whole.align = axis->align > dim->align ? axis->align : dim->align;
     return whole;
 }
 
@@ -265,6 +267,22 @@ static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
                                                : true;
 }
 
+/* Amaxes come first in a block, one beside the other: a GPU zeroes them all at once. */
+static bool number_buffers(octet_plan *plan) {
+    bool fits = true;
+    for (int rest = 0; rest < 2; rest++) {
+        for (int i = 0; i < plan->buffer_count; i++) {
+            octet_plan_buffer *buffer = &plan->buffers[i];
+            bool is_amax = plan->tensors[buffer->tensor].form == OCTET_FORM_MEASURED ||
+                           (OCT_AMAX_PARTS >> buffer->part & 1);
+            if (is_amax == !rest) {
+                fits = fits && number_buffer(plan, buffer);
+            }
+        }
+    }
+    return fits;
+}
+
 octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
     bool fits = true;
@@ -277,9 +295,7 @@ octet_status oct_build_finish(oct_builder *b) {
     for (int i = 0; i < plan->exchange_count; i++) {
         fits = fits && number_port(&plan->exchanges[i], &plan->extents);
     }
-    for (int i = 0; i < plan->buffer_count; i++) {
-        fits = fits && number_buffer(plan, &plan->buffers[i]);
-    }
+    fits = fits && number_buffers(plan);
     for (int i = 0; i < plan->saved_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[plan->saved[i]];
         if (buffer->place != OCTET_PLACE_SAVED) {

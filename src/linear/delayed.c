@@ -70,10 +70,28 @@ octet_status octet_delayed_update(const octet_delayed *state, const float *reduc
     octet_status status = check_state(state, err);
     status = status ? status : check_exec(&on, exec, err);
     if (!status && on.cuda) {
-        return oct_cuda_delayed_update(&on, state, reduced, err);
+        return oct_cuda_delayed_update(&on, state, NULL, reduced, err);
     }
     if (!status) {
         oct_cpu_delayed_update(state, reduced);
+    }
+    return status;
+}
+
+octet_status octet_delayed_step(const octet_delayed *state, const float *amax,
+                                const octet_exec *exec, octet_error *err) {
+    oct_cuda_on on = {NULL, NULL};
+    octet_status status = check_state(state, err);
+    if (!status && state->slots) {
+        status = oct_need(amax, "amax", err);
+    }
+    status = status ? status : check_exec(&on, exec, err);
+    if (!status && on.cuda) {
+        return oct_cuda_delayed_update(&on, state, amax, NULL, err);
+    }
+    if (!status) {
+        oct_cpu_delayed_record(state, amax);
+        oct_cpu_delayed_update(state, NULL);
     }
     return status;
 }

@@ -47,6 +47,9 @@ static octet_status check_structs(const octet_plan *plan, const octet_memory *me
 static octet_status run_checked(const octet_plan *plan, int phase, const octet_memory *memory,
                                 const octet_exec *exec, octet_error *err) {
     octet_status status = oct_memory_check(plan, phase, memory, err);
+    if (!status && plan->device.kind == OCTET_CUDA) {
+        status = oct_begin_cuda(plan, phase, memory, exec, err);
+    }
     for (int i = 0; !status && i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE) {

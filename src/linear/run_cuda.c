@@ -1,10 +1,79 @@
 /* run_cuda.c - steps as calls of the CUDA device, on the caller's stream. */
 #include "cuda/cuda.h"
+#include "linear/run_memory.h"
 #include "linear/run_work.h"
 
-static octet_status do_zero(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
-    return oct_cuda_zero(on, work->to, work->to_bytes, err);
+/* ---- amaxes ---------------------------------------------------------------------------- */
+
+/* What the steps of a phase raise from 0, or leave there. */
+static uint64_t raised(const octet_plan *plan, int phase) {
+    uint64_t bits = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->phase != phase) {
+            continue;
+        }
+        if (step->op == OCTET_OP_AMAX || step->op == OCTET_OP_ZERO) {
+            bits |= step->writes;
+        } else if (step->op == OCTET_OP_QUANTIZE && step->scale != OCTET_ABSENT &&
+                   step->amax != OCTET_ABSENT) {
+            bits |= (uint64_t)1 << step->amax;
+        }
+    }
+    return bits;
 }
+
+/* Whether b follows a in the same block or port, with nothing but a block's padding between. */
+static bool follows(const octet_plan_buffer *a, const octet_plan_buffer *b) {
+    bool block = b->place == OCTET_PLACE_SAVED || b->place == OCTET_PLACE_WORK;
+    int64_t gap = b->offset - a->offset - a->bytes;
+    return a->port == b->port && gap >= 0 && gap < (block ? OCTET_ALIGN : 1);
+}
+
+/* The first of these buffers that has bytes and lies in the place, from `from` on. */
+static uint8_t next_of(const octet_plan *plan, uint64_t bits, octet_place place, int from) {
+    for (int i = from; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[i];
+        if ((bits >> i & 1) && b->place == place && b->bytes) {
+            return (uint8_t)i;
+        }
+    }
+    return OCTET_ABSENT;
+}
+
+/* Before the first step of a phase, in as few fills as there are spans: most often one. */
+octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
+                            const octet_exec *exec, octet_error *err) {
+    oct_cuda_on on = {exec->cuda, exec->stream};
+    uint64_t bits = raised(plan, phase);
+    octet_status status = OCTET_OK;
+    for (int place = 0; bits && !status && place < OCTET_PLACES; place++) {
+        uint8_t first = next_of(plan, bits, (octet_place)place, 0);
+        while (first != OCTET_ABSENT && !status) {
+            uint8_t last = first, next = next_of(plan, bits, (octet_place)place, first + 1);
+            while (next != OCTET_ABSENT &&
+                   follows(&plan->buffers[last], &plan->buffers[next])) {
+                last = next;
+                next = next_of(plan, bits, (octet_place)place, last + 1);
+            }
+            const octet_plan_buffer *a = &plan->buffers[first], *b = &plan->buffers[last];
+            status = oct_cuda_zero(&on, oct_memory_at(plan, memory, first),
+                                   b->offset + b->bytes - a->offset, err);
+            first = next;
+        }
+    }
+    return status;
+}
+
+/* Done before the first step. */
+static octet_status do_zero(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
+    (void)work;
+    (void)on;
+    (void)err;
+    return OCTET_OK;
+}
+
+/* ---- steps ----------------------------------------------------------------------------- */
 
 static octet_status do_cast(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
     return oct_cuda_cast(on, &work->dst, &work->a, err);

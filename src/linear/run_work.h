@@ -27,5 +27,8 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
 /* Does a step that is no collective. */
 octet_status oct_work_cpu(const oct_work *work, const octet_exec *exec, octet_error *err);
 octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err);
+/* What a GPU does before the first step of a phase: kernels raise amaxes from 0. */
+octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
+                            const octet_exec *exec, octet_error *err);
 
 #endif

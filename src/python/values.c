@@ -153,6 +153,16 @@ static PyObject *with_usage(PyObject *self, PyObject *args) {
     return status ? oct_py_raise(status, &err) : print(&v, QUANTIZER);
 }
 
+static PyObject *row_step(PyObject *self, PyObject *args) {
+    const char *text;
+    value v;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "s", &text) || read_value(&v, "quantizer", text) < 0) {
+        return NULL;
+    }
+    return PyLong_FromLongLong(octet_quantizer_row_step(&v.quantizer));
+}
+
 static PyObject *role_quantizer(PyObject *self, PyObject *args) {
     const char *text, *role;
     octet_error err;
@@ -218,6 +228,8 @@ PyMethodDef oct_py_value_methods[] = {
     {"hash", hash, METH_VARARGS, "hash(kind, text) -> int"},
     {"with_usage", with_usage, METH_VARARGS,
      "with_usage(quantizer, rowwise, columnwise) -> text"},
+    {"row_step", row_step, METH_VARARGS,
+     "row_step(quantizer) -> rows that stay together; 0: all"},
     {"role_quantizer", role_quantizer, METH_VARARGS, "role_quantizer(recipe, role) -> text"},
     {"cache_quantizer", cache_quantizer, METH_VARARGS,
      "cache_quantizer(linear) -> the quantizer of a weight that is stored for the call"},

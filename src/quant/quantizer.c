@@ -178,6 +178,14 @@ octet_status octet_quantizer_with_usage(octet_quantizer *out, const octet_quanti
     return status;
 }
 
+/* A block's rows stay together: rowwise as it is written, columnwise turned round. Swizzled
+ * scales of 128 rows lie among each other. */
+int64_t octet_quantizer_row_step(const octet_quantizer *quantizer) {
+    int64_t rows = quantizer->block_rows, cols = quantizer->block_cols;
+    int64_t step = quantizer->columnwise && cols > rows ? cols : rows;
+    return quantizer->swizzled ? 0 : step > 1 ? step : 1;
+}
+
 const char *octet_scheme_name(octet_scheme scheme) {
     size_t at = (size_t)scheme;
     return at < OCTET_SCHEMES ? oct_scheme_words[at] : "?";

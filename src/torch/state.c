@@ -33,17 +33,39 @@ static octet_status floats(float **data, int64_t *rows, int64_t *cols, oct_torch
     return OCTET_OK;
 }
 
-/* history[0] = max(history[0], amax), slot by slot. */
-static octet_status record(const octet_delayed *state, oct_torch_tensor *tensor,
-                           const octet_exec *exec, octet_error *err) {
-    float *amax = NULL;
+/* One amax for each slot of the state. */
+static octet_status take_amax(float **amax, const octet_delayed *state,
+                              oct_torch_tensor *tensor, octet_error *err) {
     int64_t rows = 0, slots = 0;
-    octet_status status = floats(&amax, &rows, &slots, tensor, err);
+    octet_status status = floats(amax, &rows, &slots, tensor, err);
     if (!status && (rows != 1 || slots != state->slots)) {
         status = oct_torch_fail(err, OCTET_INVALID, "%lld amaxes for a history of %lld slots",
                                 (long long)slots, (long long)state->slots);
     }
+    return status;
+}
+
+/* history[0] = max(history[0], amax), slot by slot. */
+static octet_status record(const octet_delayed *state, oct_torch_tensor *tensor,
+                           const octet_exec *exec, octet_error *err) {
+    float *amax = NULL;
+    octet_status status = take_amax(&amax, state, tensor, err);
     return status ? status : octet_delayed_record(state, amax, exec, err);
+}
+
+/* Records every amax and moves the scales, the last of them in one go. */
+static octet_status update(const octet_delayed *state, const oct_tensors *tensors, int first,
+                           const octet_exec *exec, octet_error *err) {
+    octet_status status = OCTET_OK;
+    for (int i = first; i + 1 < tensors->count && !status; i++) {
+        status = record(state, tensors->at[i], exec, err);
+    }
+    if (status || first == tensors->count) {
+        return status ? status : octet_delayed_update(state, NULL, exec, err);
+    }
+    float *amax = NULL;
+    status = take_amax(&amax, state, tensors->at[tensors->count - 1], err);
+    return status ? status : octet_delayed_step(state, amax, exec, err);
 }
 
 octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
@@ -114,10 +136,7 @@ octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
             oct_torch_fail(err, OCTET_INVALID, "a history of %lld rows; the recipe uses %lu",
                            (long long)length, (unsigned long)state.length);
     }
-    for (int i = 2; i < tensors.count && !status; i++) {
-        status = record(&state, tensors.at[i], &exec, err);
-    }
-    status = status ? status : octet_delayed_update(&state, NULL, &exec, err);
+    status = status ? status : update(&state, &tensors, 2, &exec, err);
     oct_free_text(&text);
     oct_free_text(&role);
     oct_free_tensors(&tensors);

@@ -13,10 +13,11 @@ static void cross(int64_t begin, int64_t end, void *arg) {
     b->task(b->arg, begin, end);
 }
 
+/* The pool is a number: how many of torch's workers may come. */
 static void parallel_for(void *pool, int64_t count, octet_task task, void *arg) {
+    int64_t workers = (int64_t)(uintptr_t)pool;
     bridge b = {task, arg};
-    (void)pool;
-    if (oct_torch.torch_parallel_for(0, count, 1, cross, &b)) {
+    if (oct_torch.torch_parallel_for(0, count, (count + workers - 1) / workers, cross, &b)) {
         task(arg, 0, count);
     }
 }
@@ -25,6 +26,7 @@ octet_exec oct_exec_make(uint32_t threads) {
     octet_exec exec = OCTET_EXEC_INIT;
     exec.threads = threads;
     exec.parallel_for = parallel_for;
+    exec.pool = (void *)(uintptr_t)threads;
     return exec;
 }
 
@@ -44,13 +46,15 @@ static double work_ns(const oct_problem *p) {
     return (m * k + n * k + m * n) / 2 + m * n * k / 100;
 }
 
-/* A worker wakes in a few microseconds, and a plan wakes them once for every step. */
-#define WORTH_DIVIDING_NS 20000
+/* What a worker must have to do: it wakes in a few microseconds, once for every step, and it
+ * needs a lane of workspace. */
+#define SHARE_NS 20000
 
 uint32_t oct_problem_threads(const oct_problem *problem) {
+    double shares = work_ns(problem) / SHARE_NS;
     uint32_t threads = 1;
-    if (work_ns(problem) < WORTH_DIVIDING_NS || oct_torch.torch_get_num_threads(&threads)) {
+    if (shares < 2 || oct_torch.torch_get_num_threads(&threads) || threads == 0) {
         return 1;
     }
-    return threads;
+    return shares < threads ? (uint32_t)shares : threads;
 }

@@ -75,7 +75,7 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     cpu_tensor got = cpu_tensor_quantized(q, dtype, x->m.rows, x->m.cols, 1);
     cpu_tensor from = cuda_exact(x, shift);
     bool delayed = q->scheme == OCTET_FP8_DELAYED, current = q->scheme == OCTET_FP8_TENSOR;
-    float scale = 3.0f, amax = 0, new_amax[2] = {-1, -1}, cuda_amax = -1;
+    float scale = 3.0f, amax = 0, new_amax[2] = {delayed ? -1 : 0, 0}, cuda_amax = 0;
     int64_t random[2] = {(int64_t)(seed / 2), (int64_t)(seed - seed / 2)};
     oct_cpu_amax(&amax, &x->m, NULL);
     oct_live live = {&scale, &amax, delayed ? &new_amax[0] : NULL, seed};
@@ -86,6 +86,11 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &cuda_amax, &from.m, NULL), OCTET_OK);
     CHECK_EQ_BITS(cuda_amax, amax);
     if (q->scheme == OCTET_NVFP4) {
+        for (int part = OCTET_PART_ROW_AMAX; part <= OCTET_PART_COL_AMAX; part++) {
+            if (got.m.parts[part]) {
+                memset(got.m.parts[part], 0, got.bytes[part]);
+            }
+        }
         CHECK_EQ_INT(oct_cuda_amax_parts(cuda_on(), &got.m, &from.m, NULL), OCTET_OK);
     }
     CHECK_EQ_INT(oct_cuda_quantize(cuda_on(), &got.m, &from.m, &cuda_live, NULL), OCTET_OK);

@@ -16,19 +16,32 @@ static void *here(void) {
     return at;
 }
 
+static octet_status open_gpu(octet_cuda **out, int arch, octet_error *err) {
+    octet_device device = {0};
+    octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
+    options.cache = "";
+    octet_status status = octet_cuda_device(&device, 0, err);
+    while (!status && device.arch != arch) {
+        status = octet_cuda_device(&device, (int)++options.index, err);
+    }
+    return status ? status : octet_cuda_open(out, &options, err);
+}
+
+octet_cuda *cuda_open(int arch) {
+    octet_cuda *cuda = NULL;
+    Dl_info about;
+    octet_error err = {OCTET_OK, 0, "dladdr"};
+    if (!dladdr(here(), &about) || setenv("OCTET_CUDA_DRIVER", about.dli_fname, 1) ||
+        open_gpu(&cuda, arch, &err)) {
+        fprintf(stderr, "no emulated GPU: %s\n", err.text);
+        abort();
+    }
+    return cuda;
+}
+
 const oct_cuda_on *cuda_on(void) {
     static oct_cuda_on on;
-    if (!on.cuda) {
-        Dl_info about;
-        octet_error err = {OCTET_OK, 0, "dladdr"};
-        octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
-        options.cache = "";
-        if (!dladdr(here(), &about) || setenv("OCTET_CUDA_DRIVER", about.dli_fname, 1) ||
-            octet_cuda_open(&on.cuda, &options, &err)) {
-            fprintf(stderr, "no emulated GPU: %s\n", err.text);
-            abort();
-        }
-    }
+    on.cuda = on.cuda ? on.cuda : cuda_open(90);
     return &on;
 }
 

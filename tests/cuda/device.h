@@ -5,7 +5,10 @@
 #include "../cpu/tensors.h"
 #include "cuda/cuda.h"
 
-/* The emulated GPU, opened once. The library finds it as it finds any driver. */
+/* An emulated GPU of this compute capability: 80, 89, 90, 100 or 120. The library finds it as
+ * it finds any driver. */
+octet_cuda *cuda_open(int arch);
+/* The one of 9.0, opened once. */
 const oct_cuda_on *cuda_on(void);
 
 /* A tensor for a kernel to read: no byte follows its parts, and a plain one begins `shift`

@@ -208,6 +208,13 @@ problem problem_of(void *op, void *a, void *b, void *d) {
             *static_cast<layout *>(d)};
 }
 
+/* The library may write any of its workspace; here it writes both ends. */
+void spoil(void *workspace, size_t bytes) {
+    size_t end = bytes < 4096 ? bytes : 4096;
+    memset(workspace, 0xff, end);
+    memset(static_cast<char *>(workspace) + bytes - end, 0xff, end);
+}
+
 bool on_boundary(const void *at, uintptr_t bytes) {
     return reinterpret_cast<uintptr_t>(at) % bytes == 0;
 }
@@ -348,7 +355,7 @@ int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, voi
         (workspace_bytes && !on_boundary(workspace, 256))) {
         return status ? status : INVALID;
     }
-    memset(workspace, 0xff, workspace_bytes);
+    spoil(workspace, workspace_bytes);
     matmuls++;
     algorithm = kept[0];
     const operation &o = it.op;

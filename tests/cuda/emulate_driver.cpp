@@ -21,7 +21,8 @@ OCT_NVRTC_CALLS(X)
 
 namespace {
 
-constexpr int ARCH = 90; /* of a GPU with 8 multiprocessors */
+constexpr int ARCHS[] = {90, 80, 89, 100, 120}; /* of the GPUs, which are the same otherwise */
+constexpr int GPUS = sizeof ARCHS / sizeof ARCHS[0];
 constexpr int INVALID = 1, NOT_FOUND = 500;
 
 const char context_object = 0;
@@ -58,13 +59,13 @@ int cuGetErrorString(int, const char **text) {
 }
 
 int cuDeviceGetCount(int *count) {
-    *count = 1;
+    *count = GPUS;
     return 0;
 }
 
 int cuDeviceGet(int *device, int index) {
     *device = index;
-    return index ? INVALID : 0;
+    return index < 0 || index >= GPUS ? INVALID : 0;
 }
 
 int cuDeviceGetName(char *name, int size, int) {
@@ -72,7 +73,7 @@ int cuDeviceGetName(char *name, int size, int) {
     return 0;
 }
 
-int cuDeviceGetAttribute(int *value, int attribute, int) {
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
     switch (attribute) {
     case OCT_CU_PROCESSORS:
         *value = 8;
@@ -81,10 +82,10 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
         *value = 1 << 20;
         return 0;
     case OCT_CU_MAJOR:
-        *value = ARCH / 10;
+        *value = ARCHS[device] / 10;
         return 0;
     case OCT_CU_MINOR:
-        *value = ARCH % 10;
+        *value = ARCHS[device] % 10;
         return 0;
     case OCT_CU_SHARED_OPTIN:
         *value = 227 << 10;
@@ -194,12 +195,12 @@ int nvrtcVersion(int *major, int *minor) {
 }
 
 int nvrtcGetNumSupportedArchs(int *count) {
-    *count = 1;
+    *count = GPUS;
     return 0;
 }
 
 int nvrtcGetSupportedArchs(int *archs) {
-    *archs = ARCH;
+    memcpy(archs, ARCHS, sizeof ARCHS);
     return 0;
 }
 

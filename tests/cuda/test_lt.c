@@ -96,7 +96,7 @@ static const row rows[] = {
      {1, T, N, E2M1, E2M1, BF16, VEC16, VEC16, NONE, 0, 1, 0}},
     {{{OCTET_WGRAD, NV_RHT, NV_RHT, COL, COL}, 100, OCTET_F32, OCTET_NONE, 1, 0},
      {1, T, N, E2M1, E2M1, F32, VEC16, VEC16, NONE, 0, 1, 0}},
-    {{{OCTET_FPROP, "mxfp8:e4m3", "mxfp8:e4m3", ROW, ROW}, 100, OCTET_BF16, OCTET_NONE, 0, 0}, {0}},
+    {{{OCTET_FPROP, "mxfp8:e4m3", MX, ROW, ROW}, 100, OCTET_BF16, OCTET_NONE, 0, 0}, {0}},
     {{{OCTET_FPROP, NV, NV_SQUARE, ROW, ROW}, 90, OCTET_BF16, OCTET_NONE, 1, 0}, {0}},
     /* Plain. */
     {{{OCTET_FPROP, "bf16", "bf16", PLAIN, PLAIN}, 80, OCTET_BF16, OCTET_BF16, 0, 0},
@@ -213,6 +213,50 @@ TEST(lt__an_older_library_has_no_blocks) {
     CHECK(!oct_lt_describe(&product, &call, &(oct_lt_target){100, 130000}));
     product_free(p);
     free(scratch);
+}
+
+/* ---- parts ------------------------------------------------------------------------------ */
+
+/* dst = 304 x 24, length 192, in parts of 128 rows; NVFP4 lines are whole 32 elements. */
+static void check_parts(const problem *operands, int arch) {
+    int64_t room = ((int64_t)8 << 20) + 512 + 128 * 26 * 4;
+    product_options o = {.dst = OCTET_BF16, .bias = OCTET_F32, .seed = (uint64_t)arch};
+    product *p = product_make(operands, (int64_t[]){304, 24, 192}, &o);
+    void *scratch = aligned_alloc(256, (size_t)room);
+    given g = {*operands, arch, OCTET_BF16, OCTET_F32, false, 0};
+    oct_cuda_gemm_call call = call_of(p, &g, scratch);
+    call.scratch_bytes = room;
+    oct_gemm_params own = oct_gemm_params_of(&call);
+    oct_lt_target target = {arch, 130002};
+    oct_lt_product whole;
+    oct_lt *lt = NULL;
+    memcpy(call.dst.parts[0], p->old, (size_t)p->dst_bytes);
+    CHECK_EQ_INT(oct_lt_get(&lt, cuda_on()->cuda, NULL), OCTET_OK);
+    CHECK(oct_lt_describe(&whole, &call, &target) && whole.sums && whole.chunk == 128);
+    for (int64_t first = 0; first < 304; first += 128) {
+        oct_lt_product part = oct_lt_part(&whole, &own.a, first);
+        oct_lt_algorithm algorithm;
+        bool found = false, refused = true;
+        CHECK_EQ_INT(oct_lt_find(&algorithm, &found, lt, &part, NULL), OCTET_OK);
+        CHECK(found && !oct_lt_part_move(cuda_on(), &part, &own.a, first, NULL));
+        CHECK(found && !oct_lt_run(&refused, lt, &part, &algorithm, NULL, NULL) && !refused);
+        CHECK_EQ_INT(oct_lt_part_finish(cuda_on(), &part, &own, first, NULL), OCTET_OK);
+    }
+    double worst = product_worst(p);
+    test_report(worst <= 1.0, TEST_HERE("error within its bound"), "%s %s: %g", operands->a,
+                operands->b, worst);
+    free(scratch);
+    product_free(p);
+}
+
+TEST(lt__parts_have_their_rows_data_and_scales) {
+    check_parts(&(problem){OCTET_FPROP, "bf16", "bf16", PLAIN, PLAIN}, 80);
+    check_parts(&(problem){OCTET_FPROP, TENSOR, TENSOR, ROW, ROW}, 89);
+    check_parts(&(problem){OCTET_FPROP, BLOCK, SQUARE, ROW, ROW}, 90);
+    check_parts(&(problem){OCTET_FPROP, BLOCK, BLOCK, ROW, ROW}, 90);
+    check_parts(&(problem){OCTET_FPROP, SQUARE, BLOCK, ROW, ROW}, 90);
+    check_parts(&(problem){OCTET_FPROP, MX, MX, ROW, ROW}, 100);
+    check_parts(&(problem){OCTET_FPROP, NV, NV_SQUARE, ROW, ROW}, 120);
 }
 
 /* Opens another GPU with these in the environment, multiplies, and gives how many products the
@@ -352,6 +396,6 @@ TEST(cache__threads_never_see_half_an_entry) {
 }
 
 TEST_MAIN(lt__each_scheme_and_product_is_the_right_problem, lt__an_older_library_has_no_blocks,
-          lt__environment_picks_the_kernel, cache__the_last_put_is_found,
-          cache__more_problems_than_places_replace_each_other,
+          lt__parts_have_their_rows_data_and_scales, lt__environment_picks_the_kernel,
+          cache__the_last_put_is_found, cache__more_problems_than_places_replace_each_other,
           cache__threads_never_see_half_an_entry)

@@ -3,7 +3,7 @@
 
 /* Beside the edges of blocks: whole tiles, whole patches of 16 rows, and rows that are whole
  * words but no whole vectors. */
-static const int64_t even_shapes[][2] = {{128, 256}, {272, 400}, {64, 48},
+static const int64_t even_shapes[][2] = {{128, 256}, {272, 400}, {64, 48},  {160, 384},
                                          {136, 128}, {132, 64},  {144, 136}};
 
 #define EVEN_SHAPES ((int)(sizeof even_shapes / sizeof even_shapes[0]))

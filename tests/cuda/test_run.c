@@ -1,6 +1,10 @@
-/* test_run.c - whole layers on the emulated GPU: every step and every result is right. */
+/* test_run.c - whole layers on emulated GPUs: every step and every result is right. */
+#define _GNU_SOURCE /* setenv */
+#include <stdlib.h>
+
 #include "../run/check.h"
 #include "device.h"
+#include "emulate_launch.h"
 #include "linear/matrix.h"
 #include "test.h"
 
@@ -9,58 +13,189 @@ static const matrix_size sizes[] = {
 };
 #define SIZES ((int)(sizeof sizes / sizeof sizes[0]))
 
-#define HOPPER 3 /* the level of OPT_DEVICE that the emulated GPU is */
+#define GPUS 6   /* levels of OPT_DEVICE; the first is the CPU */
+#define HOPPER 3 /* the level that the rest of these tests runs on */
+#define ONE_RANK 2
 
-static int64_t accepted;
+/* Layers that ran, their products, and those that cuBLASLt multiplied. */
+typedef struct tally {
+    int64_t layers, products, matmuls;
+} tally;
 
-static void run_args(run_report *report, const octet_linear_backward_args *args,
-                     uint64_t seed) {
+static octet_cuda *gpu_of(int level) {
+    static octet_cuda *gpus[GPUS];
+    gpus[level] = gpus[level] ? gpus[level] : cuda_open(matrix_device(level).arch);
+    return gpus[level];
+}
+
+/* Where plans are made for this GPU, whichever it is of those with its architecture. */
+static void put_on(octet_linear_backward_args *args, const octet_cuda *cuda) {
+    octet_device device = oct_cuda_device_of(cuda);
+    args->forward.input.device = args->forward.weight.device = device;
+    args->grad_output.device = device;
+    if (args->forward.bias.dtype) {
+        args->forward.bias.device = device;
+    }
+}
+
+static int64_t products_of(const run_group *group) {
+    int64_t products = 0;
+    for (int plan = 0; plan < group->count; plan++) {
+        for (int i = 0; i < group->plans[plan].step_count; i++) {
+            products += group->plans[plan].steps[i].op == OCTET_OP_GEMM;
+        }
+    }
+    return products * group->ranks;
+}
+
+static void run_args(run_report *report, tally *ran, octet_linear_backward_args *args,
+                     const run_options *options) {
     char problem[OCTET_LINEAR_TEXT];
+    run_group group;
+    int matmuls = emulated_matmuls();
+    put_on(args, options->cuda);
     octet_linear_backward_print(problem, sizeof problem, args);
     report->problem = problem;
-    run_group group;
-    run_options options = {
-        .seed = seed, .fill = 0xFF, .strided = seed & 1, .cuda = cuda_on()->cuda};
-    octet_status status = run_group_make(&group, args, &options);
+    octet_status status = run_group_make(&group, args, options);
     status = status ? status : run_group_run(&group);
     if (run_expect(report, status == OCTET_OK, "%s", group.err.text)) {
-        accepted++;
+        ran->layers++;
+        ran->products += products_of(&group);
+        ran->matmuls += emulated_matmuls() - matmuls;
         run_check_steps(report, &group);
         run_check_ends(report, &group);
     }
     run_group_free(&group);
 }
 
-static void finish(const run_report *report, int64_t least) {
-    printf("%" PRId64 " layers, %" PRId64 " checks, closest to its bound %.3f\n", accepted,
-           report->checks, report->closest);
+/* A row's layer, if there is one, on the GPU that it names. */
+static void run_row(run_report *report, tally *ran, const matrix_row *row,
+                    const matrix_size *size, uint64_t seed) {
+    octet_linear_backward_args args;
+    run_options options = {.seed = seed,
+                           .fill = 0xFF,
+                           .strided = seed & 1,
+                           .cuda = gpu_of(row->level[OPT_DEVICE])};
+    if (matrix_args(&args, row, size, NULL) == OCTET_OK) {
+        run_args(report, ran, &args, &options);
+    }
+}
+
+static void finish(const run_report *report, const tally *ran, int64_t least) {
+    printf("%" PRId64 " layers, %" PRId64 " products, %" PRId64 " by the library, %" PRId64
+           " checks, closest to its bound %.3f\n",
+           ran->layers, ran->products, ran->matmuls, report->checks, report->closest);
     CHECK_EQ_INT(report->failures, 0);
-    CHECK(accepted >= least);
-    accepted = 0;
+    CHECK(ran->layers >= least);
 }
 
 TEST(cuda_run__every_option_under_every_recipe) {
     run_report report = {0};
+    tally ran = {0};
     uint64_t seed = 1;
     for (int recipe = 0; recipe < matrix_table[OPT_RECIPE].count; recipe++) {
         for (int option = 0; option < OPTIONS; option++) {
             bool skipped = option == OPT_RECIPE || option == OPT_DEVICE || option == OPT_TP;
             for (int level = 0; !skipped && level < matrix_table[option].count; level++) {
-                octet_linear_backward_args args;
                 matrix_row row = {{0}};
                 row.level[OPT_RECIPE] = (uint8_t)recipe;
-                row.level[OPT_TP] = 2; /* one rank */
+                row.level[OPT_TP] = ONE_RANK;
                 row.level[OPT_DEVICE] = HOPPER;
                 row.level[OPT_BIAS] = 1;
                 row.level[option] = (uint8_t)level;
                 seed++;
-                if (matrix_args(&args, &row, &sizes[seed % SIZES], NULL) == OCTET_OK) {
-                    run_args(&report, &args, seed);
-                }
+                run_row(&report, &ran, &row, &sizes[seed % SIZES], seed);
             }
         }
     }
-    finish(&report, 300);
+    finish(&report, &ran, 2000);
 }
 
-TEST_MAIN(cuda_run__every_option_under_every_recipe)
+/* Whole shapes are cuBLASLt's, whatever is multiplied; of odd ones, those that it takes. */
+TEST(cuda_run__every_recipe_on_every_gpu) {
+    static const matrix_size whole = {160, 64, 96}, odd = {37, 150, 21};
+    run_report report = {0};
+    tally ran = {0}, odds = {0};
+    for (int i = 0; i < matrix_table[OPT_RECIPE].count * (GPUS - 1); i++) {
+        matrix_row row = {{0}};
+        row.level[OPT_RECIPE] = (uint8_t)(i / (GPUS - 1));
+        row.level[OPT_TP] = ONE_RANK;
+        row.level[OPT_DEVICE] = (uint8_t)(1 + i % (GPUS - 1));
+        row.level[OPT_BIAS] = (uint8_t)(1 + i % 2);
+        row.level[OPT_MAIN_GRAD] = (uint8_t)(i % 3);
+        run_row(&report, &ran, &row, &whole, 2 * (uint64_t)i);
+        test_report(ran.matmuls == ran.products, TEST_HERE("the library multiplies"),
+                    "%s: %d of %d", report.problem, (int)ran.matmuls, (int)ran.products);
+        run_row(&report, &odds, &row, &odd, 2 * (uint64_t)i + 1);
+    }
+    finish(&report, &ran, 100);
+    finish(&report, &odds, 100);
+    CHECK(odds.matmuls > 0 && odds.matmuls < odds.products);
+}
+
+/* Without the library. */
+TEST(cuda_run__own_kernels) {
+    run_report report = {0};
+    tally ran = {0};
+    matrix_random random = {11};
+    CHECK_EQ_INT(setenv("OCTET_CUDA_GEMM", "own", 1), 0);
+    run_options options = {.fill = 0xFF, .cuda = cuda_open(90)};
+    for (int i = 0; i < 600; i++) {
+        octet_linear_backward_args args;
+        matrix_row row = matrix_draw(&random);
+        row.level[OPT_RECIPE] = (uint8_t)(i % matrix_table[OPT_RECIPE].count);
+        row.level[OPT_PARALLEL] = row.level[OPT_SEQUENCE] = 0;
+        row.level[OPT_TP] = ONE_RANK;
+        row.level[OPT_DEVICE] = HOPPER;
+        options.seed = (uint64_t)i;
+        options.strided = i % 2;
+        if (matrix_args(&args, &row, &sizes[i % SIZES], NULL) == OCTET_OK) {
+            run_args(&report, &ran, &args, &options);
+        }
+    }
+    octet_cuda_close(options.cuda);
+    CHECK_EQ_INT(unsetenv("OCTET_CUDA_GEMM"), 0);
+    finish(&report, &ran, 100);
+    CHECK_EQ_INT(ran.matmuls, 0);
+}
+
+/* Several ranks, too: shards are gathered as bytes and assembled. */
+TEST(cuda_run__options_at_random) {
+    static const matrix_size shard = {1, 18, 12}; /* of a sequence, it is up to 512 rows */
+    run_report report = {0};
+    tally ran = {0};
+    matrix_random random = {7};
+    for (int i = 0; i < 400; i++) {
+        matrix_row row = matrix_draw(&random);
+        bool sequence = row.level[OPT_PARALLEL] && row.level[OPT_SEQUENCE];
+        row.level[OPT_DEVICE] = (uint8_t)(1 + i % (GPUS - 1));
+        run_row(&report, &ran, &row, sequence ? &shard : &sizes[i % SIZES], (uint64_t)i + 1000);
+    }
+    finish(&report, &ran, 200);
+}
+
+TEST(cuda_run__main_grad_in_every_dtype) {
+    static const char *const recipes[] = {"none",  "delayed", "current",
+                                          "block", "mxfp8",   "nvfp4"};
+    static const char *const dtypes[] = {"f32", "bf16", "f16"};
+    run_report report = {0};
+    tally ran = {0};
+    for (int i = 0; i < 6 * 3 * 2 * 2; i++) {
+        octet_linear_backward_args args;
+        run_options options = {.seed = (uint64_t)i, .fill = 0xFF, .cuda = gpu_of(HOPPER)};
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=32 n=48 in=bf16 recipe=%s main_grad=%s "
+                       "main_grad_dtype=%s%s device=cuda:0/90",
+                       i % 5 ? 16 : 19, recipes[i / 12], i % 2 ? "add" : "overwrite",
+                       dtypes[i / 2 % 3], i / 6 % 2 ? " delay_wgrad" : "");
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+        }
+    }
+    finish(&report, &ran, 72);
+}
+
+TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_every_gpu,
+          cuda_run__own_kernels, cuda_run__options_at_random,
+          cuda_run__main_grad_in_every_dtype)

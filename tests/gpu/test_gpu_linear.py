@@ -54,8 +54,7 @@ def test_gpu_linear__equals_the_cpu_within_its_sums(name: str, sizes: Any) -> No
     for _ in range(2):
         a = step(cpu, within(RECIPES[name], cpu), x, dy)
         b = step(gpu, within(RECIPES[name], gpu), x.cuda(), dy.cuda())
-        terms = float(x.double().abs().max() * cpu.weight.detach().double().abs().max())
-        near(b[0], a[0], k, terms if x.numel() else 0.0)
+        near(b[0], a[0], k, 4 * float(cpu.weight.detach().abs().max()))
         near(b[1], a[1], n, 4 * float(cpu.weight.detach().abs().max()))
         near(b[2], a[2], m, 16.0)
         assert torch.equal(b[3].cpu(), a[3])  # the bias gradient's sums are the CPU's
@@ -79,7 +78,7 @@ def test_gpu_linear__against_double(name: str) -> None:
     """The result of the whole layer, quantization included, by norm."""
     _, gpu = layers(512, 384)
     x, dy = data(256, 512, 384)
-    limit = {"none": 0.005, "nvfp4": 0.25}.get(name, 0.06)
+    limit = {"none": 0.005, "nvfp4": 0.25}.get(name, 0.08)
     y, dx, dw, *_ = step(gpu, within(RECIPES[name], gpu), x.cuda(), dy.cuda())
     w, b = gpu.weight.detach().double().cpu(), gpu.bias.detach().double().cpu()
     wanted = (x.double() @ w.t() + b, dy.double() @ w, dy.double().t() @ x.double())
@@ -134,7 +133,8 @@ def test_gpu_linear__captured_is_eager(name: str) -> None:
         y.backward(dy)
         return y
 
-    step(layers(96, 48)[1], within(RECIPES[name], eager), x, dy)  # torch's own warm-up
+    warm = layers(96, 48)[1]
+    step(warm, within(RECIPES[name], warm), x, dy)  # torch's own: its generator, its engine
     replay = captured(call)
     for scale in (1.0, 2.0):
         inp.data.copy_(x * scale)
@@ -186,15 +186,15 @@ def test_gpu_linear__streams_and_threads() -> None:
     wanted = step(linear, within(active, linear), x, dy)
     found: list[list[Any]] = []
 
-    def work() -> None:
-        mine = layers(96, 48)[1]
+    def work(mine: octet.Linear) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(20):
                 got = step(mine, within(active, mine), x, dy)
             torch.cuda.current_stream().synchronize()
         found.append(got)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
+    ours = [layers(96, 48)[1] for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in ours]
     for thread in threads:
         thread.start()
     for thread in threads:

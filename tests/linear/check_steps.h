@@ -137,19 +137,30 @@ static inline void check_operand_of(const check_case *at, int index, int tensor)
           octet_scheme_name((octet_scheme)scheme));
 }
 
+/* A decoded operand: the same sides, but for the whole last group of a transform. */
+static inline bool check_decodes(const octet_plan_tensor *operand,
+                                 const octet_plan_tensor *decoded, int use) {
+    octet_plan_tensor whole = *operand;
+    if (operand->quantizer.hadamard && use == OCTET_USE_COL) {
+        whole.rows.align = 16;
+    }
+    return check_same_sides(&whole, decoded) && !check_is_quantized(decoded) &&
+           (check_is_quantized(operand) || operand->dtype != decoded->dtype);
+}
+
 /* The dtype that a product sees: an emulated one decodes what is not in its dtype already. */
 static inline int check_seen_dtype(const check_case *at, int index, int tensor, int copy) {
     const octet_plan_tensor *operand = &at->plan->tensors[tensor];
-    bool native = at->plan->steps[index].native != 0;
+    const octet_step *step = &at->plan->steps[index];
+    int use = tensor == step->a ? step->a_use : step->b_use;
+    bool native = step->native != 0;
     if (copy == OCTET_ABSENT) {
         MEANS(at, native || !check_is_quantized(operand), "step %d has no room to decode",
               index);
         return operand->dtype;
     }
     const octet_plan_tensor *decoded = &at->plan->tensors[copy];
-    MEANS(at,
-          !native && check_same_sides(operand, decoded) && !check_is_quantized(decoded) &&
-              (check_is_quantized(operand) || operand->dtype != decoded->dtype),
+    MEANS(at, !native && check_decodes(operand, decoded, use),
           "step %d has no use for a decoded operand", index);
     return decoded->dtype;
 }

@@ -87,6 +87,16 @@ def assert_same(a: list[Any], b: list[Any]) -> None:
         assert left is None or (left.dtype == right.dtype and torch.equal(left, right))
 
 
+def assert_product(y: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: Any = 0.0) -> None:  # noqa: ANN401
+    """y = a b + c, up to fp32 accumulation (one rounding a term) and y's own dtype."""
+    exact, size = a @ b + c, a.abs() @ b.abs()
+    terms = a.shape[1] + 2
+    bound = terms * 2.0**-23 * size + (2.0**-8 if y.dtype == torch.bfloat16 else 2.0**-23) * (
+        exact.abs() + size * terms * 2.0**-23
+    )
+    assert bool(((y.reshape(exact.shape).double() - exact).abs() <= bound).all())
+
+
 def compiled(
     call: Callable[..., Any],
     backend: str = "aot_eager",

@@ -1,10 +1,18 @@
 """autocast: the inner one wins, nothing leaks, and delayed scaling moves as it should."""
 
+import copy
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
 from octet import recipe
-from octet._state import ACTIVE
+from octet._state import ACTIVE, Region, Step
+from torch.torch_version import TorchVersion
 
 import torch
 
@@ -62,6 +70,58 @@ def test_autocast__inline_recipes_leave_nothing_behind() -> None:
         with octet.autocast(recipe=recipe.MXFP8BlockScaling()):
             fast(x)
     assert counter.frame_count == 1
+
+
+def test_autocast__inline_recipes_are_gone_after_use() -> None:
+    linear = layer()
+    x, _ = inputs(2)
+
+    def once() -> None:
+        with octet.autocast(recipe=recipe.DelayedScaling(amax_history_len=4)):
+            linear(x)
+        with octet.autocast(recipe=recipe.CustomRecipe(lambda role: None)):
+            linear(x)
+
+    def alive() -> int:
+        gc.collect()
+        return sum(issubclass(type(o), recipe.Recipe | Region) for o in gc.get_objects())
+
+    once()
+    before = alive()
+    for _ in range(100):
+        once()
+    assert alive() == before
+
+
+def test_autocast__a_new_region_object_breaks_no_graph() -> None:
+    linear = layer()
+    x, _ = inputs()
+    fast, counter = compiled(within(RECIPES["mxfp8"], linear))
+    around, other = compiled(linear)
+    want = [fast(x), within(RECIPES["block"], around)(x)]
+    ACTIVE.region = Region(False, None, False, Step(False))
+    for found, expected in zip(
+        [fast(x), within(RECIPES["block"], around)(x)], want, strict=True
+    ):
+        assert torch.equal(found, expected)
+    assert (counter.frame_count, other.frame_count) == (1, 1)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_autocast__a_copy_made_inside_moves_its_scales_too(compile_it: bool) -> None:
+    linear, unused = twins()
+    x, _ = inputs()
+    call = compiled(linear)[0] if compile_it else linear
+    with octet.autocast(recipe=RECIPES["delayed"]):
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            call(x)
+        assert linear.fp8_scale[0] == 1
+        other = copy.deepcopy(linear)
+    assert_same([linear.fp8_scale], [other.fp8_scale])
+    assert linear.fp8_scale[0] != 1
+    assert not linear.fp8_amax_history[0].any()  # rolled, once
+    assert linear.fp8_amax_history.any(1).sum() == 1
+    assert unused.fp8_scale[0] == 1
 
 
 def test_autocast__another_recipe_is_another_graph_and_back() -> None:
@@ -141,6 +201,10 @@ def test_delayed__a_step_rolls_the_gradients_scale_once(compile_it: bool) -> Non
         assert linear.fp8_grad_scale[0].item() == reference(seen, 57344.0)
 
 
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < (2, 13),
+    reason="a compiled backward refuses state that another one has moved since its forward",
+)
 @pytest.mark.parametrize("inside", [True, False])
 def test_delayed__steps_may_overlap(inside: bool) -> None:
     active = RECIPES["delayed"]
@@ -206,3 +270,22 @@ def test_delayed__calibrating_records_in_high_precision(compile_it: bool) -> Non
     assert torch.equal(y, linear(x))
     assert linear.fp8_scale[0].item() == reference([float(x.abs().max())], 448.0)
     assert linear.fp8_scale[1] > 1
+
+
+def test_autocast__first_of_a_process_is_no_recompilation() -> None:
+    program = (
+        "import octet, torch._dynamo.testing\n"
+        "layer = octet.Linear(8, 8, device='cpu')\n"
+        "counter = torch._dynamo.testing.CompileCounter()\n"
+        "@torch.compile(fullgraph=True, backend=counter)\n"
+        "def call(x):\n"
+        "    with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):\n"
+        "        return layer(x)\n"
+        "call(torch.ones(2, 8)), call(torch.ones(2, 8))\n"
+        "print(counter.frame_count)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(octet.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout.split() == ["1"]

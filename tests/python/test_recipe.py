@@ -8,8 +8,6 @@ from laws import RECIPES
 from octet import _C, recipe
 from octet.recipe import Format, MMParams, QParams
 
-import torch
-
 ALL = [active for active in RECIPES.values() if active is not None]
 
 
@@ -120,21 +118,6 @@ def test_recipe__field_reaches_the_core(active: recipe.Recipe, text: str) -> Non
 def test_recipe__nonsense_is_a_value_error(make: Any) -> None:  # noqa: ANN401
     with pytest.raises(ValueError, match=r"."):
         make()
-
-
-class Mine(octet.MXFP8Quantizer):
-    def quantize(self, tensor: torch.Tensor, *, out: Any = None) -> Any:  # noqa: ANN401
-        return super().quantize(tensor * 2, out=out)
-
-
-@pytest.mark.parametrize(
-    "quantizer",
-    [Mine("e4m3"), octet.Float8Quantizer(torch.ones(1), torch.zeros(1), "e4m3")],
-    ids=str,
-)
-def test_recipe__custom_never_ignores_a_quantize_method(quantizer: octet.Quantizer) -> None:
-    with pytest.raises(NotImplementedError, match="input"):
-        recipe.CustomRecipe(lambda role: quantizer).text_for("linear", "")
 
 
 def test_recipe__custom_asks_for_every_role() -> None:

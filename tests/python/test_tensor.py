@@ -72,6 +72,46 @@ def test_tensor__other_ops_see_what_it_stands_for(q: octet.Quantizer, x: torch.T
     assert torch.equal(y.to(torch.float64), d.double())
 
 
+def test_tensor__parts_keep_their_bytes(q: octet.Quantizer) -> None:
+    x = torch.randn(320, 70)
+    y, d = q(x), q(x).dequantize()
+    for parts, plain in (
+        (y.split(128), d.split(128)),
+        (y.split([256, 64]), d.split([256, 64])),
+        (torch.chunk(y.view(5, 64, 70), 3), torch.chunk(d.view(5, 64, 70), 3)),
+    ):
+        kept = all((p.shape[0] * p[0].numel() // 70) % 128 == 0 for p in parts[:-1])
+        for part, want in zip(parts, plain, strict=True):
+            assert isinstance(part, octet.QuantizedTensor) or not kept
+            assert torch.equal(part.dequantize() if kept else part, want)
+    for part, rows in zip(y.split(128), x.split(128), strict=True):
+        alone = q(rows)
+        if q.text.startswith(("mxfp8", "fp8-block")):  # nothing is shared by all rows
+            assert same(part, alone)
+        assert [b.shape for b in part.buffers()] == [b.shape for b in alone.buffers()]
+    part = y.split(128)[0]
+    part.copy_(torch.zeros(128, 70))
+    assert torch.equal(y.dequantize(), d)
+
+
+def test_tensor__parts_that_cut_a_block_are_decoded() -> None:
+    y = octet.MXFP8Quantizer("e4m3")(torch.randn(64, 70))
+    assert not isinstance(y.split(20)[0], octet.QuantizedTensor)
+    assert not isinstance(y.split(35, dim=1)[0], octet.QuantizedTensor)
+    y.update_usage(columnwise_usage=False)
+    parts = y.split(20)
+    assert all(isinstance(part, octet.QuantizedTensor) for part in parts)
+    assert torch.equal(torch.cat([part.dequantize() for part in parts]), y.dequantize())
+
+
+def test_tensor__parts_compile() -> None:
+    q = octet.NVFP4Quantizer(with_rht=True)
+    fast, _ = compiled(lambda y: [part.clone() for part in y.split(64)])
+    y = q(torch.randn(150, 70))
+    for part, want in zip(fast(y), y.split(64), strict=True):
+        assert same(part, want)
+
+
 def test_tensor__copy_quantizes_into_it(q: octet.Quantizer, x: torch.Tensor) -> None:
     y, z = q(x), torch.zeros_like(q(x))
     assert isinstance(z, octet.QuantizedTensor)

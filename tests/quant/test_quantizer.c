@@ -216,6 +216,23 @@ TEST(quantizer__epsilon_survives_every_exponent_and_locale) {
     (void)setlocale(LC_ALL, "C");
 }
 
+TEST(quantizer__rows_that_stay_together) {
+    static const struct {
+        const char *text;
+        int64_t rows;
+    } cases[] = {
+        {"fp8-tensor:e4m3", 1},         {"fp8-block:e4m3/1x128+row", 1},
+        {"fp8-block:e4m3/1x128", 128},  {"fp8-block:e4m3/128x128+row", 128},
+        {"mxfp8:e4m3+row", 1},          {"mxfp8:e4m3", 32},
+        {"mxfp8:e4m3+row+swizzled", 0}, {"nvfp4:e2m1+row", 1},
+        {"nvfp4:e2m1/16x16+row", 16},   {"nvfp4:e2m1+col+rht", 16},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        octet_quantizer q = parsed(cases[i].text);
+        CHECK_EQ_INT(octet_quantizer_row_step(&q), cases[i].rows);
+    }
+}
+
 TEST(quantizer__transposable_schemes) {
     static const char *const yes[] = {"fp8-tensor:e4m3", "fp8-delayed:e5m2",
                                       "fp8-block:e4m3/128x128", "mxfp8:e4m3/32x32",
@@ -237,4 +254,4 @@ TEST_MAIN(quantizer__valid_is_exactly_what_the_rules_say,
           quantizer__usage_makes_another_value, quantizer__bad_structs_are_refused_with_words,
           quantizer__printing_never_writes_past_its_room,
           quantizer__epsilon_survives_every_exponent_and_locale,
-          quantizer__transposable_schemes)
+          quantizer__rows_that_stay_together, quantizer__transposable_schemes)

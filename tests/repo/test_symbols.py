@@ -29,6 +29,7 @@ ALLOWED = {
     "open.c.o": {"calloc", "malloc", "free"},
     "module.c.o": {"malloc", "free"},
     "nvrtc.c.o": {"calloc", "malloc", "free", "dladdr", "dlopen"},
+    # What products keep on an open GPU.
     "lt_keep.c.o": {"calloc", "free"},
     # Compiled kernels on disk.
     "cache.c.o": {"malloc", "free", "open", "write", "mkstemp", "mkdir", "rename", "unlink"},

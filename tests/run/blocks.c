@@ -58,7 +58,9 @@ void *run_allocate(run_group *group, int64_t bytes, int fill) {
         exit(2);
     }
     *b = (block){(size_t)bytes, at};
-    memset(b->at, fill, b->size);
+    size_t end = b->size < LARGE ? b->size : LARGE; /* the middle of workspace stays as it is */
+    memset(b->at, fill, end);
+    memset(b->at + b->size - end, fill, end);
     memset(b->at + b->size, GUARD_BYTE, GUARD);
     HIDE(b->at + b->size, GUARD);
     group->blocks = blocks;

@@ -113,6 +113,27 @@ TEST(delayed__update_is_the_rule) {
     }
 }
 
+TEST(delayed__step_records_and_updates) {
+    uint64_t random = 11;
+    for (int round = 0; round < 5000; round++) {
+        state apart = {{1, 1, 1, 1, 1}, {0}}, joined;
+        float amax[SLOTS];
+        for (int i = 0; i < SLOTS; i++) {
+            amax[i] = draw(&random);
+        }
+        for (int i = 0; i < MOST * SLOTS; i++) {
+            apart.history[i] = draw(&random);
+        }
+        joined = apart;
+        octet_delayed a = view(&apart, 1 + (uint32_t)(round % MOST));
+        octet_delayed b = view(&joined, a.length);
+        CHECK_EQ_INT(octet_delayed_record(&a, amax, NULL, NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_delayed_update(&a, NULL, NULL, NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_delayed_step(&b, amax, NULL, NULL), OCTET_OK);
+        CHECK(same(&apart, &joined));
+    }
+}
+
 TEST(delayed__record_keeps_the_larger_and_no_nan) {
     uint64_t random = 5;
     for (int round = 0; round < 5000; round++) {
@@ -169,6 +190,7 @@ TEST(delayed__what_is_wrong_is_refused_and_nothing_moves) {
         CHECK_EQ_INT(octet_delayed_update(&d, NULL, NULL, &err), OCTET_INVALID);               \
         CHECK(err.text[0] != '\0');                                                            \
         CHECK_EQ_INT(octet_delayed_record(&d, amax, NULL, NULL), OCTET_INVALID);               \
+        CHECK_EQ_INT(octet_delayed_step(&d, amax, NULL, NULL), OCTET_INVALID);                 \
     } while (0)
     REFUSED(d.size = 0);
     REFUSED(d.format = OCTET_E2M1);
@@ -180,6 +202,7 @@ TEST(delayed__what_is_wrong_is_refused_and_nothing_moves) {
     REFUSED(d.history = NULL);
     CHECK_EQ_INT(octet_delayed_update(NULL, NULL, NULL, &err), OCTET_INVALID);
     CHECK_EQ_INT(octet_delayed_record(&good, NULL, NULL, &err), OCTET_INVALID);
+    CHECK_EQ_INT(octet_delayed_step(&good, NULL, NULL, &err), OCTET_INVALID);
     CHECK(same(&s, &before));
     d = good;
     d.slots = 0;
@@ -188,6 +211,7 @@ TEST(delayed__what_is_wrong_is_refused_and_nothing_moves) {
     CHECK_EQ_INT(octet_delayed_record(&d, NULL, NULL, &err), OCTET_OK);
 }
 
-TEST_MAIN(delayed__update_is_the_rule, delayed__record_keeps_the_larger_and_no_nan,
-          delayed__a_short_history_by_hand, delayed__extreme_margins_do_not_spread,
+TEST_MAIN(delayed__update_is_the_rule, delayed__step_records_and_updates,
+          delayed__record_keeps_the_larger_and_no_nan, delayed__a_short_history_by_hand,
+          delayed__extreme_margins_do_not_spread,
           delayed__what_is_wrong_is_refused_and_nothing_moves)

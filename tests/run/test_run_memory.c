@@ -227,7 +227,7 @@ TEST(memory__structs_and_phases_are_checked_first) {
     REFUSED(OCTET_INVALID, octet_run(&plan, &other, &exec, &err), "octet_memory.size");
     REFUSED(OCTET_INVALID, octet_run(&plan, &memory, &shorter, &err), "octet_exec.size");
     REFUSED(OCTET_INVALID, octet_run(&empty, &memory, &exec, &err), "plan is empty");
-    REFUSED(OCTET_UNSUPPORTED, octet_run(&cuda, &memory, &exec, &err), "cuda:0");
+    REFUSED(OCTET_INVALID, octet_run(&cuda, &memory, &exec, &err), "octet_cuda_open");
     REFUSED(OCTET_INVALID, octet_run(&two, &memory, &exec, &err), "collective");
     REFUSED(OCTET_INVALID, octet_run(&summed, &memory, &exec, &err), "collective");
     REFUSED(OCTET_INVALID, octet_run_phase(&plan, -1, &memory, &exec, &err), "phase is -1");

@@ -8,7 +8,7 @@
 #define OCT_FLAT_THREADS 256
 #define OCT_FLAT_LOADS 8 /* of 16 bytes, in flight in a thread */
 
-/* Rows without gaps are one long row. Outputs are zeroed, and raised. */
+/* Rows without gaps are one long row. Outputs are raised. */
 typedef struct oct_amax_flat_params {
     const void *source;
     int64_t count;

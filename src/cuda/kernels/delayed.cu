@@ -12,60 +12,85 @@ extern "C" __global__ void delayed_record(const oct_delayed_params p) {
     }
 }
 
-#define DEEP 4 /* rows of a thread, read before the first of them is written */
+#define DEEP 8 /* rows of a thread, read before the first of them is written */
+#define WARP 32
 
-/* Rows 1 to length - 1 take their successor's place; the last row takes `last`. Gives the
- * largest of what this thread read; NaN where that is nothing. */
-static inline float roll(const oct_delayed_params &p, int64_t slot, bool moves, float last) {
-    int lane = (int)threadIdx.x / OCT_DELAYED_SLOTS;
+/* Where a thread stands: `lanes` threads share a slot, and its rows. */
+struct place {
+    int64_t slot;
+    int lane, lanes;
+    bool there; /* the slot exists */
+};
+
+static inline place place_of(const oct_delayed_params &p) {
+    int column = (int)threadIdx.x & ((1 << p.shift) - 1);
+    int64_t slot = ((int64_t)blockIdx.x << p.shift) + column;
+    return {slot, (int)threadIdx.x >> p.shift, OCT_DELAYED_THREADS >> p.shift, slot < p.slots};
+}
+
+/* Every row takes its successor, the last one `last`; row 0 is left to the caller. A round
+ * reads the first row of the next and writes none of it. Gives the largest of what this thread
+ * read; NaN where that is nothing. */
+static inline float roll(const oct_delayed_params &p, const place &at, float last) {
+    bool moves = at.there && last != 0.0f;
     float most = oct_bits_f32(0x7fffffffu);
-    for (int64_t base = 1; base < p.length; base += OCT_DELAYED_LANES * DEEP) {
+    for (int64_t base = 0; base < p.length; base += at.lanes * DEEP) {
         float next[DEEP];
 #pragma unroll
         for (int k = 0; k < DEEP; k++) {
-            int64_t row = base + k * OCT_DELAYED_LANES + lane;
-            next[k] =
-                moves && row + 1 < p.length ? p.history[(row + 1) * p.slots + slot] : last;
-            if (moves && row < p.length) {
-                most = oct_delayed_larger(most, next[k]);
-            }
+            int64_t row = base + k * at.lanes + at.lane;
+            bool inside = at.there && row + 1 < p.length;
+            next[k] = inside ? p.history[(row + 1) * p.slots + at.slot] : last;
         }
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < DEEP; k++) {
-            int64_t row = base + k * OCT_DELAYED_LANES + lane;
-            if (moves && row < p.length) {
-                p.history[row * p.slots + slot] = next[k];
+            int64_t row = base + k * at.lanes + at.lane;
+            most = oct_delayed_larger(most, next[k]);
+            if (moves && row > 0 && row < p.length) {
+                p.history[row * p.slots + at.slot] = next[k];
             }
         }
-        __syncthreads();
     }
     return most;
 }
 
-/* A slot without a new amax does not move. Division is IEEE's. */
+/* The largest of a slot, in its first thread. */
+static inline float largest(float most, int shift) {
+    __shared__ float found[OCT_DELAYED_THREADS / WARP][1 << OCT_DELAYED_SHIFT];
+    int wide = 1 << shift;
+    for (int apart = wide; apart < WARP; apart *= 2) {
+        most = oct_delayed_larger(most, __shfl_xor_sync(0xffffffffu, most, apart));
+    }
+    if ((int)threadIdx.x % WARP < wide) {
+        found[threadIdx.x / WARP][threadIdx.x % WARP] = most;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 1; i < OCT_DELAYED_THREADS / WARP; i++) {
+        most = oct_delayed_larger(most, found[i][threadIdx.x & (unsigned)(wide - 1)]);
+    }
+    return most;
+}
+
+/* Records, and then moves the slots that have a new amax. Division is IEEE's. */
 extern "C" __global__ void __launch_bounds__(OCT_DELAYED_THREADS)
     delayed_update(const oct_delayed_params p) {
-    __shared__ float found[OCT_DELAYED_LANES][OCT_DELAYED_SLOTS];
-    int column = (int)threadIdx.x % OCT_DELAYED_SLOTS;
-    int lane = (int)threadIdx.x / OCT_DELAYED_SLOTS;
-    int64_t slot = (int64_t)blockIdx.x * OCT_DELAYED_SLOTS + column;
-    bool there = slot < p.slots;
-    float last = there && p.amax ? p.amax[slot] : 0.0f;
-    last = there && last == 0.0f ? p.history[slot] : last;
-    bool moves = there && last != 0.0f;
-    float second = moves && p.length > 1 ? p.history[p.slots + slot] : last;
-    __syncthreads();
-    float most = roll(p, slot, moves, last);
-    found[lane][column] = lane == 0 ? oct_delayed_larger(most, second) : most;
-    __syncthreads();
-    if (lane == 0 && moves) {
-        float amax = last;
-        for (int i = 0; i < OCT_DELAYED_LANES && !p.most_recent; i++) {
-            amax = oct_delayed_larger(amax, found[i][column]);
-        }
-        p.history[slot] = 0.0f;
-        p.scale[slot] = oct_delayed_scale(p.scale[slot], amax, p.aim);
+    place at = place_of(p);
+    float first = at.there ? p.history[at.slot] : 0.0f;
+    if (at.there && p.amax) {
+        first = oct_delayed_larger(first, p.amax[at.slot]);
+    }
+    float reduced = at.there && p.reduced ? p.reduced[at.slot] : 0.0f;
+    float last = reduced != 0.0f ? reduced : first;
+    float most = largest(roll(p, at, last), p.shift);
+    if (at.lane > 0 || !at.there) {
+        return;
+    }
+    p.history[at.slot] = last != 0.0f ? 0.0f : first;
+    if (last != 0.0f) {
+        p.scale[at.slot] =
+            oct_delayed_scale(p.scale[at.slot], p.most_recent ? last : most, p.aim);
     }
 }
 

@@ -4,16 +4,17 @@
 
 #include <stdint.h>
 
-#define OCT_DELAYED_SLOTS 32 /* of a block, beside each other */
-#define OCT_DELAYED_LANES 32 /* threads of a slot */
-#define OCT_DELAYED_THREADS (OCT_DELAYED_SLOTS * OCT_DELAYED_LANES)
+#define OCT_DELAYED_THREADS 512
+#define OCT_DELAYED_SHIFT 3 /* log2 of the slots of a block, at most */
 
 typedef struct oct_delayed_params {
     float *scale, *history; /* history[length][slots] */
-    const float *amax;      /* recorded, or the reduced ones; may be NULL to the update */
+    const float *amax;      /* recorded; may be NULL to the update */
+    const float *reduced;   /* may be NULL */
     int64_t slots, length;
     float aim;
     uint8_t most_recent;
+    uint8_t shift; /* log2 of the slots of a block; the threads of a slot lie that far apart */
 } oct_delayed_params;
 
 typedef struct oct_advance_params {

@@ -1,13 +1,15 @@
 /* per_tensor.cu - FP8 with one scale per tensor, rows and columns from one read.
  *
  * Codes are those of src/cpu/per_tensor.c, bit for bit. */
-#include "cuda/kernels/patch.h"
+#include "cuda/kernels/slab.h"
 
 #include "cuda/kernels/per_tensor.h"
 
 template <class T, int FORMAT> static inline void quantize(const oct_per_tensor_params &p) {
-    oct_patch<T> patch = oct_patch_of<T>(p.q);
-    oct_patch_load(patch, p.q);
+    __shared__ oct_slab_turned<T> turned;
+    __shared__ uint32_t shares[OCT_SLAB_WARPS];
+    oct_patch<T> patch = oct_slab_patch<T>(p.q);
+    oct_slab_load(patch, p.q);
     float scale = p.scale ? *p.scale : oct_scale_of(*p.amax, &p.rule);
     if (p.inverse && blockIdx.x == 0 && threadIdx.x == 0) {
         *p.inverse = 1.0f / scale;
@@ -15,15 +17,26 @@ template <class T, int FORMAT> static inline void quantize(const oct_per_tensor_
     if (p.new_amax) {
         uint32_t most = oct_warp_max(oct_patch_max(patch));
         if (threadIdx.x % OCT_WARP == 0) {
-            oct_raise(p.new_amax, most);
+            shares[threadIdx.x / OCT_WARP] = most;
         }
     }
-    oct_patch_encode<T, FORMAT>(patch, p.q, scale);
+    oct_slab_encode<T, FORMAT>(turned, patch, p.q, scale);
+    __syncthreads();
+    if (p.q.col && p.q.wide_col) {
+        oct_slab_store(turned, patch, p.q);
+    }
+    if (p.new_amax && threadIdx.x == 0) {
+        uint32_t most = 0;
+#pragma unroll
+        for (int i = 0; i < OCT_SLAB_WARPS; i++) {
+            most = oct_max_bits(most, shares[i]);
+        }
+        oct_raise(p.new_amax, most);
+    }
 }
 
 #define KERNEL(name, T, format)                                                                \
-    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
-                                                 oct_shape<T>::resident)                       \
+    extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, 3)                          \
         per_tensor_##name(oct_per_tensor_params p) {                                           \
         quantize<T, format>(p);                                                                \
     }

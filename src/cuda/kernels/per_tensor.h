@@ -10,7 +10,7 @@ typedef struct oct_per_tensor_params {
     oct_scale_rule rule;
     const float *amax;  /* current: the scale is made from it */
     const float *scale; /* delayed: the scale; else NULL */
-    float *new_amax;    /* zeroed; receives the amax; may be NULL */
+    float *new_amax;    /* raised to the amax; may be NULL */
     float *inverse;     /* receives 1 / scale; may be NULL */
 } oct_per_tensor_params;
 

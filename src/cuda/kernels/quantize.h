@@ -7,6 +7,10 @@
 /* A block of threads does a tile of 128 x 128; blocks are numbered along the rows of tiles. */
 #define OCT_TILE 128
 
+/* Or a tile of 128 rows that are 512 bytes long; its threads, and its columns. */
+#define OCT_SLAB_THREADS 256
+#define OCT_SLAB_COLS(element_bytes) (512 / (element_bytes))
+
 typedef struct oct_quantize_params {
     const void *source;
     int64_t rows, cols, stride;  /* stride: elements from one row of the source to the next */

@@ -1,6 +1,7 @@
 /* fake_cuda.c - a driver and an NVRTC that only keep account: no GPU, no code. */
 #include "fake_cuda.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ OCT_NVRTC_CALLS(X)
 #undef X
 
 static fake_cuda state = {.arch = 90, .driver_version = 13000};
+static pthread_mutex_t texts = PTHREAD_MUTEX_INITIALIZER; /* of state's, written by compilers */
 static int the_context;
 static _Thread_local void *current;
 static _Thread_local void *below; /* one push deep */
@@ -163,7 +165,7 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
         extra[2] != OCT_CU_PARAMS_BYTES || extra[4]) {
         return 1;
     }
-    if (atomic_fetch_add(&state.launches, 1) == 0 || state.params_bytes == 0) {
+    if (atomic_fetch_add(&state.launches, 1) == 0) {
         (void)snprintf(state.kernel, sizeof state.kernel, "%s", (const char *)function);
         state.grid[0] = grid_x;
         state.grid[1] = grid_y;
@@ -231,11 +233,16 @@ int nvrtcGetSupportedArchs(int *out) {
 
 int nvrtcCreateProgram(void **program, const char *source, const char *name, int header_count,
                        const char *const *headers, const char *const *header_names) {
+    *program = calloc(1, 64);
+    if (!*program || !source[0] || !headers[header_count - 1][0] || !header_names[0][0]) {
+        return 1;
+    }
+    (void)snprintf(*program, 64, "cubin of %.50s", name);
+    (void)pthread_mutex_lock(&texts);
     (void)snprintf(state.source, sizeof state.source, "%s", name);
     state.headers = header_count;
-    *program = calloc(1, 64);
-    bool whole = source[0] && headers[header_count - 1][0] && header_names[0][0];
-    return *program && whole ? 0 : 1;
+    (void)pthread_mutex_unlock(&texts);
+    return 0;
 }
 
 int nvrtcDestroyProgram(void **program) {
@@ -245,13 +252,15 @@ int nvrtcDestroyProgram(void **program) {
 }
 
 int nvrtcCompileProgram(void *program, int count, const char *const *options) {
+    (void)program;
     atomic_fetch_add(&state.compiles, 1);
+    (void)pthread_mutex_lock(&texts);
     state.options[0] = '\0';
     for (int i = 0; i < count; i++) {
         size_t used = strlen(state.options);
         (void)snprintf(state.options + used, sizeof state.options - used, "%s ", options[i]);
     }
-    (void)snprintf(program, 64, "cubin of %.50s", state.source);
+    (void)pthread_mutex_unlock(&texts);
     return atomic_load(&state.compile_result);
 }
 

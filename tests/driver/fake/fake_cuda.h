@@ -17,7 +17,7 @@ typedef struct fake_cuda {
     atomic_int homeless;     /* calls that need the GPU's context, without it */
     char options[512], source[64];
     int headers;
-    /* Of the last launch. */
+    /* Of the first launch. */
     char kernel[64];
     unsigned grid[3], threads, shared_bytes;
     unsigned char params[64];

@@ -1,0 +1,241 @@
+"""Quantizers that a user wrote: their own quantize runs first, the ops take what it returned.
+
+Input and weight are quantized before the layer's autograd function, grad_output inside its
+backward; the gradient passes straight through both. What a quantizer returns, a QuantizedTensor
+or a plain tensor, is what is multiplied and what is kept for backward.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from octet import _function, _ops, _problem
+from octet._dtypes import dtype_name
+from octet._function import LinearFunction
+from octet.quantizers import Quantizer
+from octet.recipe import CustomRecipe, Recipe
+from octet.tensor import QuantizedTensor, straight_through
+
+if TYPE_CHECKING:
+    from octet.linear import Linear
+
+
+class Own(NamedTuple):
+    """The quantizers with a quantize of their own, by role; None: not one of those."""
+
+    recipe: str  # what the C core quantizes: the other roles
+    stored: Quantizer | None  # the weight's quantizer, whoever's it is
+    input: Quantizer | None
+    weight: Quantizer | None
+    output: Quantizer | None
+    grad_output: Quantizer | None
+    grad_input: Quantizer | None
+    grad_weight: Quantizer | None
+
+
+class Asked(NamedTuple):
+    """The arguments of a layer's forward besides its input."""
+
+    is_first_microbatch: bool | None
+    fp8_output: bool
+    fp8_grad: bool
+
+
+def own_of(recipe: CustomRecipe, name: str | None) -> Own:
+    """A recipe's quantizers, those with a quantize of their own apart."""
+    answers = recipe.answers("linear", name or "")
+    own = {role: q for role, q in answers.items() if not q._is_core}
+    if own and recipe.backward_override is not None:
+        role = next(iter(own))
+        raise ValueError(
+            f"{recipe!r}: backward_override={recipe.backward_override!r} needs Octet's own "
+            f"quantizers, and {type(own[role]).__name__} for {role} has a quantize of its own"
+        )
+    return Own(
+        recipe.text_of(answers),
+        answers.get("weight"),
+        own.get("input"),
+        own.get("weight"),
+        own.get("output"),
+        own.get("grad_output"),
+        own.get("grad_input"),
+        own.get("grad_weight"),
+    )
+
+
+def stored_text(recipe: Recipe) -> str:
+    """The recipe's text for weights that are kept quantized: steps requantize them by it."""
+    if not isinstance(recipe, CustomRecipe):
+        return recipe.text
+    own = own_of(recipe, None)
+    if own.weight is not None:
+        raise ValueError(
+            f"quantized_model_init({recipe!r}): {type(own.weight).__name__} has a quantize of "
+            "its own, which an optimizer's step would not call; keep such weights plain"
+        )
+    return recipe.text_for("linear", "")
+
+
+def _text_of(tensor: torch.Tensor) -> str | None:
+    return tensor._text if isinstance(tensor, QuantizedTensor) else None
+
+
+def _quantized(
+    quantizer: Quantizer | None, tensor: torch.Tensor | None, role: str, label: str
+) -> Any:  # noqa: ANN401
+    """What a quantizer makes of a tensor, of which nothing but the values may differ."""
+    if quantizer is None or tensor is None or isinstance(tensor, QuantizedTensor):
+        return tensor
+    with torch.no_grad():
+        made = quantizer.quantize(tensor.detach())
+    if not isinstance(made, torch.Tensor):
+        raise TypeError(
+            f"{label}: {type(quantizer).__name__}.quantize returned {type(made).__name__} for "
+            f"{role}; return a QuantizedTensor or a tensor"
+        )
+    if made.shape != tensor.shape or made.dtype != tensor.dtype:
+        raise ValueError(
+            f"{label}: {type(quantizer).__name__}.quantize returned {tuple(made.shape)} of "
+            f"{made.dtype} for {role}; it was given {tuple(tensor.shape)} of {tensor.dtype} "
+            "and must keep both"
+        )
+    return made
+
+
+class Fixed(NamedTuple):
+    """What a call is, but for its tensors."""
+
+    problem: str
+    bias_problem: str  # the bias gradient's own: it sums what was not quantized; or empty
+    n: int
+    label: str
+
+
+class _CustomFunction(torch.autograd.Function):
+    """Linear of operands that are quantized already; backward quantizes grad_output itself."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        fixed: Fixed,
+        grad_output: Quantizer | None,
+        grad_input: Quantizer | None,
+        grad_weight: Quantizer | None,
+        used_input: torch.Tensor | None,
+        used_weight: torch.Tensor | None,
+        inp: torch.Tensor,
+        weight: torch.Tensor,
+        *others: torch.Tensor,
+    ) -> Any:  # noqa: ANN401
+        # None stands for the operand itself: Dynamo takes no tensor twice.
+        x = inp if used_input is None else used_input
+        w = weight if used_weight is None else used_weight
+        ctx.fixed, ctx.own = fixed, (grad_output, grad_input, grad_weight)
+        return LinearFunction.forward(ctx, fixed.problem, None, fixed.n, x, w, *others)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        fixed, (own_dy, own_dx, own_dw) = ctx.fixed, ctx.own
+        dy = _quantized(own_dy, grad, "grad_output", fixed.label)
+        grads = list(_function._backward(ctx, dy)[3:])
+        if fixed.bias_problem:
+            words = f" dy={dtype_name(grad.dtype)}"
+            (grads[2],) = _ops.linear_backward([grad], ctx.sizes, fixed.bias_problem + words)
+        grads[0] = _quantized(own_dx, grads[0], "grad_input", fixed.label)
+        grads[1] = _quantized(own_dw, grads[1], "grad_weight", fixed.label)
+        return *([None] * 6), *grads
+
+
+def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> tuple[str, ...]:
+    words: tuple[str, ...] = ()
+    if layer.return_bias:
+        words += ("return_bias",)
+    if asked.fp8_output and own.output is None:
+        words += ("quantize_output",)
+    if asked.fp8_grad and own.grad_input is None:
+        words += ("quantize_grad_input",)
+    if layer.save_original_input and own.input is None:
+        words += ("save_original_input",)
+    if layer.delay_wgrad_compute:
+        words += ("delay_wgrad",)
+    if layer.fuse_wgrad_accumulation and weight.requires_grad:
+        words += (
+            "main_grad=overwrite" if asked.is_first_microbatch else "main_grad=add",
+            f"main_grad_dtype={dtype_name(weight.main_grad.dtype)}",
+        )
+    return words
+
+
+def _weight(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> torch.Tensor:
+    """The quantized weight: the first microbatch's where it is asked for, there, and alike."""
+    first = asked.is_first_microbatch
+    if first is None:
+        return _quantized(own.weight, weight, "weight", layer._label())
+    maker = "" if own.stored is None else f"{type(own.stored).__name__} {own.stored.text}"
+    if not first and layer._own_weight is not None and layer._own_maker == maker:
+        return layer._own_weight
+    layer._own_weight = _quantized(own.stored, weight, "weight", layer._label())
+    layer._own_maker = maker
+    return layer._own_weight
+
+
+def _check(layer: "Linear", own: Own) -> None:
+    """A layer's options that a quantizer of a user's cannot follow."""
+    if layer.save_original_input and own.input is not None:
+        raise ValueError(
+            f"{layer._label()}: save_original_input quantizes the input again in backward, "
+            f"which {type(own.input).__name__} with its own quantize does not: leave it out"
+        )
+    if layer.fuse_wgrad_accumulation and own.grad_weight is not None:
+        raise ValueError(
+            f"{layer._label()}: fuse_wgrad_accumulation adds grad_weight to main_grad, so "
+            f"{type(own.grad_weight).__name__} cannot quantize it: answer None for grad_weight"
+        )
+    if layer.delay_wgrad_compute and own.grad_weight is not None:
+        raise ValueError(
+            f"{layer._label()}: delay_wgrad_compute leaves grad_weight for later, so "
+            f"{type(own.grad_weight).__name__} cannot quantize it: answer None for grad_weight"
+        )
+
+
+def forward(
+    layer: "Linear",
+    inp: torch.Tensor,
+    recipe: CustomRecipe,
+    asked: Asked,
+) -> Any:  # noqa: ANN401
+    """A layer's forward under a recipe with quantizers of a user's."""
+    own = own_of(recipe, layer.name)
+    _check(layer, own)
+    label = layer._label()
+    weight, bias = layer._whole("weight"), layer._whole("bias")
+    used = (_quantized(own.input, inp, "input", label), _weight(layer, weight, asked, own))
+    wants = layer._wants(inp, weight, bias)
+    dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+    texts = (_text_of(used[0]), _text_of(used[1]))
+    where = layer._where(inp, weight)
+    options = _options(layer, weight, asked, own) + where
+    apart = wants[2] and own.grad_output is not None
+    call = _problem.call_of(
+        dtypes, texts, own.recipe, (*wants[:2], wants[2] and not apart), options
+    )
+    sums = _problem.call_of(dtypes, texts, own.recipe, (False, False, True), where)
+    if call.error:
+        raise ValueError(f"{label}: {call.error}")
+    fixed = Fixed(call.problem, sums.problem if apart else "", layer.out_features, label)
+    others = [bias] if call.takes_bias else []
+    others += [layer._lends(name, layer._buffers, weight) for name in call.tensors]
+    output = _CustomFunction.apply(
+        fixed,
+        own.grad_output,
+        own.grad_input if asked.fp8_grad else None,
+        own.grad_weight,
+        None if used[0] is inp else used[0],
+        None if used[1] is weight else used[1],
+        inp,
+        layer._in_graph(weight, wants),
+        *others,
+    )
+    if asked.fp8_output and own.output is not None:
+        output = straight_through(output, _quantized(own.output, output, "output", label))
+    return (output, bias) if layer.return_bias else output

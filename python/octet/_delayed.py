@@ -1,0 +1,86 @@
+"""Delayed scaling's update: by the C core, or by a user's functions of the history."""
+
+from collections.abc import Sequence
+
+import torch
+from octet import _C, _ops, _texts
+from octet._constant import constant
+from octet.recipe import DelayedScaling
+
+# What moves the scales: a recipe's text, or the recipe itself where it has functions.
+Rule = str | DelayedScaling
+
+_TOPS = {
+    "e4m3": torch.finfo(torch.float8_e4m3fn).max,
+    "e5m2": torch.finfo(torch.float8_e5m2).max,
+}
+
+
+@constant
+def _rolling(text: str) -> str:
+    """The recipe whose update rolls the same history by a rule of the C core's."""
+    return _C.make("recipe", text, {"algo": "max"})
+
+
+@constant
+def _scaling(text: str) -> str:
+    """The recipe whose update makes a scale of a single amax."""
+    return _C.make("recipe", text, {"algo": "most_recent", "history": 1})
+
+
+@constant
+def _top(text: str, role: str) -> float:
+    """The largest number of a role's format."""
+    return _TOPS[_texts.element_format(_texts.role_quantizer(text, role))]
+
+
+def _amax(recipe: DelayedScaling, rows: torch.Tensor) -> torch.Tensor:
+    """The amax that a recipe takes from a history, slot by slot."""
+    algo = recipe.amax_compute_algo
+    if isinstance(algo, str):
+        return rows.amax(0) if algo == "max" else rows[0]
+    amax = algo(rows)
+    if amax.shape != rows.shape[1:]:
+        raise ValueError(
+            f"amax_compute_algo made {tuple(amax.shape)} of a history {tuple(rows.shape)}; it "
+            f"returns one amax a column: {tuple(rows.shape[1:])}"
+        )
+    return amax.to(rows.dtype)
+
+
+def _by_functions(
+    scale: torch.Tensor, history: torch.Tensor, recipe: DelayedScaling, role: str
+) -> None:
+    """A slot without a new amax does not move; the history rolls as ever."""
+    rows = history[: _texts.history_rows(recipe.text)].clone()
+    moves = rows[0] != 0
+    amax = torch.where(moves, _amax(recipe, rows), torch.zeros_like(scale))
+    _ops.delayed_update(scale.clone(), history, [], _rolling(recipe.text), role)
+    if recipe.scaling_factor_compute_algo is None:
+        _ops.delayed_update(scale, amax.reshape(1, -1), [], _scaling(recipe.text), role)
+        return
+    top = _top(recipe.text, role)
+    made = recipe.scaling_factor_compute_algo(amax, scale.clone(), top, recipe)
+    scale.copy_(torch.where(moves, made, scale))
+
+
+def rule_of(recipe: DelayedScaling) -> Rule:
+    """The rule of a recipe; recipes of one text and no functions have the same."""
+    return recipe if recipe.has_functions() else recipe.text
+
+
+def update(
+    scale: torch.Tensor,
+    history: torch.Tensor,
+    amaxes: Sequence[torch.Tensor],
+    rule: Rule,
+    role: str,
+) -> None:
+    """Records amaxes, rolls the history and moves the scales."""
+    if isinstance(rule, str):
+        _ops.delayed_update(scale, history, list(amaxes), rule, role)
+        return
+    for amax in amaxes:
+        _ops.delayed_record(history, amax)
+    with torch.no_grad():
+        _by_functions(scale, history, rule, role)

@@ -1,0 +1,105 @@
+"""A Linear's calls without data: protos of what each takes, gives, saves and works in."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from octet import _C, _plans, _problem
+from octet.proto import TensorProto
+from octet.quantizers import from_text
+
+
+class Saved(NamedTuple):
+    """A tensor kept for the next call."""
+
+    proto: TensorProto
+    alias: str | None  # the argument or output that it is; None: memory of its own
+
+
+class CallProtos(NamedTuple):
+    """One call: its arguments and outputs by name, what it saves, and its workspace."""
+
+    arguments: dict[str, TensorProto]
+    outputs: dict[str, TensorProto]
+    aliases: dict[str, str]  # outputs that are an argument
+    saved: tuple[Saved, ...]
+    workspace: TensorProto
+
+
+class LinearProtos(NamedTuple):
+    """A Linear's forward; its backward, where one runs; its wgrad, where that is delayed."""
+
+    forward: CallProtos
+    backward: CallProtos | None
+    wgrad: CallProtos | None
+
+
+class Shapes(NamedTuple):
+    """What plans leave to the caller: sizes, and which dtypes quantized tensors stand for."""
+
+    sizes: Sequence[int]  # the input's, and then N
+    dtype: torch.dtype
+    weight_dtype: torch.dtype
+    device: torch.device
+
+    def logical(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """The shape and dtype that a quantized tensor stands for."""
+        *leading, k, n = self.sizes
+        if "weight" in name:
+            return (n, k), self.weight_dtype
+        return (*leading, k if "input" in name else n), self.dtype
+
+
+def _tensor(group: _plans.Group, ports: Sequence[_plans.Port], at: Shapes) -> TensorProto:
+    if group.quantizer != "none":
+        shape, dtype = at.logical(group.name)
+        return TensorProto(shape, dtype, from_text(group.quantizer), device=at.device)
+    port = ports[group.start]
+    shape = _plans.shape(port.dims, _plans.axes("linear", at.sizes))
+    return TensorProto(shape, port.dtype, device=at.device)
+
+
+def _tensors(ports: Sequence[_plans.Port], at: Shapes) -> dict[str, TensorProto]:
+    return {group.name: _tensor(group, ports, at) for group in _plans.groups(ports)}
+
+
+def _bytes(count: int, at: Shapes) -> TensorProto:
+    return TensorProto((count,), torch.uint8, device=at.device)
+
+
+def _saved(plan: _plans.Plan, found: dict[str, TensorProto], at: Shapes) -> tuple[Saved, ...]:
+    """Whole tensors that are someone's already, and then the block of what is not."""
+    names = []
+    for place, port in plan.saved:
+        if place in ("arg", "out"):
+            names.append((plan.args if place == "arg" else plan.outs)[port].name)
+    saved = [Saved(found[name], name) for name in dict.fromkeys(names)]
+    if plan.block:
+        size = _plans.block_bytes(plan, _plans.axes("linear", at.sizes))
+        saved.append(Saved(_bytes(size, at), None))
+    return tuple(saved)
+
+
+def _call(kind: str, text: str, at: Shapes) -> CallProtos:
+    plan = _plans.describe(kind, text)
+    arguments, outputs = _tensors(plan.args, at), _tensors(plan.outs, at)
+    return CallProtos(
+        arguments,
+        outputs,
+        {port.name: plan.args[port.alias].name for port in plan.outs if port.alias >= 0},
+        _saved(plan, {**arguments, **outputs}, at),
+        _bytes(_C.measure(kind, text, tuple(at.sizes))[2], at),
+    )
+
+
+def linear_protos(problem: str, at: Shapes) -> LinearProtos:
+    """The protos of a problem's calls at these sizes."""
+    forward = _call("linear", problem, at)
+    if " grad=none" in problem:
+        return LinearProtos(forward, None, None)
+    text = _problem.backward_signature(problem, at.dtype).text
+    return LinearProtos(
+        forward,
+        _call("linear_backward", text, at),
+        _call("linear_wgrad", text, at) if _problem.delays(problem) else None,
+    )

@@ -1,0 +1,48 @@
+"""How many bytes a layer's training step keeps, read from its plan."""
+
+from typing import NamedTuple
+
+import torch
+from octet import _C, _problem
+from octet.linear import Linear
+from octet.recipe import CustomRecipe, Recipe
+from octet.tensor import QuantizedTensor
+
+
+class Bytes(NamedTuple):
+    """Bytes of a forward call: what it stores for backward, what it keeps alive, scratch."""
+
+    stored: int
+    alive: int  # the caller's own tensors: the input, the weight
+    workspace: int
+
+    @property
+    def saved(self) -> int:
+        """All that backward reads, besides the gradient that arrives."""
+        return self.stored + self.alive
+
+
+def measure(
+    layer: Linear,
+    rows: int,
+    recipe: Recipe | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Bytes:
+    """What one training step of a layer keeps for backward, for an input of so many rows.
+
+    >>> layer = octet.Linear(64, 32, params_dtype=torch.bfloat16, device="cpu")
+    >>> octet.measure(layer, 16, octet.recipe.MXFP8BlockScaling()).saved
+    4096
+    """
+    weight, bias = layer._whole("weight"), layer._whole("bias")
+    text = "none" if recipe is None else recipe.text
+    if isinstance(recipe, CustomRecipe):
+        text = recipe.text_for("linear", layer.name or "")
+    problem = _problem.problem_text(
+        (dtype, weight.dtype, None if bias is None else bias.dtype),
+        (None, weight._text if isinstance(weight, QuantizedTensor) else None),
+        text,
+        (True, weight.requires_grad, bias is not None and bias.requires_grad),
+        layer._options(weight, None, False, False),
+    )
+    return Bytes(*_C.measure("linear", problem, (rows, layer.in_features, layer.out_features)))

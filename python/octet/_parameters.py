@@ -1,0 +1,131 @@
+"""A layer's weight and bias: how they are made, drawn, split and stored quantized."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from octet import _custom, _texts
+from octet._dtypes import HIGH_PRECISION, dtype_name
+from octet._layer_state import LayerState
+from octet._state import ACTIVE, Init
+from octet.quantizers import Float8CurrentScalingQuantizer, from_text
+from octet.tensor import QuantizedTensor
+
+Split = tuple[str, ...] | list[str] | dict[str, int] | None
+
+
+def refuse(values: dict[str, tuple[Any, Any]]) -> None:
+    """Arguments for what is not there: parallelism."""
+    for name, (value, default) in values.items():
+        if value != default:
+            raise NotImplementedError(
+                f"Linear({name}={value!r}) is not available in this version; leave out {name}"
+            )
+
+
+def _parts(split: Split, rows: int) -> tuple[tuple[str, int], ...]:
+    """The prefix and the rows of each parameter; a single one has no prefix."""
+    if split is None:
+        return (("", rows),)
+    if not isinstance(split, dict):
+        if not split or rows % len(split):
+            raise ValueError(f"parameters_split: {rows} rows do not split into {len(split)}")
+        split = dict.fromkeys(split, rows // len(split))
+    if sum(split.values()) != rows:
+        raise ValueError(f"parameters_split: {split} does not add up to {rows} rows")
+    return tuple((name.rstrip("_") + "_", count) for name, count in split.items())
+
+
+class Parameters(LayerState):
+    """The parameters of a linear layer."""
+
+    in_features: int
+    out_features: int
+    fuse_wgrad_accumulation: bool
+    init_method: Callable[[torch.Tensor], Any] | None
+
+    def _make_parameters(
+        self,
+        split: Split,
+        bias: bool,
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+    ) -> None:
+        """Parameters and state, drawn afresh; quantized where quantized_model_init says so."""
+        dtype = dtype or torch.get_default_dtype()
+        if dtype not in HIGH_PRECISION:
+            raise ValueError(f"params_dtype is {dtype}; it is float32, bfloat16 or float16")
+        if (
+            device is None
+            and torch.get_default_device().type == "cpu"
+            and torch.cuda.is_available()
+        ):
+            device = "cuda"
+        self._parts = _parts(split, self.out_features)
+        if len(self._parts) > 1 and self.fuse_wgrad_accumulation:
+            raise ValueError(
+                "fuse_wgrad_accumulation needs one weight; leave out parameters_split"
+            )
+        for prefix, rows in self._parts:
+            weight = torch.empty(rows, self.in_features, dtype=dtype, device=device)
+            self.register_parameter(f"{prefix}weight", torch.nn.Parameter(weight))
+            part = torch.empty(rows, dtype=dtype, device=device) if bias else None
+            made = None if part is None else torch.nn.Parameter(part)
+            self.register_parameter(f"{prefix}bias", made)
+        self._make_state(device)
+        self.reset_parameters()
+        if ACTIVE.init is not None:
+            self._quantize_weight(ACTIVE.init)
+
+    def _whole(self, kind: str) -> torch.Tensor | None:
+        """The weight or the bias, as one tensor."""
+        if len(self._parts) == 1:
+            # Straight from the dictionary, unless torch's parametrizations have taken it away.
+            found = self._parameters.get(kind)
+            return getattr(self, self._parts[0][0] + kind) if found is None else found
+        parts = [getattr(self, prefix + kind) for prefix, _ in self._parts]
+        return None if parts[0] is None else torch.cat(parts)
+
+    def _quantize_weight(self, init: Init) -> None:
+        """Stores the weight quantized; delayed scaling's by its own amax, once."""
+        if len(self._parts) > 1:
+            raise ValueError("a quantized weight is one tensor; leave out parameters_split")
+        (name,) = [f"{prefix}weight" for prefix, _ in self._parts]
+        plain, recipe = getattr(self, name).detach(), init.recipe
+        text = _texts.stored_weight(_custom.stored_text(recipe), dtype_name(plain.dtype))
+        if _texts.scheme(text) == "none":
+            return
+        if _texts.scheme(text) == "fp8-delayed":
+            usages = dict(zip(("rowwise", "columnwise"), _texts.usages(text), strict=True))
+            element = _texts.element_format(text)
+            text = Float8CurrentScalingQuantizer(element, **usages).text
+        weight = torch.nn.Parameter(from_text(text).quantize(plain))
+        setattr(self, name, weight)
+        if init.preserve:
+            weight._high_precision_init_val = plain.cpu()
+
+    def reset_parameters(self) -> None:
+        """Draws weight and bias again and forgets all state."""
+        with torch.no_grad():
+            weight, bias = self._whole("weight"), self._whole("bias")
+            weight = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
+            if self.init_method is not None:
+                self.init_method(weight)
+            else:
+                torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+            if bias is not None:
+                bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
+                torch.nn.init.uniform_(bias, -bound, bound)
+            self._spread("weight", weight)
+            self._spread("bias", bias)
+        self.reset_state()
+
+    def _spread(self, kind: str, whole: torch.Tensor | None) -> None:
+        """Copies the whole into its parts; a single plain one is it already."""
+        at = 0
+        for prefix, rows in self._parts:
+            part = getattr(self, prefix + kind)
+            if whole is not None and part is not whole:
+                part.copy_(whole[at : at + rows])
+            at += rows

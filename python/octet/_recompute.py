@@ -1,0 +1,98 @@
+"""Activation checkpointing: a recomputed call does what the first one did.
+
+A forward inside a backward is a checkpoint's. By then the autocast may have been left and
+delayed scaling's scales have moved, so a layer remembers, along autograd's sequence numbers,
+by what its calls quantized; the node whose backward asks for the recomputation tells when its
+first run was.
+"""
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch
+from octet._delayed import Rule
+from octet.recipe import CustomRecipe
+
+REMEMBERED = 16  # changes that a layer remembers
+
+
+class Said(NamedTuple):
+    """What an autocast says to a layer."""
+
+    recipe: str  # its text
+    words: tuple[str, ...] = ()  # what it adds to a call's
+    rule: Rule | None = None  # delayed scaling's
+    custom: CustomRecipe | None = None  # the recipe itself, where quantizers are a user's
+
+
+class Way:
+    """By what calls quantize: what the autocast said, and delayed scaling's scale."""
+
+    def __init__(self, said: Said, scale: torch.Tensor | None = None) -> None:
+        self.said = said
+        self.scale = scale
+        self.waiting = 0  # calls that left no graph: a checkpoint will run them again
+
+    def rule_if_last(self) -> Rule | None:
+        """Called by the backward of each that ran again: the rule once the others' are over."""
+        self.waiting -= 1
+        return self.said.rule if self.waiting <= 0 else None
+
+
+def is_recomputing() -> bool:
+    """Whether this is a forward inside a backward."""
+    return torch._C._current_graph_task_id() != -1
+
+
+class Span:
+    """Calls in a row that went one way: the sequence numbers of the first and the last."""
+
+    def __init__(self, way: Way, number: int) -> None:
+        self.way = way
+        self.first = self.last = number
+
+
+class Log:
+    """The ways of a layer's calls, along autograd's sequence numbers; the last few of them.
+
+    A copy of a layer begins a log of its own."""
+
+    def __init__(self) -> None:
+        self._spans: deque[Span] = deque(maxlen=REMEMBERED)
+        self._has_forgotten = False
+        self.now = Way(Said(""))
+
+    def is_empty(self) -> bool:
+        """Whether the layer has not been called, but in compiled code."""
+        return not self._spans
+
+    def note(self, way: Way) -> None:
+        """A call goes this way."""
+        number = torch.autograd._get_sequence_nr()
+        if self._spans and self._spans[-1].way is way:
+            self._spans[-1].last = number
+        else:
+            self._has_forgotten |= len(self._spans) == REMEMBERED
+            self._spans.append(Span(way, number))
+
+    def recall(self) -> Way | None:
+        """The way of the call that is being recomputed; None where that is forgotten."""
+        node = torch._C._current_autograd_node()
+        number = node._sequence_nr()
+        if node.name() == "CheckpointFunctionBackward":  # reentrant: made before its calls
+            found = next((span for span in self._spans if span.last > number), None)
+            is_sure = not self._has_forgotten or found is not self._spans[0]
+        else:  # one of the nodes that its calls made, or that came after them
+            spans = reversed(self._spans)
+            found = next((span for span in spans if span.first <= number), None)
+            is_sure = True
+        if found is None or not is_sure:
+            return None
+        self.note(found.way)  # for checkpoints inside this one
+        return found.way
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Log":
+        return Log()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Log, ()

@@ -1,0 +1,165 @@
+/* slab.h - a tile of 128 rows, 16 of them and 512 bytes of each to a warp.
+ *
+ * A warp loads 512 contiguous bytes of a row at a time and stores its codes as contiguously.
+ * Turned codes go through shared memory, from where 128 contiguous bytes of a column are
+ * stored. A thread's share is a patch, 16 rows of 16 bytes; what lies outside the matrix is 0
+ * and is not written. */
+#ifndef OCT_CUDA_KERNELS_SLAB_H
+#define OCT_CUDA_KERNELS_SLAB_H
+
+#include "cuda/kernels/patch.h"
+
+#define OCT_SLAB_WARPS (OCT_TILE / OCT_PATCH_ROWS)
+
+static_assert(OCT_SLAB_THREADS == OCT_WARP * OCT_SLAB_WARPS, "a warp has 16 rows");
+
+template <class T> struct oct_slab {
+    static constexpr int each = oct_vector_of<T>::count; /* columns of a patch: 8 or 4 */
+    static constexpr int cols = OCT_WARP * each;         /* of a tile: 256 or 128 */
+};
+
+static_assert(oct_slab<oct_bf16>::cols == OCT_SLAB_COLS(2) &&
+                  oct_slab<float>::cols == OCT_SLAB_COLS(4),
+              "the host counts the same tiles");
+
+template <class T> static inline oct_patch<T> oct_slab_patch(const oct_quantize_params &q) {
+    oct_patch<T> p;
+    uint32_t tile = q.backward ? gridDim.x - 1u - blockIdx.x : blockIdx.x;
+    uint32_t down = tile / q.across;
+    p.tile_row = (int64_t)down * OCT_TILE;
+    p.tile_col = (int64_t)(tile - down * q.across) * oct_slab<T>::cols;
+    p.row = (int)threadIdx.x / OCT_WARP * OCT_PATCH_ROWS;
+    p.col = (int)threadIdx.x % OCT_WARP * oct_slab<T>::each;
+    int64_t cols = q.cols - p.tile_col;
+    p.rows_left = oct_limited(q.rows - p.tile_row) - p.row;
+    p.cols_left = (int)(cols < oct_slab<T>::cols ? cols : oct_slab<T>::cols) - p.col;
+    p.full = p.rows_left >= OCT_PATCH_ROWS && p.cols_left >= oct_slab<T>::each;
+    p.lane_across = p.warp_across = p.band = 0;
+    return p;
+}
+
+/* By its last reader: codes stay in the cache rather than what they were made from. */
+template <class T>
+static inline void oct_slab_load(oct_patch<T> &p, const oct_quantize_params &q) {
+    int64_t at = (p.tile_row + p.row) * q.stride + p.tile_col + p.col;
+    const T *from = (const T *)q.source + at;
+    if (!p.full || !q.wide_source) {
+        oct_patch_load_part(p, from, q.stride);
+        return;
+    }
+    uint64_t policy = oct_evict_first();
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        p.raw[r] = oct_stream16_by(from + r * q.stride, policy);
+    }
+}
+
+/* ---- turned codes ---------------------------------------------------------------------- */
+
+/* 128 codes of each column, in units of 16 rows. A column's units lie in another order than
+ * those of the lanes beside it, so that neither lanes that write the same unit of their columns
+ * nor lanes that read the units of one column meet in a bank. */
+template <class T> struct oct_slab_turned {
+    uint4 units[oct_slab<T>::cols][OCT_SLAB_WARPS];
+};
+
+template <class T> static inline int oct_slab_unit(int col, int unit) {
+    return unit ^ (col / oct_slab<T>::each % OCT_SLAB_WARPS);
+}
+
+template <class T>
+static inline void oct_slab_put(oct_slab_turned<T> &turned, const oct_patch<T> &p, int c,
+                                uint4 codes) {
+    turned.units[p.col + c][oct_slab_unit<T>(p.col, p.row / OCT_PATCH_ROWS)] = codes;
+}
+
+/* By all threads of the block, after a barrier: what whole patches have put there. */
+template <class T>
+static inline void oct_slab_store(const oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                  const oct_quantize_params &q) {
+    constexpr int step = OCT_SLAB_THREADS / OCT_SLAB_WARPS;
+    int unit = (int)threadIdx.x % OCT_SLAB_WARPS, first = (int)threadIdx.x / OCT_SLAB_WARPS;
+    int rows = p.rows_left + p.row, cols = p.cols_left + p.col;
+    if ((unit + 1) * OCT_PATCH_ROWS > rows) {
+        return;
+    }
+    uint8_t *to = q.col + (p.tile_col + first) * q.rows + p.tile_row + unit * OCT_PATCH_ROWS;
+#pragma unroll 4
+    for (int col = first; col < oct_slab<T>::cols; col += step) {
+        if (col / oct_slab<T>::each * oct_slab<T>::each + oct_slab<T>::each <= cols) {
+            oct_store_col(to, turned.units[col][oct_slab_unit<T>(col, unit)], q.wide_col);
+        }
+        to += step * q.rows;
+    }
+}
+
+/* ---- codes ----------------------------------------------------------------------------- */
+
+/* Four rows from `first` on, as they lie and turned. */
+template <class T, int FORMAT>
+static inline void oct_slab_encode4(uint32_t (*codes)[4], uint32_t (*down)[4],
+                                    const oct_patch<T> &p, int first, float one) {
+#pragma unroll
+    for (int w = 0; w < oct_shape<T>::words; w++) {
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            codes[w][r] = oct_encode4<FORMAT>(oct_patch_at(p, first + r, 4 * w) * one,
+                                              oct_patch_at(p, first + r, 4 * w + 1) * one,
+                                              oct_patch_at(p, first + r, 4 * w + 2) * one,
+                                              oct_patch_at(p, first + r, 4 * w + 3) * one);
+        }
+        uint32_t turned[4];
+        oct_turn4(turned, codes[w]);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            down[4 * w + c][first / 4] = turned[c];
+        }
+    }
+}
+
+/* Every element of a whole patch times one factor, encoded once: rows are stored, columns put
+ * into shared memory. */
+template <class T, int FORMAT>
+static inline void oct_slab_encode_whole(oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                         const oct_quantize_params &q, float one) {
+    uint8_t *to = oct_patch_rows_of(p, q, q.row, true).to;
+    bool rows = q.row && q.wide_row;
+    uint32_t down[oct_slab<T>::each][4];
+#pragma unroll
+    for (int i = 0; i < OCT_PATCH_ROWS / 4; i++) {
+        uint32_t codes[oct_shape<T>::words][4];
+        oct_slab_encode4<T, FORMAT>(codes, down, p, 4 * i, one);
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            uint32_t row[2] = {codes[0][r], codes[oct_shape<T>::words - 1][r]};
+            if (rows) {
+                oct_store_row<T>(to, row);
+            }
+            to += q.cols;
+        }
+    }
+    if (q.col && q.wide_col) {
+#pragma unroll
+        for (int c = 0; c < oct_slab<T>::each; c++) {
+            oct_slab_put(turned, p, c, uint4{down[c][0], down[c][1], down[c][2], down[c][3]});
+        }
+    }
+}
+
+/* The same for any patch; what cannot be stored whole is stored here, one by one. */
+template <class T, int FORMAT>
+static inline void oct_slab_encode(oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                   const oct_quantize_params &q, float one) {
+    auto factor = [=](int, int) { return one; };
+    if (q.row && !(q.wide_row && p.full)) {
+        oct_patch_encode_each<T, FORMAT>(p, oct_patch_rows_of(p, q, q.row, false), factor);
+    }
+    if (q.col && !(q.wide_col && p.full)) {
+        oct_patch_encode_each<T, FORMAT>(p, oct_patch_turned(p, q), factor);
+    }
+    if (p.full) {
+        oct_slab_encode_whole<T, FORMAT>(turned, p, q, one);
+    }
+}
+
+#endif

@@ -1,0 +1,61 @@
+/* lt_part.c - the rows of dst whose fp32 sums fit the scratch, as a product of their own. */
+#include "cuda/lt.h"
+
+/* Scales of 1 x 128 blocks lie block by block, each with all rows: a part's are moved together.
+ * Others begin where the part does. */
+static bool is_moved(const oct_lt_product *part, const oct_gemm_operand *a) {
+    return part->problem.b_scale == OCT_LT_SCALE_VEC128_32F && part->problem.n < a->outer;
+}
+
+static const char *scale_of(const oct_gemm_operand *a, int64_t first) {
+    int64_t bytes = a->scale_format == OCTET_F32 ? 4 : 1;
+    return (const char *)a->scale + oct_scale_at(&a->scales, first, 0) * bytes;
+}
+
+oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *a,
+                           int64_t first) {
+    oct_lt_product part = *whole;
+    int64_t left = part.problem.n - first;
+    bool blocks =
+        part.problem.b_scale != OCT_LT_NONE && part.problem.b_scale != OCT_LT_SCALE_SCALAR_32F;
+    part.problem.n = left < part.chunk ? left : part.chunk;
+    part.memory.b = (const char *)part.memory.b + first * part.a_bytes;
+    if (blocks) {
+        part.memory.b_scale =
+            is_moved(&part, a) ? (const void *)part.scales : scale_of(a, first);
+    }
+    return part;
+}
+
+octet_status oct_lt_part_move(const oct_cuda_on *on, const oct_lt_product *part,
+                              const oct_gemm_operand *a, int64_t first, octet_error *err) {
+    int64_t rows = part->problem.n, blocks = a->scales.blocks;
+    oct_matrix from = {
+        .dtype = OCTET_F32, .rows = blocks, .cols = rows, .stride = a->scales.block_step};
+    oct_matrix to = {.dtype = OCTET_F32, .rows = blocks, .cols = rows, .stride = rows};
+    if (!is_moved(part, a)) {
+        return OCTET_OK;
+    }
+    from.parts[OCTET_PART_VALUES] = (void *)(uintptr_t)scale_of(a, first);
+    to.parts[OCTET_PART_VALUES] = part->scales;
+    return oct_cuda_cast(on, &to, &from, err);
+}
+
+/* Scales that the library has multiplied by are not factors any more. */
+octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *part,
+                                const oct_gemm_params *own, int64_t first, octet_error *err) {
+    enum { BLOCKS = 1 << 16 };
+    oct_gemm_finish_params params = {
+        .gemm = *own, .sums = part->memory.d, .first = first, .count = part->problem.n};
+    oct_cuda_launch launch = {
+        .module = OCT_MODULE_gemm,
+        .kernel = "gemm_finish",
+        .grid = {(uint32_t)(params.count < BLOCKS ? params.count : BLOCKS), 1, 1},
+        .threads = OCT_GEMM_THREADS,
+        .params = &params,
+        .params_bytes = sizeof params};
+    if (part->problem.a_scale == OCT_LT_SCALE_SCALAR_32F) {
+        params.gemm.a.factor = params.gemm.b.factor = NULL;
+    }
+    return oct_cuda_launch_kernel(on, &launch, err);
+}

@@ -1,0 +1,166 @@
+"""Activation checkpointing and saved-tensor hooks change nothing, whatever the recipe."""
+
+import copy
+from typing import Any
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
+from octet._recompute import REMEMBERED
+from torch.utils.checkpoint import checkpoint
+
+import torch
+
+
+class Halved(octet.MXFP8Quantizer):
+    """MXFP8 of half the values, by a quantize of its own."""
+
+    def quantize(self, tensor: torch.Tensor, *, out: Any = None) -> torch.Tensor:  # noqa: ANN401
+        return super().quantize(tensor / 2, out=out)
+
+
+def average(history: torch.Tensor) -> torch.Tensor:
+    return history.sum(0) / (history != 0).sum(0).clamp(min=1)
+
+
+HALVED = dict.fromkeys(("input", "weight", "grad_output"), Halved("e4m3"))
+MORE = {
+    **RECIPES,
+    "long": octet.recipe.DelayedScaling(amax_history_len=1030),
+    "functions": octet.recipe.DelayedScaling(amax_history_len=3, amax_compute_algo=average),
+    "user's": octet.recipe.CustomRecipe(lambda role: HALVED.get(role.tensor_type)),
+}
+every_recipe = pytest.mark.parametrize("name", MORE)
+reentrant_or_not = pytest.mark.parametrize("reentrant", [False, True])
+
+
+def steps(linear: octet.Linear, call: Any, around: Any = None) -> list[Any]:  # noqa: ANN401
+    """Three steps of different sizes, with the backward outside of any autocast."""
+    x, grad = inputs()
+    found: list[Any] = []
+    for scale in (1, 4, 0.25):
+        found += step(linear, call if around is None else around(call), x * scale, grad)
+        found += [linear.fp8_amax_history.clone(), linear.fp8_grad_amax_history.clone()]
+    return found
+
+
+@every_recipe
+@reentrant_or_not
+@pytest.mark.parametrize("inside", [False, True])
+def test_checkpoint__changes_nothing(name: str, reentrant: bool, inside: bool) -> None:
+    usual, other = twins(name="fc1")
+    active = MORE[name]
+    want = steps(usual, within(active, usual))
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        function = within(active, other) if inside else other
+        return checkpoint(function, x, use_reentrant=reentrant)
+
+    assert_same(want, steps(other, call if inside else within(active, call)))
+
+
+@reentrant_or_not
+def test_checkpoint__a_layer_used_twice_and_steps_that_overlap(reentrant: bool) -> None:
+    usual, other = twins()
+    x, grad = inputs()
+    found = []
+    for linear in (usual, other):
+
+        def body(x: torch.Tensor, linear: octet.Linear = linear) -> torch.Tensor:
+            return torch.relu(linear(x)) + linear(2 * x)
+
+        def call(x: torch.Tensor, body: Any = body, linear: Any = linear) -> torch.Tensor:  # noqa: ANN401
+            return checkpoint(body, x, use_reentrant=reentrant) if linear is other else body(x)
+
+        call = within(RECIPES["delayed"], call)
+        inputs_ = [(x * scale).detach().requires_grad_() for scale in (1, 3, 0.5)]
+        first, second = call(inputs_[0]), call(inputs_[1])
+        first.backward(grad)
+        third = call(inputs_[2])
+        (second + third).backward(grad)  # the later one runs backward first
+        state = [linear.fp8_scale, linear.fp8_grad_scale, linear.fp8_grad_amax_history]
+        # Not the weight's: a reentrant checkpoint adds up its parts in another order.
+        found.append([*(i.grad for i in inputs_), *state])
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "delayed"])
+def test_checkpoint__nests(name: str) -> None:
+    usual, other = twins()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(other, x, use_reentrant=True)
+
+        return checkpoint(lambda x: inner(x) * 1, x, use_reentrant=True)
+
+    want = steps(usual, within(MORE[name], usual))
+    assert_same(want, steps(other, within(MORE[name], call)))
+
+
+def test_checkpoint__remembers_the_recipe_of_each_call() -> None:
+    usual, other = twins()
+    x, grad = inputs()
+    names = ("mxfp8", "none", "block")
+    want = [step(usual, within(MORE[name], usual), x, grad)[:3] for name in names]
+    ys, xs = [], [x.clone().requires_grad_() for _ in names]
+    for name, each in zip(names, xs, strict=True):
+        ys.append(within(MORE[name], lambda x: checkpoint(other, x, use_reentrant=False))(each))
+    with octet.autocast(recipe=RECIPES["nvfp4"]):  # not that of any of them
+        for y, each, (_, dx, dw) in zip(ys, xs, want, strict=True):
+            other.zero_grad()
+            y.backward(grad)
+            assert_same([each.grad, other.weight.grad], [dx, dw])
+
+
+def test_checkpoint__what_is_forgotten_is_an_error() -> None:
+    linear = layer(name="fc1")
+    x, grad = inputs()
+    x.requires_grad_()
+    call = within(RECIPES["delayed"], lambda x: checkpoint(linear, x, use_reentrant=False))
+    y = call(x)
+    for _ in range(REMEMBERED + 1):
+        within(RECIPES["delayed"], linear)(x)
+    with pytest.raises(RuntimeError, match=r"'fc1'.*run backward sooner"):
+        y.backward(grad)
+
+
+@every_recipe
+def test_checkpoint__compiles(name: str) -> None:
+    usual, other = twins()
+    active = MORE[name]
+    call = within(active, lambda x: checkpoint(other, x, use_reentrant=False))
+    fast, counter = compiled(call)
+    if name in (
+        "delayed",
+        "long",
+        "functions",
+    ):  # a graph would run its records of amaxes again: torch refuses
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="side effect"):
+            steps(other, fast)
+        assert not other.fp8_amax_history.any()
+        return
+    assert_same(steps(usual, within(active, usual)), steps(other, fast))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("name", ["current", "mxfp8", "nvfp4"])
+@reentrant_or_not
+def test_checkpoint__of_compiled_code(name: str, reentrant: bool) -> None:
+    usual, other = twins()
+    fast = compiled(within(MORE[name], other))[0]
+    want = steps(usual, within(MORE[name], usual))
+    assert_same(want, steps(other, lambda x: checkpoint(fast, x, use_reentrant=reentrant)))
+
+
+@every_recipe
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_hooks__saved_tensors_may_be_offloaded(name: str, compile_it: bool) -> None:
+    usual = layer()
+    other = copy.deepcopy(usual)
+    active = MORE[name]
+    call: Any = within(active, other)
+    call = compiled(call)[0] if compile_it else call
+    want = steps(usual, within(active, usual))
+    with torch.autograd.graph.save_on_cpu():
+        assert_same(want, steps(other, call))

@@ -1,0 +1,103 @@
+"""Nothing stays: what forward saved is free after backward, and steps leave nothing behind."""
+
+import ctypes
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import octet
+import pytest
+from laws import RECIPES, within
+
+import torch
+
+ROWS, IN, OUT = 1024, 256, 64
+
+
+class Heap(ctypes.Structure):
+    """glibc's mallinfo2: every tensor on the CPU lies in what it counts."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def heap_bytes() -> int:
+    """Bytes that are allocated now, by Python, torch and Octet alike."""
+    gc.collect()
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        pytest.skip("the C library does not tell what is allocated")
+    mallinfo2.restype = Heap
+    heap = mallinfo2()
+    return heap.uordblks + heap.hblkhd
+
+
+def tensors() -> int:
+    """Tensors that Python can reach."""
+    gc.collect()
+    return sum(issubclass(type(found), torch.Tensor) for found in gc.get_objects())
+
+
+CASES: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "none": ("none", (None,)),
+    "delayed": ("delayed", (None,)),
+    "mxfp8": ("mxfp8", (None,)),
+    "nvfp4": ("nvfp4", (None,)),
+    "cached weight": ("current", (True, False)),  # is_first_microbatch, in turns
+}
+
+
+def make(case: str, compile_it: bool) -> tuple[octet.Linear, Callable[[int], torch.Tensor]]:
+    """A layer, and its forward call of a step of a given number."""
+    name, words = CASES[case]
+    layer = octet.Linear(IN, OUT, params_dtype=torch.bfloat16, device="cpu")
+    call = within(RECIPES[name], lambda x, first: layer(x * 1, first))
+    if compile_it:
+        call = torch.compile(call, fullgraph=True)
+    x = torch.randn(ROWS, IN, dtype=torch.bfloat16, requires_grad=True)
+    return layer, lambda step: call(x, words[step % len(words)])
+
+
+def train(forward: Callable[[int], torch.Tensor], steps: int) -> None:
+    for step in range(steps):
+        forward(step).sum().backward()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("compile_it", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("case", CASES)
+def test_leaks__backward_frees_and_steps_leave_nothing(case: str, compile_it: bool) -> None:
+    layer, forward = make(case, compile_it)
+    train(forward, 6)
+    kept = octet.measure(layer, ROWS, RECIPES[CASES[case][0]])
+    saved = kept.stored or 2 * ROWS * IN  # in high precision, the input
+    count, before = tensors(), heap_bytes()
+    y = forward(0)
+    assert heap_bytes() - before > y.nbytes + 0.9 * saved
+    y.sum().backward()
+    assert heap_bytes() - before < y.nbytes + 0.1 * saved
+    del y
+    train(forward, 100)
+    assert tensors() == count
+    assert heap_bytes() - before < saved  # a leak of a hundredth would be as much
+
+
+def test_leaks__a_leak_would_be_seen() -> None:
+    _, forward = make("mxfp8", False)
+    train(forward, 2)
+    count, size = tensors(), heap_bytes()
+    kept = [forward(0) for _ in range(3)]
+    assert tensors() > count
+    assert heap_bytes() - size > sum(y.nbytes for y in kept)
