@@ -84,12 +84,7 @@ static inline uint32_t transformed_max(const oct_patch<T> &patch, const float *w
     float most = 0.0f;
 #pragma unroll
     for (int c = 0; c < oct_shape<T>::cols; c++) {
-        float x[OCT_HADAMARD_ROWS];
-        oct_patch_transform(x, patch, c, weights);
-#pragma unroll
-        for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
-            most = oct_larger(most, x[r]);
-        }
+        most = oct_patch_transformed_max(most, patch, c, weights);
     }
     return (uint32_t)oct_bf16_encode(most) << 16;
 }

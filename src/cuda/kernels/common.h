@@ -32,6 +32,9 @@ struct oct_f16 {
     uint16_t code;
 };
 
+template <class T> inline constexpr bool oct_is_bf16 = false;
+template <> inline constexpr bool oct_is_bf16<oct_bf16> = true;
+
 template <class T> struct oct_vector_of {
     static constexpr int count = 16 / (int)sizeof(T); /* elements of 16 bytes: 4 or 8 */
 };

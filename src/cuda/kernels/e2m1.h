@@ -13,6 +13,14 @@
 
 #include "cuda/kernels/common.h"
 
+static inline float oct_magnitude(float x) {
+#if OCT_PTX
+    return fabsf(x);
+#else
+    return oct_bits_f32(oct_f32_bits(x) & OCT_F32_MAGNITUDE);
+#endif
+}
+
 /* a b + c, the product exact. */
 static inline float oct_exact_fma(float a, float b, float c) {
 #if OCT_PTX
@@ -52,12 +60,16 @@ template <bool CUT> static inline float oct_e2m1_sum(float a) {
     return oct_add_steps<CUT>(sum, oct_clipped_half(a, -2.0f), 1.0f);
 }
 
-/* What format/e2m1.h cuts off: the magnitude a plus byte i of `random` parts of its step. */
-static inline float oct_e2m1_raised(float a, uint32_t random, int i) {
+/* Byte i of a word as a float; base is the encoding of 2^23. */
+static inline float oct_byte_float(uint32_t word, int i, uint32_t base) {
+    return oct_bits_f32(oct_pick_bytes(word, base, 0x7540u + (uint32_t)i)) - 0x1p23f;
+}
+
+/* What format/e2m1.h cuts off: the magnitude a plus `byte` 256ths of its step. */
+static inline float oct_e2m1_raised(float a, float byte) {
     int exponent = (int)(oct_f32_bits(a) & 0x7f800000u) - (9 << 23);
     exponent = exponent > 118 << 23 ? exponent : 118 << 23;
-    float byte = oct_bits_f32(oct_pick_bytes(random, 0x4b000000u, 0x7540u + (uint32_t)i));
-    return oct_exact_fma(byte - 0x1p23f, oct_bits_f32((uint32_t)exponent), a);
+    return oct_exact_fma(byte, oct_bits_f32((uint32_t)exponent), a);
 }
 
 /* N codes, 4 or 8, of the low bits of as many sums, in a word. */

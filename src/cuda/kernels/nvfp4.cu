@@ -74,51 +74,53 @@ template <class E, int N> static inline uint32_t signs_of(const uint32_t *words)
     return signs;
 }
 
+/* A word of E without NaNs: +Inf instead, which has the code of a NaN. */
+template <class E> static inline uint32_t without_nans(uint32_t word) {
+    if (sizeof(E) == 4) {
+        return (word & OCT_F32_MAGNITUDE) > OCT_F32_INF ? OCT_F32_INF : word;
+    }
+    uint32_t inf = oct_is_bf16<E> ? 0x7f80u : 0x7c00u;
+    uint32_t low = (word & 0x7fffu) > inf ? inf : word & 0xffffu;
+    uint32_t high = (word >> 16 & 0x7fffu) > inf ? inf : word >> 16;
+    return low | high << 16;
+}
+
 /* N codes, 4 or 8, in a word; element i takes byte i of `random`. None is NaN. */
 template <class E, int N, bool STOCHASTIC>
-static inline uint32_t encode(const uint32_t *words, float factor, const uint32_t *random) {
+static inline uint32_t encode(const uint32_t *words, float factor, const uint32_t *random,
+                              uint32_t base) {
     float sums[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        int at = i * (int)sizeof(E) / 4;
-        float a = oct_patch_element<E>(uint4{words[at], 0, 0, 0}, sizeof(E) == 2 ? i % 2 : 0);
-        a = oct_bits_f32(oct_f32_bits(a) & OCT_F32_MAGNITUDE) * factor;
-        sums[i] = STOCHASTIC ? oct_e2m1_sum<true>(oct_e2m1_raised(a, random[i / 4], i % 4))
-                             : oct_e2m1_sum<false>(a);
+        uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
+        float a = oct_patch_element<E>(word, sizeof(E) == 2 ? i % 2 : 0);
+        a = oct_magnitude(a) * factor;
+        if (STOCHASTIC) {
+            a = oct_e2m1_raised(a, oct_byte_float(random[i / 4], i % 4, base));
+        }
+        sums[i] = oct_e2m1_sum<STOCHASTIC>(a);
     }
     return oct_e2m1_codes<N>(sums) | (signs_of<E, N>(words) & (N == 8 ? 0x88888888u : 0x8888u));
 }
 
-/* The same where some may be NaN: one by one. */
-template <class E, int N, bool STOCHASTIC>
-static inline uint32_t encode_careful(const uint32_t *words, float factor,
-                                      const uint32_t *random) {
-    alignas(16) uint32_t part[N * sizeof(E) / 4];
-    uint32_t drawn[2] = {random[0], N == 8 ? random[1] : 0u}, codes = 0;
-#pragma unroll
-    for (int i = 0; i < N * (int)sizeof(E) / 4; i++) {
-        part[i] = words[i];
-    }
+/* The low `count` bytes of codes, as many as exist. */
+static inline void store_codes(uint8_t *to, uint2 codes, int count) {
 #pragma unroll 1
-    for (int i = 0; i < N; i++) {
-        float value = oct_to_float(((const E *)part)[i]) * factor;
-        uint32_t code = STOCHASTIC
-                            ? oct_e2m1_encode_stochastic(value, oct_random_byte(drawn, i))
-                            : oct_encode_e2m1(value);
-        codes |= code << 4 * i;
+    for (int i = 0; i < count; i++) {
+        to[i] = (uint8_t)(codes.x & 0xffu);
+        codes.x = codes.x >> 8 | codes.y << 24;
+        codes.y >>= 8;
     }
-    return codes;
 }
 
 /* ---- rows ------------------------------------------------------------------------------ */
 
-template <class T> static inline void store_row(const nv_work<T> &work, int r, uint32_t codes) {
+/* The codes of row r, which begin at `to`. */
+template <class T>
+static inline void store_row(const nv_work<T> &work, uint8_t *to, int r, uint32_t codes) {
     constexpr int bytes = oct_shape<T>::cols / 2;
     const oct_patch<T> &patch = work.patch;
-    const oct_nvfp4_params &p = work.p;
-    uint8_t *to = p.q.row + (patch.tile_row + patch.row + r) * p.row_bytes +
-                  (patch.tile_col + patch.col) / 2;
-    if (patch.full && p.q.wide_row) {
+    if (patch.full && work.p.q.wide_row) {
         if (bytes == 4) {
             *(uint32_t *)to = codes;
         } else {
@@ -126,24 +128,25 @@ template <class T> static inline void store_row(const nv_work<T> &work, int r, u
         }
     } else if (r < patch.rows_left) {
         int count = (patch.cols_left + 1) / 2;
-        oct_store_bytes(to, (const uint8_t *)&codes, count < bytes ? count : bytes);
+        store_codes(to, {codes, 0}, count < bytes ? count : bytes);
     }
 }
 
 template <class T, bool STOCHASTIC>
-static inline void encode_row(const nv_work<T> &work, int r, float factor,
-                              const uint32_t *random) {
-    uint32_t words[4], codes;
+static inline uint32_t encode_row(const nv_work<T> &work, int r, float factor,
+                                  const uint32_t *random) {
+    uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         words[i] = work.shared.words[4 * r + i][threadIdx.x];
     }
     if (work.careful) {
-        codes = encode_careful<T, oct_shape<T>::cols, STOCHASTIC>(words, factor, random);
-    } else {
-        codes = encode<T, oct_shape<T>::cols, STOCHASTIC>(words, factor, random);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            words[i] = without_nans<T>(words[i]);
+        }
     }
-    store_row(work, r, codes);
+    return encode<T, oct_shape<T>::cols, STOCHASTIC>(words, factor, random, work.p.byte_base);
 }
 
 /* The random words of this lane's part of a block, which lane `from` has drawn. */
@@ -228,6 +231,9 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
     int first = (int)threadIdx.x - mine * oct_shape<T>::down;
     int64_t block = (patch.tile_row + patch.row + mine * row::each) * work.p.q.row_at.blocks +
                     (patch.tile_col + patch.col) / BLOCK;
+    int64_t bytes = work.p.row_bytes;
+    uint8_t *to =
+        work.p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
 #pragma unroll 1
     for (int i = 0; i < row::each; i++) {
         uint32_t words[4], random[2] = {0, 0};
@@ -241,9 +247,11 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
             if (STOCHASTIC) {
                 receive<T>(random, words, from % OCT_WARP, mine);
             }
-            encode_row<T, STOCHASTIC>(work, k * row::each + i, work.shared.factors[i][from],
-                                      random);
+            int r = k * row::each + i;
+            store_row(work, to + k * row::each * bytes, r,
+                      encode_row<T, STOCHASTIC>(work, r, work.shared.factors[i][from], random));
         }
+        to += bytes;
     }
 }
 
@@ -260,7 +268,7 @@ template <class T> static inline void store_col(const nv_work<T> &work, int c, u
     if (c < patch.cols_left && count == BLOCK / 2 && p.q.wide_col) {
         *(uint2 *)to = codes;
     } else if (c < patch.cols_left) {
-        oct_store_bytes(to, (const uint8_t *)&codes, count);
+        store_codes(to, codes, count);
     }
 }
 
@@ -289,16 +297,18 @@ template <class E, bool KEEP> static inline uint32_t max_of(const uint32_t *word
 /* Column c, as it is quantized: 16 elements of E, which is T, or bf16 where they have been
  * transformed. */
 template <class T, class E, bool STOCHASTIC>
-static inline void quantize_col(const nv_work<T> &work, int c, const uint32_t *words,
+static inline void quantize_col(const nv_work<T> &work, int c, uint32_t *words,
                                 oct_nv_global global) {
     constexpr int half = 8 * (int)sizeof(E) / 4;
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
     uint32_t random[4], most = max_of<E, true>(words);
-    bool careful = most > OCT_F32_INF;
-    uint2 codes;
-    if (careful) {
+    if (most > OCT_F32_INF) {
         most = max_of<E, false>(words);
+#pragma unroll
+        for (int i = 0; i < 2 * half; i++) {
+            words[i] = without_nans<E>(words[i]);
+        }
     }
     if (p.row_scaled) {
         global = global_of(p, p.col_amax, patch.tile_col + patch.col + c, p.q.cols);
@@ -307,13 +317,9 @@ static inline void quantize_col(const nv_work<T> &work, int c, const uint32_t *w
     work.shared.scales[1].codes[(patch.col + c) * 8 + patch.row / BLOCK] =
         (uint8_t)(c < patch.cols_left ? scale.code : 0u);
     draw_col<T, STOCHASTIC>(random, work, c);
-    if (careful) {
-        codes = {encode_careful<E, 8, STOCHASTIC>(words, scale.factor, random),
-                 encode_careful<E, 8, STOCHASTIC>(words + half, scale.factor, random + 2)};
-    } else {
-        codes = {encode<E, 8, STOCHASTIC>(words, scale.factor, random),
-                 encode<E, 8, STOCHASTIC>(words + half, scale.factor, random + 2)};
-    }
+    uint32_t base = p.byte_base;
+    uint2 codes = {encode<E, 8, STOCHASTIC>(words, scale.factor, random, base),
+                   encode<E, 8, STOCHASTIC>(words + half, scale.factor, random + 2, base)};
     store_col(work, c, codes);
 }
 

@@ -9,16 +9,21 @@
 /* A block's shared memory: patches, the factors of rows, and scales. */
 #define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 8 * 6)
 
+/* The float 2^23, whose last bit is worth 1. A kernel is told it: of a constant the compiler
+ * would make an operand that a selector of bytes is better used for. */
+#define OCT_BYTE_BASE 0x4b000000u
+
 typedef struct oct_nvfp4_params {
     oct_quantize_params q;
     const float *row_amax, *col_amax; /* of the tensor, or of each row and column */
     const int64_t *random;            /* the seed is their sum; NULL: to nearest */
     int64_t row_bytes, col_bytes;     /* of a line of codes */
     float aim;
-    uint8_t square; /* blocks of 16 x 16 */
+    uint32_t byte_base; /* OCT_BYTE_BASE */
+    uint8_t square;     /* blocks of 16 x 16 */
     uint8_t row_scaled;
     uint8_t hadamard;
-    uint8_t reserved;
+    uint8_t reserved[5];
     float weights[OCT_HADAMARD_ROWS];
 } oct_nvfp4_params;
 

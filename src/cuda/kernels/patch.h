@@ -424,14 +424,15 @@ template <class T> static inline uint4 oct_patch_peaks(const oct_patch<T> &p) {
         most.z = oct_peak<T>(most.z, p.raw[r].z);
         most.w = oct_peak<T>(most.w, p.raw[r].w);
     }
-    return most;
+    uint32_t magnitudes = sizeof(T) == 2 ? 0x7fff7fffu : OCT_F32_MAGNITUDE;
+    return {most.x & magnitudes, most.y & magnitudes, most.z & magnitudes, most.w & magnitudes};
 }
 
 template <class T> static inline void oct_patch_col_max(uint32_t *out, const oct_patch<T> &p) {
     uint4 most = oct_patch_peaks(p);
 #pragma unroll
     for (int c = 0; c < oct_shape<T>::cols; c++) {
-        out[c] = oct_f32_bits(oct_patch_element<T>(most, c)) & OCT_F32_MAGNITUDE;
+        out[c] = oct_f32_bits(oct_patch_element<T>(most, c));
     }
 }
 

@@ -17,11 +17,11 @@ static inline void oct_hadamard_stage(float x[OCT_HADAMARD_ROWS], int distance) 
     }
 }
 
-/* 16 elements that T holds, in place; not yet rounded to bf16. The weights of format/hadamard.h
+/* All but the last stage, of 16 elements that T holds. The weights of format/hadamard.h
  * are powers of two, and what is left of a 16-bit float fits a float: such products are exact,
  * and go into the first stage's sums. */
 template <class T>
-static inline void oct_transform(float x[OCT_HADAMARD_ROWS], const float *weights) {
+static inline void oct_transform_start(float x[OCT_HADAMARD_ROWS], const float *weights) {
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
         for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
@@ -36,21 +36,35 @@ static inline void oct_transform(float x[OCT_HADAMARD_ROWS], const float *weight
             x[r + 1] = oct_exact_fma(-v, weights[r + 1], u);
         }
     }
-#pragma unroll
-    for (int distance = 2; distance < OCT_HADAMARD_ROWS; distance *= 2) {
-        oct_hadamard_stage(x, distance);
-    }
+    oct_hadamard_stage(x, 2);
+    oct_hadamard_stage(x, 4);
 }
 
-/* Column c. */
+/* 16 elements in place, not yet rounded to bf16. */
 template <class T>
-static inline void oct_patch_transform(float x[OCT_HADAMARD_ROWS], const oct_patch<T> &p, int c,
-                                       const float *weights) {
+static inline void oct_transform(float x[OCT_HADAMARD_ROWS], const float *weights) {
+    oct_transform_start<T>(x, weights);
+    oct_hadamard_stage(x, OCT_HADAMARD_ROWS / 2);
+}
+
+/* The larger of `most` and the magnitudes of column c, transformed. Of the last stage's u + v
+ * and u - v the larger is |u| + |v|, rounded alike; NaNs, also that of Inf - Inf, are ignored.
+ */
+template <class T>
+static inline float oct_patch_transformed_max(float most, const oct_patch<T> &p, int c,
+                                              const float *weights) {
+    constexpr int half = OCT_HADAMARD_ROWS / 2;
+    float x[OCT_HADAMARD_ROWS];
 #pragma unroll
     for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
         x[r] = oct_patch_at(p, r, c);
     }
-    oct_transform<T>(x, weights);
+    oct_transform_start<T>(x, weights);
+#pragma unroll
+    for (int r = 0; r < half; r++) {
+        most = oct_larger(most, oct_magnitude(x[r]) + oct_magnitude(x[r + half]));
+    }
+    return most;
 }
 
 #endif
