@@ -64,7 +64,8 @@ template <class T> static inline uint32_t column_max(const block_lines<T> &lines
 #pragma unroll
     for (int i = 0; i < OCT_SLAB_WARPS; i++) {
         const T *peaks = (const T *)&lines.peaks[i][0];
-        most = oct_max_bits(most, oct_f32_bits(oct_to_float(peaks[col])));
+        uint32_t bits = oct_f32_bits(oct_to_float(peaks[col]));
+        most = oct_max_bits(most, bits & OCT_F32_MAGNITUDE);
     }
     return most;
 }
