@@ -9,14 +9,28 @@ static const char *const flat_names[3] = {"amax_flat_f32", "amax_flat_bf16", "am
 static const char *const tiles_names[3] = {"amax_tiles_f32", "amax_tiles_bf16",
                                            "amax_tiles_f16"};
 
-static octet_status flat(const oct_cuda_on *on, const oct_amax_flat_params *p, uint8_t dtype,
+static oct_amax_flat_params flat_of(float *out, float *copy, const oct_matrix *source) {
+    return (oct_amax_flat_params){source->parts[0], source->rows * source->cols, out, copy};
+}
+
+static bool is_dense(const oct_matrix *source) {
+    return source->stride == source->cols || source->rows == 1;
+}
+
+/* Blocks of each, by the chunks it has: as many as fit on the GPU at once. */
+static octet_status flat(const oct_cuda_on *on, oct_amax_flat_two *p, uint8_t dtype,
                          octet_error *err) {
     int64_t chunk = OCT_FLAT_THREADS * OCT_FLAT_LOADS * (dtype == OCTET_F32 ? 4 : 8);
-    int64_t blocks = oct_size_ceil_div(p->count, chunk);
     int64_t most = (int64_t)oct_cuda_facts_of(on->cuda)->processors * BLOCKS_EACH;
+    int64_t first = oct_size_ceil_div(p->of[0].count, chunk);
+    int64_t second = oct_size_ceil_div(p->of[1].count, chunk);
+    double part = first + second > most ? (double)most / (double)(first + second) : 1.0;
+    p->split = (uint32_t)((double)first * part + 0.5);
+    p->split = first && !p->split ? 1 : p->split;
+    uint32_t rest = (uint32_t)((double)second * part);
     oct_cuda_launch launch = {.module = OCT_MODULE_amax, .params = p};
     launch.kernel = flat_names[oct_dtype_index(dtype)];
-    launch.grid[0] = (uint32_t)(blocks < most ? blocks : most);
+    launch.grid[0] = p->split + (second && !rest ? 1 : rest);
     launch.grid[1] = launch.grid[2] = 1;
     launch.threads = OCT_FLAT_THREADS;
     launch.params_bytes = sizeof *p;
@@ -37,16 +51,28 @@ static octet_status tiles(const oct_cuda_on *on, const oct_amax_tiles_params *p,
 /* A tensor's amax into one or two places. */
 static octet_status measure(const oct_cuda_on *on, float *out, float *copy,
                             const oct_matrix *source, octet_error *err) {
-    bool dense = source->stride == source->cols || source->rows == 1;
-    oct_amax_flat_params one = {source->parts[0], source->rows * source->cols, out, copy};
+    oct_amax_flat_two one = {.of = {flat_of(out, copy, source)}};
     oct_amax_tiles_params many = {.row = out, .col = copy};
     many.q = oct_cuda_quantize_params(source, source);
-    return dense ? flat(on, &one, source->dtype, err) : tiles(on, &many, source->dtype, err);
+    return is_dense(source) ? flat(on, &one, source->dtype, err)
+                            : tiles(on, &many, source->dtype, err);
 }
 
 octet_status oct_cuda_amax(const oct_cuda_on *on, float *out, const oct_matrix *source,
                            octet_error *err) {
     return measure(on, out, NULL, source, err);
+}
+
+octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two[2],
+                               octet_error *err) {
+    const oct_matrix *a = two[0].source, *b = two[1].source;
+    if (is_dense(a) && is_dense(b) && a->dtype == b->dtype) {
+        oct_amax_flat_two both = {
+            .of = {flat_of(two[0].out, NULL, a), flat_of(two[1].out, NULL, b)}};
+        return flat(on, &both, a->dtype, err);
+    }
+    octet_status status = oct_cuda_amax(on, two[0].out, a, err);
+    return status ? status : oct_cuda_amax(on, two[1].out, b, err);
 }
 
 octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,

@@ -31,6 +31,13 @@ octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet
 /* *out raised to the amax of a plain matrix. */
 octet_status oct_cuda_amax(const oct_cuda_on *on, float *out, const oct_matrix *source,
                            octet_error *err);
+/* Two of them, in one launch where they can. */
+typedef struct oct_cuda_amaxing {
+    float *out;
+    const oct_matrix *source;
+} oct_cuda_amaxing;
+octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two[2],
+                               octet_error *err);
 /* NVFP4: the amax parts that dst has, raised to source's: per tensor or per row and column,
  * columnwise after the Hadamard transform where there is one. */
 octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
@@ -39,6 +46,13 @@ octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
 octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_cuda_live *live,
                                octet_error *err);
+/* Two of them, in one launch where they can and are small. */
+typedef struct oct_cuda_quantizing {
+    const oct_matrix *dst, *source;
+    oct_cuda_live live;
+} oct_cuda_quantizing;
+octet_status oct_cuda_quantize_two(const oct_cuda_on *on, const oct_cuda_quantizing two[2],
+                                   octet_error *err);
 /* dst (plain) from the bytes of one direction. */
 octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, octet_use use, octet_error *err);
@@ -96,8 +110,7 @@ octet_status oct_cuda_delayed_record(const oct_cuda_on *on, const octet_delayed 
                                      const float *amax, octet_error *err);
 /* Records amax first, where it is not NULL, in the same launch; reduced may be NULL. */
 octet_status oct_cuda_delayed_update(const oct_cuda_on *on, const octet_delayed *state,
-                                     const float *amax, const float *reduced,
-                                     octet_error *err);
+                                     const float *amax, const float *reduced, octet_error *err);
 /* random[1] += 1. */
 octet_status oct_cuda_advance(const oct_cuda_on *on, int64_t *random, octet_error *err);
 

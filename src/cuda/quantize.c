@@ -77,3 +77,27 @@ octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
     oct_cuda_quantize_call call = {on, dst, source, live};
     return schemes[dst->quantizer.scheme](&call, err);
 }
+
+static bool is_alike(const oct_cuda_quantizing *a, const oct_cuda_quantizing *b) {
+    return schemes[a->dst->quantizer.scheme] == oct_cuda_quantize_per_tensor &&
+           schemes[b->dst->quantizer.scheme] == oct_cuda_quantize_per_tensor &&
+           a->source->dtype == b->source->dtype &&
+           a->dst->quantizer.format == b->dst->quantizer.format;
+}
+
+octet_status oct_cuda_quantize_two(const oct_cuda_on *on, const oct_cuda_quantizing two[2],
+                                   octet_error *err) {
+    oct_cuda_quantize_call calls[2];
+    octet_status status = OCTET_OK;
+    bool done = false;
+    for (int i = 0; i < 2; i++) {
+        calls[i] = (oct_cuda_quantize_call){on, two[i].dst, two[i].source, &two[i].live};
+    }
+    if (is_alike(&two[0], &two[1])) {
+        status = oct_cuda_quantize_per_tensor_two(&done, calls, err);
+    }
+    for (int i = 0; i < 2 && !status && !done; i++) {
+        status = schemes[two[i].dst->quantizer.scheme](&calls[i], err);
+    }
+    return status;
+}

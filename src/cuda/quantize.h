@@ -13,6 +13,9 @@ typedef struct oct_cuda_quantize_call {
 } oct_cuda_quantize_call;
 
 octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *call, octet_error *err);
+/* Two of one dtype and format at once; *done false: they are large enough for a launch each. */
+octet_status oct_cuda_quantize_per_tensor_two(bool *done, const oct_cuda_quantize_call two[2],
+                                              octet_error *err);
 octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *call, octet_error *err);
 octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *call, octet_error *err);
 octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *call, octet_error *err);

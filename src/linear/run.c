@@ -44,18 +44,42 @@ static octet_status check_structs(const octet_plan *plan, const octet_memory *me
     return status ? status : check_device(plan, exec, err);
 }
 
+_Static_assert(OCTET_PLAN_STEPS <= 32, "steps that are done are bits of a word");
+
+/* Where a run stands. */
+typedef struct running {
+    const octet_plan *plan;
+    const octet_memory *memory;
+    const octet_exec *exec;
+    uint32_t done; /* bit i: step i */
+} running;
+
+static octet_status run_step(running *r, int index, octet_error *err) {
+    const octet_plan *plan = r->plan;
+    bool cuda = plan->device.kind == OCTET_CUDA;
+    int with = cuda ? oct_partner_cuda(plan, index, r->done) : -1;
+    oct_work work, other;
+    r->done |= (uint32_t)1 << index;
+    oct_work_of(&work, plan, r->memory, &plan->steps[index]);
+    if (with < 0) {
+        return devices[plan->device.kind](&work, r->exec, err);
+    }
+    r->done |= (uint32_t)1 << with;
+    oct_work_of(&other, plan, r->memory, &plan->steps[with]);
+    return oct_work_cuda_two(&work, &other, r->exec, err);
+}
+
 static octet_status run_checked(const octet_plan *plan, int phase, const octet_memory *memory,
                                 const octet_exec *exec, octet_error *err) {
+    running r = {plan, memory, exec, 0};
     octet_status status = oct_memory_check(plan, phase, memory, err);
     if (!status && plan->device.kind == OCTET_CUDA) {
         status = oct_begin_cuda(plan, phase, memory, exec, err);
     }
     for (int i = 0; !status && i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE) {
-            oct_work work;
-            oct_work_of(&work, plan, memory, step);
-            status = devices[plan->device.kind](&work, exec, err);
+        if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE && !(r.done >> i & 1)) {
+            status = run_step(&r, i, err);
         }
     }
     return status;

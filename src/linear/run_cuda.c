@@ -84,12 +84,16 @@ static octet_status do_amax(const oct_work *work, const oct_cuda_on *on, octet_e
                                            : oct_cuda_amax_parts(on, &work->dst, &work->a, err);
 }
 
-static octet_status do_quantize(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
+static oct_cuda_live live_of(const oct_work *work) {
     bool stored = work->step->scale != OCTET_ABSENT;
-    oct_cuda_live live = {.scale = work->scale,
-                          .amax = stored ? NULL : work->amax,
-                          .new_amax = stored ? work->amax : NULL,
-                          .random = work->random};
+    return (oct_cuda_live){.scale = work->scale,
+                           .amax = stored ? NULL : work->amax,
+                           .new_amax = stored ? work->amax : NULL,
+                           .random = work->random};
+}
+
+static octet_status do_quantize(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
+    oct_cuda_live live = live_of(work);
     return oct_cuda_quantize(on, &work->dst, &work->a, &live, err);
 }
 
@@ -157,4 +161,46 @@ static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on 
 octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err) {
     oct_cuda_on on = {exec->cuda, exec->stream};
     return ops[work->step->op](work, &on, err);
+}
+
+/* ---- two steps at once ----------------------------------------------------------------- */
+
+static bool pairs(const octet_step *a, const octet_step *b) {
+    bool measures = a->op == OCTET_OP_AMAX && a->dst == OCTET_ABSENT && b->dst == OCTET_ABSENT;
+    return a->op == b->op && (measures || a->op == OCTET_OP_QUANTIZE);
+}
+
+int oct_partner_cuda(const octet_plan *plan, int index, uint32_t done) {
+    const octet_step *step = &plan->steps[index];
+    uint64_t reads = step->reads, writes = step->writes;
+    if (step->op != OCTET_OP_AMAX && step->op != OCTET_OP_QUANTIZE) {
+        return -1;
+    }
+    for (int i = index + 1; i < plan->step_count; i++) {
+        const octet_step *next = &plan->steps[i];
+        if (next->phase != step->phase || next->op == OCTET_OP_COLLECTIVE) {
+            break;
+        }
+        if (done >> i & 1) {
+            continue;
+        }
+        if (pairs(step, next) && !(next->reads & writes) &&
+            !(next->writes & (reads | writes))) {
+            return i;
+        }
+        reads |= next->reads;
+        writes |= next->writes;
+    }
+    return -1;
+}
+
+octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
+                               octet_error *err) {
+    oct_cuda_on on = {exec->cuda, exec->stream};
+    if (a->step->op == OCTET_OP_AMAX) {
+        oct_cuda_amaxing two[2] = {{a->amax, &a->a}, {b->amax, &b->a}};
+        return oct_cuda_amax_two(&on, two, err);
+    }
+    oct_cuda_quantizing two[2] = {{&a->dst, &a->a, live_of(a)}, {&b->dst, &b->a, live_of(b)}};
+    return oct_cuda_quantize_two(&on, two, err);
 }

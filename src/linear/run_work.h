@@ -27,6 +27,11 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
 /* Does a step that is no collective. */
 octet_status oct_work_cpu(const oct_work *work, const octet_exec *exec, octet_error *err);
 octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err);
+/* A later step of the phase that may as well be done together with this one, of the same kind
+ * and independent of all that is not done yet before it; -1: none. */
+int oct_partner_cuda(const octet_plan *plan, int index, uint32_t done);
+octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
+                               octet_error *err);
 /* What a GPU does before the first step of a phase: kernels raise amaxes from 0. */
 octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
                             const octet_exec *exec, octet_error *err);

@@ -9,18 +9,21 @@
 
 /* ---- a dense tensor -------------------------------------------------------------------- */
 
+/* Once for a block, without waiting for what is there. */
 static inline void raise_both(const oct_amax_flat_params &p, uint32_t most) {
-    oct_raise(p.out, most);
+    atomicMax((uint32_t *)p.out, most);
     if (p.copy) {
-        oct_raise(p.copy, most);
+        atomicMax((uint32_t *)p.copy, most);
     }
 }
 
 /* Vectors of 16 bytes from `from` on: whole chunks of all loads, then what is left. */
-template <class T> static inline uint32_t vectors_max(const uint4 *from, int64_t count) {
+template <class T>
+static inline uint32_t vectors_max(const uint4 *from, int64_t count, uint32_t block,
+                                   uint32_t blocks) {
     constexpr int64_t chunk = OCT_FLAT_THREADS * OCT_FLAT_LOADS;
     uint32_t most = 0;
-    int64_t at = blockIdx.x * chunk + threadIdx.x, step = gridDim.x * chunk;
+    int64_t at = block * chunk + threadIdx.x, step = blocks * chunk;
     for (; at + (chunk - OCT_FLAT_THREADS) < count; at += step) {
         uint4 v[OCT_FLAT_LOADS];
 #pragma unroll
@@ -47,18 +50,19 @@ template <class T> static inline uint32_t element_max(uint32_t most, T x) {
     return oct_f32_bits(oct_larger(oct_bits_f32(most), oct_to_float(x)));
 }
 
-template <class T> static inline void flat(const oct_amax_flat_params &p) {
+template <class T>
+static inline void flat(const oct_amax_flat_params &p, uint32_t block, uint32_t blocks) {
     __shared__ uint32_t shares[OCT_FLAT_THREADS / OCT_WARP];
     const T *from = (const T *)p.source;
     int64_t head = (int64_t)((0u - (uint32_t)(uintptr_t)from) % 16u / sizeof(T));
     head = head < p.count ? head : p.count;
     int64_t vectors = (p.count - head) / oct_vector_of<T>::count;
     int64_t tail = head + vectors * oct_vector_of<T>::count;
-    uint32_t most = vectors_max<T>((const uint4 *)(from + head), vectors);
-    if (blockIdx.x == 0 && threadIdx.x < head) {
+    uint32_t most = vectors_max<T>((const uint4 *)(from + head), vectors, block, blocks);
+    if (block == 0 && threadIdx.x < head) {
         most = element_max(most, from[threadIdx.x]);
     }
-    if (blockIdx.x == 0 && tail + threadIdx.x < p.count) {
+    if (block == 0 && tail + threadIdx.x < p.count) {
         most = element_max(most, from[tail + threadIdx.x]);
     }
     most = oct_warp_max(most);
@@ -147,8 +151,10 @@ template <class T> static inline void tiles(const oct_amax_tiles_params &p) {
 
 #define KERNEL(name, T)                                                                        \
     extern "C" __global__ void __launch_bounds__(OCT_FLAT_THREADS)                             \
-        amax_flat_##name(oct_amax_flat_params p) {                                             \
-        flat<T>(p);                                                                            \
+        amax_flat_##name(const __grid_constant__ oct_amax_flat_two p) {                        \
+        bool second = blockIdx.x >= p.split;                                                   \
+        flat<T>(p.of[second], blockIdx.x - (second ? p.split : 0u),                            \
+                second ? gridDim.x - p.split : p.split);                                       \
     }                                                                                          \
     extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
                                                  oct_shape<T>::resident)                       \

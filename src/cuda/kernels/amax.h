@@ -15,6 +15,12 @@ typedef struct oct_amax_flat_params {
     float *out, *copy; /* copy: the same amax; may be NULL */
 } oct_amax_flat_params;
 
+/* One tensor or two in a launch: the first `split` blocks are the first one's. */
+typedef struct oct_amax_flat_two {
+    oct_amax_flat_params of[2];
+    uint32_t split;
+} oct_amax_flat_two;
+
 typedef struct oct_amax_tiles_params {
     oct_quantize_params q; /* the source's fields, and `across` */
     float *row, *col;      /* may be NULL */

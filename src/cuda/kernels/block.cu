@@ -64,7 +64,8 @@ template <class T> static inline uint32_t column_max(const block_lines<T> &lines
 #pragma unroll
     for (int i = 0; i < OCT_SLAB_WARPS; i++) {
         const T *peaks = (const T *)&lines.peaks[i][0];
-        most = oct_max_bits(most, oct_f32_bits(oct_to_float(peaks[col])));
+        uint32_t bits = oct_f32_bits(oct_to_float(peaks[col]));
+        most = oct_max_bits(most, bits & OCT_F32_MAGNITUDE);
     }
     return most;
 }
@@ -119,7 +120,7 @@ static inline void encode_cols(oct_slab_turned<T> &turned, const oct_patch<T> &p
 template <class T, int FORMAT> static inline void quantize_lines(const oct_block_params &p) {
     __shared__ oct_slab_turned<T> turned;
     __shared__ block_lines<T> lines;
-    oct_patch<T> patch = oct_slab_patch<T>(p.q);
+    oct_patch<T> patch = oct_slab_patch<T>(p.q, blockIdx.x);
     oct_slab_load(patch, p.q);
     if (p.q.col) {
         lines.peaks[threadIdx.x / OCT_WARP][threadIdx.x % OCT_WARP] = oct_patch_peaks(patch);
@@ -200,7 +201,7 @@ static inline void store_squares(const block_squares<T> &squares, const oct_patc
 template <class T, int FORMAT> static inline void quantize_square(const oct_block_params &p) {
     __shared__ oct_slab_turned<T> turned;
     __shared__ block_squares<T> squares;
-    oct_patch<T> patch = oct_slab_patch<T>(p.q);
+    oct_patch<T> patch = oct_slab_patch<T>(p.q, blockIdx.x);
     oct_slab_load(patch, p.q);
     uint32_t most = oct_patch_max(patch);
     int mine = (int)threadIdx.x % OCT_WARP / lanes_of<T>::count;

@@ -5,15 +5,13 @@
 
 #include "cuda/kernels/per_tensor.h"
 
-template <class T, int FORMAT> static inline void quantize(const oct_per_tensor_params &p) {
+template <class T, int FORMAT>
+static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint32_t tiles) {
     __shared__ oct_slab_turned<T> turned;
     __shared__ uint32_t shares[OCT_SLAB_WARPS];
-    oct_patch<T> patch = oct_slab_patch<T>(p.q);
+    oct_patch<T> patch = oct_slab_patch<T>(p.q, p.q.backward ? tiles - 1u - tile : tile);
     oct_slab_load(patch, p.q);
     float scale = p.scale ? *p.scale : oct_scale_of(*p.amax, &p.rule);
-    if (p.inverse && blockIdx.x == 0 && threadIdx.x == 0) {
-        *p.inverse = 1.0f / scale;
-    }
     if (p.new_amax) {
         uint32_t most = oct_warp_max(oct_patch_max(patch));
         if (threadIdx.x % OCT_WARP == 0) {
@@ -24,6 +22,9 @@ template <class T, int FORMAT> static inline void quantize(const oct_per_tensor_
     __syncthreads();
     if (p.q.col && p.q.wide_col) {
         oct_slab_store(turned, patch, p.q);
+    }
+    if (p.inverse && tile == 0 && threadIdx.x == 0) {
+        *p.inverse = 1.0f / scale;
     }
     if (p.new_amax && threadIdx.x == 0) {
         uint32_t most = 0;
@@ -38,7 +39,13 @@ template <class T, int FORMAT> static inline void quantize(const oct_per_tensor_
 #define KERNEL(name, T, format)                                                                \
     extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, 3)                          \
         per_tensor_##name(oct_per_tensor_params p) {                                           \
-        quantize<T, format>(p);                                                                \
+        quantize<T, format>(p, blockIdx.x, gridDim.x);                                         \
+    }                                                                                          \
+    extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, 2)                          \
+        per_tensor_two_##name(const __grid_constant__ oct_per_tensor_two p) {                  \
+        bool second = blockIdx.x >= p.split;                                                   \
+        quantize<T, format>(p.of[second], blockIdx.x - (second ? p.split : 0u),                \
+                            second ? gridDim.x - p.split : p.split);                           \
     }
 
 KERNEL(f32_e4m3, float, OCTET_E4M3)

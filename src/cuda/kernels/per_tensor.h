@@ -14,4 +14,10 @@ typedef struct oct_per_tensor_params {
     float *inverse;     /* receives 1 / scale; may be NULL */
 } oct_per_tensor_params;
 
+/* Two tensors in a launch: the first `split` blocks are the first one's. */
+typedef struct oct_per_tensor_two {
+    oct_per_tensor_params of[2];
+    uint32_t split;
+} oct_per_tensor_two;
+
 #endif

@@ -22,9 +22,10 @@ static_assert(oct_slab<oct_bf16>::cols == OCT_SLAB_COLS(2) &&
                   oct_slab<float>::cols == OCT_SLAB_COLS(4),
               "the host counts the same tiles");
 
-template <class T> static inline oct_patch<T> oct_slab_patch(const oct_quantize_params &q) {
+/* This thread's patch of the block's tile. */
+template <class T>
+static inline oct_patch<T> oct_slab_patch(const oct_quantize_params &q, uint32_t tile) {
     oct_patch<T> p;
-    uint32_t tile = q.backward ? gridDim.x - 1u - blockIdx.x : blockIdx.x;
     uint32_t down = tile / q.across;
     p.tile_row = (int64_t)down * OCT_TILE;
     p.tile_col = (int64_t)(tile - down * q.across) * oct_slab<T>::cols;
