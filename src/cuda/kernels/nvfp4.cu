@@ -202,23 +202,37 @@ template <class T> static inline void measure_rows(nv_work<T> &work) {
     }
 }
 
-/* Scales of this lane's rows. A square's is written to the rows that exist; those of others are
- * 0 by themselves. */
+/* The scale of this lane's row i. A square's is written to the rows that exist; those of others
+ * are 0 by themselves. */
+template <class T>
+static inline void scale_row(const nv_work<T> &work, int i, const oct_nv_global &global) {
+    const oct_patch<T> &patch = work.patch;
+    int r = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each + i;
+    float *place = &work.shared.factors[i][threadIdx.x];
+    nv_scale scale = scale_of(oct_f32_bits(*place), global);
+    *place = scale.factor;
+    work.shared.scales[0].codes[(patch.row + r) * 8 + patch.col / BLOCK] =
+        (uint8_t)(r < patch.rows_left ? scale.code : 0u);
+}
+
+/* Rows with one amax are scaled some at a time, for a scale is a long chain of steps. */
 template <class T> static inline void scale_rows(const nv_work<T> &work) {
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
-    int first = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
-    oct_nv_global global = global_of(p, p.row_amax, 0, p.q.rows);
-#pragma unroll 1
-    for (int i = 0; i < nv_row<T>::each; i++) {
-        float *place = &work.shared.factors[i][threadIdx.x];
-        if (p.row_scaled) {
-            global = global_of(p, p.row_amax, patch.tile_row + patch.row + first + i, p.q.rows);
+    int64_t first =
+        patch.tile_row + patch.row + patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
+    oct_nv_global global = global_of(p, p.row_amax, p.row_scaled ? first : 0, p.q.rows);
+    if (!p.row_scaled) {
+#pragma unroll
+        for (int i = 0; i < nv_row<T>::each; i++) {
+            scale_row(work, i, global);
         }
-        nv_scale scale = scale_of(oct_f32_bits(*place), global);
-        *place = scale.factor;
-        work.shared.scales[0].codes[(patch.row + first + i) * 8 + patch.col / BLOCK] =
-            (uint8_t)(first + i < patch.rows_left ? scale.code : 0u);
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < nv_row<T>::each; i++) {
+            global = global_of(p, p.row_amax, first + i, p.q.rows);
+            scale_row(work, i, global);
+        }
     }
     __syncwarp();
 }
