@@ -12,6 +12,9 @@ static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint3
     oct_patch<T> patch = oct_slab_patch<T>(p.q, p.q.backward ? tiles - 1u - tile : tile);
     oct_slab_load(patch, p.q);
     float scale = p.scale ? *p.scale : oct_scale_of(*p.amax, &p.rule);
+    if (p.inverse && tile == 0 && threadIdx.x == 0) {
+        *p.inverse = 1.0f / scale;
+    }
     if (p.new_amax) {
         uint32_t most = oct_warp_max(oct_patch_max(patch));
         if (threadIdx.x % OCT_WARP == 0) {
@@ -23,9 +26,6 @@ static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint3
     if (p.q.col && p.q.wide_col) {
         oct_slab_store(turned, patch, p.q);
     }
-    if (p.inverse && tile == 0 && threadIdx.x == 0) {
-        *p.inverse = 1.0f / scale;
-    }
     if (p.new_amax && threadIdx.x == 0) {
         uint32_t most = 0;
 #pragma unroll
@@ -36,8 +36,10 @@ static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint3
     }
 }
 
-#define KERNEL(name, T, format)                                                                \
-    extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, 3)                          \
+/* resident: blocks on a multiprocessor, at least; as many as registers hold without spilling.
+ */
+#define KERNEL(name, T, format, resident)                                                      \
+    extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, resident)                   \
         per_tensor_##name(oct_per_tensor_params p) {                                           \
         quantize<T, format>(p, blockIdx.x, gridDim.x);                                         \
     }                                                                                          \
@@ -48,9 +50,9 @@ static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint3
                             second ? gridDim.x - p.split : p.split);                           \
     }
 
-KERNEL(f32_e4m3, float, OCTET_E4M3)
-KERNEL(f32_e5m2, float, OCTET_E5M2)
-KERNEL(bf16_e4m3, oct_bf16, OCTET_E4M3)
-KERNEL(bf16_e5m2, oct_bf16, OCTET_E5M2)
-KERNEL(f16_e4m3, oct_f16, OCTET_E4M3)
-KERNEL(f16_e5m2, oct_f16, OCTET_E5M2)
+KERNEL(f32_e4m3, float, OCTET_E4M3, 3)
+KERNEL(f32_e5m2, float, OCTET_E5M2, 3)
+KERNEL(bf16_e4m3, oct_bf16, OCTET_E4M3, 3)
+KERNEL(bf16_e5m2, oct_bf16, OCTET_E5M2, 3)
+KERNEL(f16_e4m3, oct_f16, OCTET_E4M3, 2)
+KERNEL(f16_e5m2, oct_f16, OCTET_E5M2, 2)
