@@ -49,7 +49,7 @@ lib: $(WHEEL) ## the static library, the shared library and the program, in buil
 
 demo: $(WHEEL) $(TOOLS) ## train a small GPT in every recipe: a table, and the losses as a picture
 	@$(call build,$(BUILD),lib,-DOCTET_PYTHON=ON)
-	@PYTHONPATH=python $(BIN)/python examples/python/demo.py --out $(BUILD)/demo.png
+	@PYTHONPATH=python $(BIN)/python examples/python/gpt/demo.py --out $(BUILD)/demo.png
 
 test: $(WHEEL) $(TOOLS) ## every test but the long ones
 	@$(call build,$(BUILD),all)

@@ -10,7 +10,7 @@ from laws import RECIPES, inputs, layer, within
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "python"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "python" / "gpt"))
 
 import demo
 import training

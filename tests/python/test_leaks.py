@@ -11,7 +11,7 @@ from laws import RECIPES, within
 
 import torch
 
-ROWS, IN, OUT = 1024, 256, 64
+ROWS, IN, OUT = 4096, 256, 64
 
 
 class Heap(ctypes.Structure):
@@ -28,7 +28,8 @@ class Heap(ctypes.Structure):
 
 def heap_bytes() -> int:
     """Bytes that are allocated now, by Python, torch and Octet alike."""
-    gc.collect()
+    for _ in range(3):  # what earlier tests left is freed in turns
+        gc.collect()
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:
         pytest.skip("the C library does not tell what is allocated")
@@ -83,12 +84,13 @@ def test_leaks__backward_frees_and_steps_leave_nothing(case: str, compile_it: bo
     train(forward, 20)  # past what a layer remembers of its calls
     kept = octet.measure(layer, ROWS, RECIPES[CASES[case][0]])
     saved = kept.stored or 2 * ROWS * IN  # in high precision, the input
-    count, before = tensors(), heap_bytes()
     y = forward(0)
-    assert heap_bytes() - before > y.nbytes + 0.9 * saved
+    held = heap_bytes()
     y.sum().backward()
-    assert heap_bytes() - before < y.nbytes + 0.1 * saved
+    freed = held - heap_bytes()
+    assert freed > 0.75 * saved  # the output itself is still there
     del y
+    before, count = heap_bytes(), tensors()
     train(forward, 100)
     assert tensors() <= count
     assert heap_bytes() - before < saved  # a leak of a hundredth would be as much

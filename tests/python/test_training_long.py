@@ -16,7 +16,7 @@ from octet import _ops
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "python"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "python" / "gpt"))
 
 import training
 

@@ -1,6 +1,6 @@
 """Trains a small GPT in bf16 and in every recipe; one table, one picture of the losses.
 
-python examples/python/demo.py [--steps N] [--recipe NAME ...] [--seed N] [--out FILE]
+python examples/python/gpt/demo.py [--steps N] [--recipe NAME ...] [--seed N] [--out FILE]
 """
 
 import argparse
