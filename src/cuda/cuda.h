@@ -96,8 +96,7 @@ octet_status oct_cuda_delayed_record(const oct_cuda_on *on, const octet_delayed 
                                      const float *amax, octet_error *err);
 /* Records amax first, where it is not NULL, in the same launch; reduced may be NULL. */
 octet_status oct_cuda_delayed_update(const oct_cuda_on *on, const octet_delayed *state,
-                                     const float *amax, const float *reduced,
-                                     octet_error *err);
+                                     const float *amax, const float *reduced, octet_error *err);
 /* random[1] += 1. */
 octet_status oct_cuda_advance(const oct_cuda_on *on, int64_t *random, octet_error *err);
 
