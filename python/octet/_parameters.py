@@ -56,11 +56,8 @@ class Parameters(LayerState):
         dtype = dtype or torch.get_default_dtype()
         if dtype not in HIGH_PRECISION:
             raise ValueError(f"params_dtype is {dtype}; it is float32, bfloat16 or float16")
-        if (
-            device is None
-            and torch.get_default_device().type == "cpu"
-            and torch.cuda.is_available()
-        ):
+        chosen = torch.utils._device.CURRENT_DEVICE  # torch's default device, where one is set
+        if device is None and chosen is None and torch.cuda.is_available():
             device = "cuda"
         self._parts = _parts(split, self.out_features)
         if len(self._parts) > 1 and self.fuse_wgrad_accumulation:
