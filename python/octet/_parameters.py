@@ -1,6 +1,7 @@
 """A layer's weight and bias: how they are made, drawn, split and stored quantized."""
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,12 @@ def refuse(values: dict[str, tuple[Any, Any]]) -> None:
             raise NotImplementedError(
                 f"Linear({name}={value!r}) is not available in this version; leave out {name}"
             )
+
+
+def _has_default_device() -> bool:
+    """Whether torch was told a default device; torch loads the module when it is."""
+    told = sys.modules.get("torch.utils._device")
+    return getattr(told, "CURRENT_DEVICE", None) is not None
 
 
 def _parts(split: Split, rows: int) -> tuple[tuple[str, int], ...]:
@@ -56,8 +63,7 @@ class Parameters(LayerState):
         dtype = dtype or torch.get_default_dtype()
         if dtype not in HIGH_PRECISION:
             raise ValueError(f"params_dtype is {dtype}; it is float32, bfloat16 or float16")
-        chosen = torch.utils._device.CURRENT_DEVICE  # torch's default device, where one is set
-        if device is None and chosen is None and torch.cuda.is_available():
+        if device is None and not _has_default_device() and torch.cuda.is_available():
             device = "cuda"
         self._parts = _parts(split, self.out_features)
         if len(self._parts) > 1 and self.fuse_wgrad_accumulation:
