@@ -1,7 +1,6 @@
 """A layer's weight and bias: how they are made, drawn, split and stored quantized."""
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +25,11 @@ def refuse(values: dict[str, tuple[Any, Any]]) -> None:
 
 
 def _has_default_device() -> bool:
-    """Whether torch was told a default device; torch loads the module when it is."""
-    told = sys.modules.get("torch.utils._device")
-    return getattr(told, "CURRENT_DEVICE", None) is not None
+    """Whether torch was told a default device, by set_default_device or a context."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    return any(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
 
 
 def _parts(split: Split, rows: int) -> tuple[tuple[str, int], ...]:
@@ -63,7 +64,7 @@ class Parameters(LayerState):
         dtype = dtype or torch.get_default_dtype()
         if dtype not in HIGH_PRECISION:
             raise ValueError(f"params_dtype is {dtype}; it is float32, bfloat16 or float16")
-        if device is None and not _has_default_device() and torch.cuda.is_available():
+        if device is None and torch.cuda.is_available() and not _has_default_device():
             device = "cuda"
         self._parts = _parts(split, self.out_features)
         if len(self._parts) > 1 and self.fuse_wgrad_accumulation:

@@ -245,3 +245,16 @@ def test_linear__compiled_code_writes_the_cached_weight_in_place() -> None:
     assert counter.frame_count == 1
     assert torch.equal(fast(x, False), within(RECIPES["mxfp8"], linear)(x))
     assert not torch.equal(fast(x, False), wanted)
+
+
+def test_linear__a_default_device_wins_over_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with torch.device("cpu"):
+        assert octet.Linear(4, 4).weight.device.type == "cpu"
+    with torch.device("meta"):
+        assert octet.Linear(4, 4).weight.device.type == "meta"
+    try:
+        device = octet.Linear(4, 4).weight.device.type
+    except (AssertionError, RuntimeError) as error:  # where there is none to choose
+        device = "cuda" if "CUDA" in str(error) else ""
+    assert device == "cuda"
