@@ -47,14 +47,20 @@ static octet_status check_exec(oct_cuda_on *on, const octet_exec *exec, octet_er
     return status;
 }
 
-octet_status octet_delayed_record(const octet_delayed *state, const float *amax,
-                                  const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {NULL, NULL};
+/* A state that amaxes are recorded in, and where. */
+static octet_status check_record(oct_cuda_on *on, const octet_delayed *state, const float *amax,
+                                 const octet_exec *exec, octet_error *err) {
     octet_status status = check_state(state, err);
     if (!status && state->slots) {
         status = oct_need(amax, "amax", err);
     }
-    status = status ? status : check_exec(&on, exec, err);
+    return status ? status : check_exec(on, exec, err);
+}
+
+octet_status octet_delayed_record(const octet_delayed *state, const float *amax,
+                                  const octet_exec *exec, octet_error *err) {
+    oct_cuda_on on = {NULL, NULL};
+    octet_status status = check_record(&on, state, amax, exec, err);
     if (!status && on.cuda) {
         return oct_cuda_delayed_record(&on, state, amax, err);
     }
@@ -81,11 +87,7 @@ octet_status octet_delayed_update(const octet_delayed *state, const float *reduc
 octet_status octet_delayed_step(const octet_delayed *state, const float *amax,
                                 const octet_exec *exec, octet_error *err) {
     oct_cuda_on on = {NULL, NULL};
-    octet_status status = check_state(state, err);
-    if (!status && state->slots) {
-        status = oct_need(amax, "amax", err);
-    }
-    status = status ? status : check_exec(&on, exec, err);
+    octet_status status = check_record(&on, state, amax, exec, err);
     if (!status && on.cuda) {
         return oct_cuda_delayed_update(&on, state, amax, NULL, err);
     }
