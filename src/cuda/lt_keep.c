@@ -5,12 +5,16 @@
 #include "core/fail.h"
 #include "cuda/lt.h"
 
-/* Without the library every product is the own kernel's: slower, and the same within bounds. */
+/* Only who asks for the own kernels does without the library: they are slower. */
 static octet_status open_library(oct_lt *lt, octet_cuda *cuda, octet_error *err) {
     const char *forced = getenv("OCTET_CUDA_GEMM");
     const oct_cublaslt *api;
-    if ((forced && strcmp(forced, "own") == 0) || oct_cuda_cublaslt(&api, cuda, NULL)) {
+    if (forced && strcmp(forced, "own") == 0) {
         return OCTET_OK;
+    }
+    octet_status status = oct_cuda_cublaslt(&api, cuda, err);
+    if (status) {
+        return status;
     }
     int result = api->cublasLtCreate(&lt->handle);
     if (result) {
