@@ -63,7 +63,7 @@ test-gpu: lib ## the tests that need a GPU, by PYTHON, whose torch must see it
 	PYTHONPATH=python $(PYTHON) -m pytest -q -p no:cacheprovider tests/gpu
 
 test-torch: lib .venv-torch-$(TORCH)/tools ## the Python tests on another torch: TORCH=2.10.0
-	@.venv-torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider tests/python
+	@.venv-torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider $(quick) tests/python
 
 sanitize: $(WHEEL) ## the C tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(call build,build-sanitize,all,-DOCTET_WERROR=OFF -DOCTET_SANITIZE=address$(comma)undefined)
@@ -110,5 +110,6 @@ $(TOOLS): tests/requirements.txt | $(BIN)/python
 
 .venv-torch-%/tools:
 	$(PYTHON) -m venv .venv-torch-$*
-	.venv-torch-$*/bin/pip install --quiet --disable-pip-version-check torch==$* numpy pytest
+	.venv-torch-$*/bin/pip install --quiet --disable-pip-version-check torch==$* numpy pytest \
+        'tqdm<5' 'matplotlib<4'
 	@touch $@
