@@ -256,5 +256,5 @@ def test_linear__a_default_device_wins_over_the_gpu(monkeypatch: pytest.MonkeyPa
     try:
         device = octet.Linear(4, 4).weight.device.type
     except (AssertionError, RuntimeError) as error:  # where there is none to choose
-        device = "cuda" if "CUDA" in str(error) else ""
+        device = "cuda" if "CUDA" in str(error) or "NVIDIA" in str(error) else ""
     assert device == "cuda"
