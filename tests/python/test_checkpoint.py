@@ -131,12 +131,9 @@ def test_checkpoint__compiles(name: str) -> None:
     active = MORE[name]
     call = within(active, lambda x: checkpoint(other, x, use_reentrant=False))
     fast, counter = compiled(call)
-    if name in (
-        "delayed",
-        "long",
-        "functions",
-    ):  # a graph would run its records of amaxes again: torch refuses
-        with pytest.raises(torch._dynamo.exc.Unsupported, match="(?i)side ?effect"):
+    # A graph would run its records of amaxes again: torch refuses.
+    if name in ("delayed", "long", "functions"):
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=r"(?i)side ?effect"):
             steps(other, fast)
         assert not other.fp8_amax_history.any()
         return
