@@ -43,6 +43,7 @@ def measure(
         (None, weight._text if isinstance(weight, QuantizedTensor) else None),
         text,
         (True, weight.requires_grad, bias is not None and bias.requires_grad),
-        layer._options(weight, None, False, False),
+        layer._options(weight, None, False, False)
+        + _problem.device_words(weight.device.type, weight.device.index),
     )
     return Bytes(*_C.measure("linear", problem, (rows, layer.in_features, layer.out_features)))

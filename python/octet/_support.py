@@ -13,6 +13,11 @@ _SCHEMES = {
 }
 
 
+def _chosen(device: torch.device | str | None) -> torch.device:
+    """The device, or the first GPU where there is one, or the CPU."""
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def support(device: torch.device | str | None = None) -> dict[str, str]:
     """For each family of recipes "native" or "emulated" on a device, by default the first GPU
     where there is one; what plans call that device; and the CPU kernels' instruction set.
@@ -20,7 +25,7 @@ def support(device: torch.device | str | None = None) -> dict[str, str]:
     >>> octet.support("cpu")["mxfp8"]
     'native'
     """
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen = _chosen(device)
     name = _C.cuda_device(chosen.index or 0) if chosen.type == "cuda" else "cpu"
     kind, arch = (1, int(name.rpartition("/")[2])) if chosen.type == "cuda" else (0, 0)
     found = {
@@ -61,16 +66,20 @@ def explain(
     recipe: Recipe | None = None,
     dtype: torch.dtype = torch.bfloat16,
     bias: bool = True,
+    device: torch.device | str | None = None,
 ) -> str:
-    """The plans of a Linear's forward and backward, for people.
+    """The plans of a Linear's forward and backward on a device, for people.
 
-    >>> print(octet.explain(64, 32, 16, octet.recipe.MXFP8BlockScaling()))  # doctest: +ELLIPSIS
+    >>> mxfp8 = octet.recipe.MXFP8BlockScaling()
+    >>> print(octet.explain(64, 32, 16, mxfp8, device="cpu"))  # doctest: +ELLIPSIS
     linear forward: m=16 k=64 n=32, recipe mxfp8, on cpu
     ...
     """
     text = "none" if recipe is None else recipe.text
     dtypes = (dtype, dtype, dtype if bias else None)
-    problem = _problem.problem_text(dtypes, (None, None), text, (True, True, bias), ())
+    where = _chosen(device)
+    options = _problem.device_words(where.type, where.index)
+    problem = _problem.problem_text(dtypes, (None, None), text, (True, True, bias), options)
     sizes, words = (rows, in_features, out_features), f" dy={dtype_name(dtype)}"
     forward = _C.explain("linear", problem, sizes)
     return f"{forward}\n{_C.explain('linear_backward', problem + words, sizes)}"
