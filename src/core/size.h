@@ -29,6 +29,15 @@ static inline int64_t oct_size_ceil_div(int64_t n, int64_t by) {
     return by == 1 ? n : n / by + (n % by != 0); /* a division is worth a comparison */
 }
 
+/* The least s with 2^s >= n. */
+static inline uint8_t oct_log2(int64_t n) {
+    uint8_t shift = 0;
+    while ((int64_t)1 << shift < n) {
+        shift++;
+    }
+    return shift;
+}
+
 /* Of sizes that a plan has found to fit. */
 static inline int64_t oct_round_up(int64_t n, int64_t align) {
     return oct_size_ceil_div(n, align) * align;

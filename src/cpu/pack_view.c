@@ -5,14 +5,6 @@
 
 #include "format/bits.h"
 
-static int shift_of(int64_t block) {
-    int shift = 0;
-    while ((int64_t)1 << shift < block) {
-        shift++;
-    }
-    return shift;
-}
-
 static void view_plain(oct_view *v, const oct_matrix *m) {
     v->data = m->parts[OCTET_PART_VALUES];
     v->format = (octet_dtype)m->dtype;
@@ -32,9 +24,9 @@ static void view_blocks(oct_view *v, const oct_matrix *m, octet_use use) {
     v->scales = oct_scales_of(m, use);
     v->scale_format = (octet_dtype)formats[q->scheme];
     v->lines_down = q->scheme == OCTET_MXFP8 && use == OCTET_USE_COL;
-    v->shift = v->lines_down ? 0 : shift_of(q->block_cols);
+    v->shift = v->lines_down ? 0 : oct_log2(q->block_cols);
     v->row_run = v->lines_down ? q->block_cols : q->block_rows;
-    v->row_shift = shift_of(v->row_run);
+    v->row_shift = oct_log2(v->row_run);
 }
 
 /* An element is code times block scale times amax / (6 Emax); the last factor is left out. */

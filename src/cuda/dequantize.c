@@ -5,14 +5,6 @@
 #include "format/hadamard.h"
 #include "format/scaling.h"
 
-static uint8_t log2_of(int64_t block) {
-    uint8_t shift = 0;
-    while (block && (int64_t)1 << shift < block) {
-        shift++;
-    }
-    return shift;
-}
-
 static bool one_scale(const octet_quantizer *q) {
     return q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED;
 }
@@ -31,7 +23,7 @@ static oct_decode_params params_of(const oct_matrix *dst, const oct_matrix *sour
                            .row_scaled = q->row_scaled,
                            .by_column = col && !turned};
     p.scale = source->parts[one_scale(q) ? OCTET_PART_SCALE : oct_scale_part(use)];
-    p.block_shift = one_scale(q) ? 7 : log2_of(q->block_cols);
+    p.block_shift = one_scale(q) ? 7 : oct_log2(q->block_cols);
     p.line_bytes = nibbles  ? oct_nv_line_bytes(source, use)
                    : turned ? source->rows
                             : source->cols;

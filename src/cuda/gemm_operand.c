@@ -1,14 +1,6 @@
 /* gemm_operand.c - where the elements, scales and factors of an operand lie. */
 #include "cuda/gemm.h"
 
-static uint8_t shift_of(int64_t block) {
-    uint8_t shift = 0;
-    while ((int64_t)1 << shift < block) {
-        shift++;
-    }
-    return shift;
-}
-
 static void plain(oct_gemm_operand *o, const oct_matrix *m) {
     o->data = m->parts[OCTET_PART_VALUES];
     o->format = m->dtype;
@@ -23,7 +15,7 @@ static void blocks(oct_gemm_operand *o, const oct_matrix *m, octet_use use) {
     o->scales = oct_scales_of(m, use);
     o->scale_format = formats[q->scheme];
     o->lines_down = q->scheme == OCTET_MXFP8 && use == OCTET_USE_COL;
-    o->shift = shift_of(q->block_cols);
+    o->shift = oct_log2(q->block_cols);
 }
 
 /* An element is code times block scale times amax / (6 Emax); the last factor is left out. */
