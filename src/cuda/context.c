@@ -30,10 +30,6 @@ void oct_cuda_unrelax(const octet_cuda *cuda, int mode) {
     (void)cuda->driver->cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-const oct_driver *oct_cuda_driver_of(const octet_cuda *cuda) {
-    return cuda->driver;
-}
-
 octet_status oct_cuda_compiler(const oct_compiler **out, octet_cuda *cuda, octet_error *err) {
     octet_status status = OCTET_OK;
     if (!atomic_load_explicit(&cuda->has_compiler, memory_order_acquire)) {

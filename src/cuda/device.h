@@ -73,8 +73,6 @@ void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
 int oct_cuda_relax(const octet_cuda *cuda);
 void oct_cuda_unrelax(const octet_cuda *cuda, int mode);
 
-const oct_driver *oct_cuda_driver_of(const octet_cuda *cuda);
-
 /* cuBLASLt's functions, loaded on first use. Borrowed. OCTET_UNSUPPORTED where it is missing.
  */
 octet_status oct_cuda_cublaslt(const oct_cublaslt **out, octet_cuda *cuda, octet_error *err);
