@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
 
 import gpu_plot  # noqa: E402
+import gpu_trace  # noqa: E402
 import octet  # noqa: E402
 from octet import recipe  # noqa: E402
 
@@ -307,7 +308,7 @@ def write(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="linear,casts,host,saved")
+    parser.add_argument("--parts", default="linear,casts,host,saved,trace")
     parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many of them")
     parts = (given := parser.parse_args()).parts.split(",")
     torch.manual_seed(0)
@@ -335,6 +336,10 @@ def main() -> None:
         add(f"host us a step at {TINY}", host_rows(), 1)
     if "saved" in parts:
         add(f"bytes saved for backward at {SHAPES[0]}", saved_rows(), 3)
+    for name in ("delayed", "current", "block", "mxfp8", "nvfp4") if "trace" in parts else ():
+        rows = gpu_trace.kernels(graphed(ours(SHAPES[0], RECIPES[name]).step))
+        texts.append(gpu_trace.table(f"{name}, one step at {SHAPES[0]} as a graph", rows))
+        print(texts[-1], flush=True)
     write("\n\n".join(texts))
     (HERE / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
     if "linear" in parts:
