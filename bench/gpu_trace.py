@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
+
+import torch
 
 STEPS = 10
 
