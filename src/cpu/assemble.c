@@ -47,7 +47,7 @@ static void join_columns(const oct_matrix *dst, const oct_matrix *source, int64_
         stack_rows(out, x, ranks * source->rows * source->cols);
     } else if (q->scheme != OCTET_NVFP4) {
         join_lines(out, x, source->cols, source->rows, ranks);
-    } else if (source->rows % 2 == 0) {
+    } else if (source->rows % 2 == 0 || ranks == 1) { /* one rank's lines are the whole's */
         int64_t bytes = oct_nv_line_bytes(source, OCTET_USE_COL);
         join_lines(out, x, source->cols, bytes, ranks);
     } else {

@@ -133,7 +133,7 @@ octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
 static octet_status join_columns(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, int64_t ranks, octet_error *err) {
     bool nibbles = source->quantizer.scheme == OCTET_NVFP4;
-    bool halves = nibbles && source->rows % 2;
+    bool halves = nibbles && source->rows % 2 && ranks > 1; /* one rank's lines are whole */
     oct_join_params p = {.from = source->parts[OCTET_PART_COL_DATA],
                          .to = dst->parts[OCTET_PART_COL_DATA],
                          .lines = source->cols,

@@ -201,7 +201,7 @@ TEST(assemble__equals_quantizing_the_whole) {
         }
         int64_t rows = q.scheme == OCTET_FP8_BLOCK ? 128 : ROWS;
         check_assemble(&q, rows, cols[i % 3], 3);
-        check_assemble(&q, rows, cols[i % 3], 1);
+        check_assemble(&q, i % 2 ? rows : 37, cols[i % 3], 1);
     }
 }
 
