@@ -162,6 +162,25 @@ def test_gpu_linear__reduce_overhead_skips_nothing(name: str, cached: bool) -> N
     assert counters["inductor"]["cudagraph_skips"] == 0
 
 
+@pytest.mark.parametrize("mode", ["eager", "default", "reduce-overhead"])
+def test_gpu_linear__later_weight_gradients(mode: str) -> None:
+    """The op that hands a backward's tensors over is Python's; no replay may leave it out."""
+    _, eager = layers(96, 48)
+    _, other = layers(96, 48, delay_wgrad_compute=True)
+    x, dy = (t.cuda() for t in data(64, 96, 48))
+    active = recipe.Float8CurrentScaling()
+    call = within(active, other)
+    if mode != "eager":
+        call = torch.compile(call, fullgraph=True, mode=mode)
+    for turn in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        a = step(eager, within(active, eager), x * (turn + 1), dy)
+        b = step(other, call, x * (turn + 1), dy)
+        assert b[2] is None
+        other.backward_dw()
+        assert_same(a, [*b[:2], other.weight.grad, *b[3:]])
+
+
 # ---- many steps, streams and threads ---------------------------------------------------------
 
 
