@@ -162,10 +162,11 @@ typedef struct octet_step {
     uint8_t from;       /* buffers */
     uint8_t to;
     uint8_t bias;
-    uint8_t scale;  /* QUANTIZE reads this scale instead of an amax, */
-    uint8_t amax;   /* and writes the amax here; without a scale it reads it from here */
-    uint8_t random; /* QUANTIZE with stochastic rounding */
-    uint8_t reserved[4];
+    uint8_t scale;   /* QUANTIZE reads this scale instead of an amax, */
+    uint8_t amax;    /* and writes the amax here; without a scale it reads it from here */
+    uint8_t random;  /* QUANTIZE with stochastic rounding */
+    uint8_t scratch; /* GEMM: memory for its own use, which reads and writes do not list */
+    uint8_t reserved[3];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

@@ -74,26 +74,39 @@ static oct_operand swizzled(oct_builder *b, oct_operand operand) {
     return (oct_operand){made, operand.use};
 }
 
+/* On a GPU the library multiplies per-tensor bytes by kernels that want no memory, and finishes
+ * dst, but for a bias that it does not add to a narrow result. */
+static bool needs_scratch(oct_builder *b, const oct_product *product, bool native) {
+    octet_quantizer x = oct_tensor_at(b, product->a.tensor)->quantizer;
+    octet_quantizer y = oct_tensor_at(b, product->b.tensor)->quantizer;
+    uint8_t dst = oct_tensor_at(b, product->dst)->dtype;
+    bool bias = product->bias == OCTET_ABSENT || dst == OCTET_F32 ||
+                b->plan->buffers[product->bias].dtype == dst;
+    return b->device.kind == OCTET_CPU || !native || !oct_quantizer_one_scale(&x) ||
+           !oct_quantizer_one_scale(&y) || !bias;
+}
+
 /* Lanes of workspace: one for each worker on the CPU, one on a GPU; all GEMMs of a plan use the
  * same, one after the other. */
-static void provide_scratch(oct_builder *b) {
+static uint8_t provide_scratch(oct_builder *b) {
     enum { COLS = 1 << 15 };
     bool cpu = b->device.kind == OCTET_CPU;
     uint32_t rows = (cpu ? OCT_CPU_LANE_BYTES : OCT_CUDA_SCRATCH_BYTES) / COLS;
     uint32_t lanes = cpu ? b->threads : 1;
     if (b->scratch != OCTET_ABSENT) {
-        return;
+        return b->scratch;
     }
     if (lanes > UINT16_MAX / rows) {
         oct_build_fail(b,
                        "threads asks for workspace for more workers than a plan can provide");
-        return;
+        return OCTET_ABSENT;
     }
     uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
     oct_tensor_shape(b, tensor, oct_axis_times(OCTET_AXIS_ONE, (uint16_t)(rows * lanes)),
                      oct_axis_times(OCTET_AXIS_ONE, COLS));
     oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     b->scratch = oct_buffer_of(b, tensor);
+    return b->scratch;
 }
 
 static bool needs_split(const octet_quantizer *q) {
@@ -115,7 +128,7 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
         x_copy = decoded(b, x, exact ? OCTET_BF16 : OCTET_F32);
         y_copy = decoded(b, y, exact ? OCTET_BF16 : OCTET_F32);
     }
-    provide_scratch(b);
+    uint8_t scratch = needs_scratch(b, product, native) ? provide_scratch(b) : OCTET_ABSENT;
     octet_step *step = oct_step(b, OCTET_OP_GEMM);
     step->gemm = (uint8_t)product->gemm;
     step->a = x.tensor;
@@ -129,5 +142,6 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     step->split = product->split || needs_split(&qx) || needs_split(&qy);
     step->a_copy = x_copy;
     step->b_copy = y_copy;
+    step->scratch = scratch;
     oct_step_done(b, step);
 }

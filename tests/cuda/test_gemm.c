@@ -5,6 +5,8 @@
 #include "emulate_launch.h"
 #include "test.h"
 
+#include <math.h>
+
 /* What runs a product: memory for copies, scratch, and who is expected to multiply. */
 typedef struct runner {
     oct_cuda_gemm_call call;
@@ -67,7 +69,7 @@ static runner runner_make(const product *p, int64_t scratch_bytes) {
         r.call.b_copy = copy_of(&from->b, from->b_use, dtype);
     }
     r.scratch = aligned_alloc(256, (size_t)scratch_bytes + 256);
-    r.call.scratch = r.scratch + 64;
+    r.call.scratch = scratch_bytes ? r.scratch + 64 : NULL;
     return r;
 }
 
@@ -161,9 +163,62 @@ TEST(gemm__nothing_to_do_and_no_scratch) {
     product_options o = {.dst = OCTET_F32, .seed = 1};
     CHECK_EQ_INT(check(&problems[0], (int64_t[]){0, 5, 5}, &o, SCRATCH), 0);
     CHECK_EQ_INT(check(&problems[8], (int64_t[]){5, 0, 5}, &o, SCRATCH), 0);
-    CHECK_EQ_INT(check(&problems[8], (int64_t[]){16, 16, 32}, &o, 256), 0);
+    CHECK_EQ_INT(check(&problems[1], (int64_t[]){16, 16, 32}, &o, 256), 0);
+}
+
+/* Per-tensor bytes need no scratch, unless the bias takes sums. */
+TEST(gemm__per_tensor_bytes_need_no_scratch) {
+    static const size_t per_tensor[] = {8, 11, 13};
+    static const octet_dtype dtypes[] = {OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_NONE};
+    for (size_t n = 0; n < sizeof per_tensor / sizeof per_tensor[0]; n++) {
+        for (uint64_t i = 0; i < 12; i++) {
+            octet_dtype dst = dtypes[i % 3], bias = dtypes[i / 3];
+            product_options o = {
+                .dst = dst, .bias = bias, .accumulate = n == 2, .seed = 12 * n + i + 1};
+            bool sums = bias != OCTET_NONE && dst != OCTET_F32 && bias != dst;
+            int parts = check(&problems[per_tensor[n]], (int64_t[]){16, 48, 32}, &o, 0);
+            CHECK_EQ_INT(parts, !sums);
+        }
+    }
+}
+
+/* The same problem with its scale and its bias elsewhere, and nothing where they were. */
+TEST(gemm__descriptors_are_made_once_and_take_each_run) {
+    static _Alignas(256) uint16_t bias[2][128];
+    static _Alignas(256) float scales[2][64];
+    product_options o = {.dst = OCTET_BF16, .bias = OCTET_BF16, .seed = 9};
+    product *p = product_make(&problems[8], (int64_t[]){32, 80, 144}, &o);
+    const float scale = *(const float *)p->call.a.parts[OCTET_PART_SCALE];
+    int made = emulated_descriptors(), done = emulated_matmuls();
+    for (int run = 0; run < 4; run++) {
+        for (int i = 0; i < 80; i++) {
+            bias[run % 2][i] = (uint16_t)(0x3f80 + 64 * run + i); /* 1 and more */
+        }
+        p->call.bias = bias[run % 2];
+        scales[run / 2][0] = scale;
+        scales[1 - run / 2][0] = NAN;
+        p->call.a.parts[OCTET_PART_SCALE] = scales[run / 2];
+        memcpy(p->call.dst.parts[0], p->old, (size_t)p->dst_bytes);
+        runner r = runner_make(p, 0);
+        CHECK_EQ_INT(oct_cuda_gemm(cuda_on(), &r.call, NULL), OCTET_OK);
+        CHECK(product_worst(p) <= 1.0);
+        runner_free(&r);
+    }
+    CHECK_EQ_INT(emulated_matmuls() - done, 4);
+    CHECK_EQ_INT(emulated_descriptors() - made, 4);
+    product_free(p);
+}
+
+TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
+    product_options o = {.dst = OCTET_BF16, .bias = OCTET_BF16, .seed = 3};
+    emulated_least_workspace(1);
+    CHECK_EQ_INT(check(&problems[8], (int64_t[]){32, 48, 64}, &o, 0), 0);
+    CHECK_EQ_INT(check(&problems[1], (int64_t[]){32, 48, 64}, &o, SCRATCH), 1);
+    emulated_least_workspace(0);
 }
 
 TEST_MAIN(gemm__library_takes_whole_shapes, gemm__every_shape_within_the_bound,
           gemm__every_result_bias_and_old_value, gemm__sums_that_fill_the_scratch_come_in_parts,
-          gemm__nothing_to_do_and_no_scratch)
+          gemm__nothing_to_do_and_no_scratch, gemm__per_tensor_bytes_need_no_scratch,
+          gemm__descriptors_are_made_once_and_take_each_run,
+          gemm__a_library_without_kernels_for_it_leaves_the_product)

@@ -96,12 +96,11 @@ static inline bool check_operands_present(const octet_step *step) {
 /* Fields that an operation has no use for are absent. */
 static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
-    bool flags =
-        step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
-        !(step->reserved[0] | step->reserved[1] | step->reserved[2] | step->reserved[3]);
+    bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
+                 !(step->reserved[0] | step->reserved[1] | step->reserved[2]);
     bool product =
         !(step->gemm | step->accumulate | step->split | step->native | step->b_use) &&
-        (step->b & step->a_copy & step->b_copy) == OCTET_ABSENT;
+        (step->b & step->a_copy & step->b_copy & step->scratch) == OCTET_ABSENT;
     bool scaling = (step->scale & step->random) == OCTET_ABSENT &&
                    (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
@@ -122,8 +121,9 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->b_copy, tensors) && check_index(step->from, buffers) &&
            check_index(step->to, buffers) && check_index(step->bias, buffers) &&
            check_index(step->scale, buffers) && check_index(step->amax, buffers) &&
-           check_index(step->random, buffers) && ((step->reads | step->writes) & beyond) == 0 &&
-           check_operands_present(step) && check_step_blank(step);
+           check_index(step->random, buffers) && check_index(step->scratch, buffers) &&
+           ((step->reads | step->writes) & beyond) == 0 && check_operands_present(step) &&
+           check_step_blank(step);
 }
 
 static inline bool check_ports_form(check_record *record, const octet_plan *plan) {

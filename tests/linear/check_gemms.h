@@ -137,6 +137,28 @@ static inline void check_accumulation(const check_gemm *gemm) {
               "%s adds to its result, which nobody asked for", gemm->product->name);
 }
 
+static inline bool check_per_tensor(const octet_quantizer *quantizer) {
+    return quantizer->scheme == OCTET_FP8_TENSOR || quantizer->scheme == OCTET_FP8_DELAYED;
+}
+
+/* Only what a GPU multiplies and finishes without memory of its own goes without scratch. */
+static inline void check_own_memory(const check_gemm *gemm) {
+    const octet_plan *plan = gemm->plan;
+    const octet_step *step = gemm->step;
+    uint8_t dtype = plan->tensors[step->dst].dtype;
+    bool bytes = check_per_tensor(&plan->tensors[step->a].quantizer) &&
+                 check_per_tensor(&plan->tensors[step->b].quantizer) && step->native;
+    bool finished = step->bias == OCTET_ABSENT || dtype == OCTET_F32 ||
+                    plan->buffers[step->bias].dtype == dtype;
+    bool without = plan->device.kind == OCTET_CUDA && bytes && finished;
+    CHECK_LAW(gemm->record, LAW_GEMMS, without == (step->scratch == OCTET_ABSENT),
+              "%s %s scratch", gemm->product->name, without ? "needs no" : "lacks its");
+    CHECK_LAW(gemm->record, LAW_GEMMS,
+              step->scratch == OCTET_ABSENT ||
+                  check_name_of(plan, step->scratch) == OCTET_NAME_SCRATCH,
+              "%s works in what is no scratch", gemm->product->name);
+}
+
 static inline void check_gemms(check_record *record, const octet_plan *plan,
                                const octet_linear_args *args) {
     for (int i = 0; i < plan->step_count; i++) {
@@ -155,6 +177,7 @@ static inline void check_gemms(check_record *record, const octet_plan *plan,
         check_scale_order(&gemm, step->b);
         check_transform(&gemm);
         check_accumulation(&gemm);
+        check_own_memory(&gemm);
     }
 }
 

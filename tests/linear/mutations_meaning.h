@@ -75,6 +75,19 @@ static inline bool claim_to_be_native(check_chain *chain) {
     return emulated;
 }
 
+static inline bool work_in_the_result(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    step->scratch = fwd(chain)->tensors[step->dst].buffers[OCTET_PART_VALUES];
+    return true;
+}
+
+static inline bool lose_the_scratch(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    bool had = step->scratch != OCTET_ABSENT;
+    step->scratch = OCTET_ABSENT;
+    return had;
+}
+
 static inline bool leave_scales_in_order(check_chain *chain) {
     octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
     octet_plan_tensor *tensor = &fwd(chain)->tensors[step->a];
