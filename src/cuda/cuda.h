@@ -72,6 +72,10 @@ octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
 /* dst's scale of that direction = source's, in tensor-core order. */
 octet_status oct_cuda_swizzle(const oct_cuda_on *on, const oct_matrix *dst,
                               const oct_matrix *source, octet_use use, octet_error *err);
+/* dst = source, both dense bytes, with zeros beyond source's columns and rows; dst's columns are
+ * whole 16 and its memory on such a boundary. */
+octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_matrix *dst,
+                          const oct_matrix *source, octet_error *err);
 /* dst's parts = `ranks` shards of source's layout, stacked in source's parts; parts that source
  * lacks are left alone. source.rows is one shard's. */
 octet_status oct_cuda_assemble(const oct_cuda_on *on, const oct_matrix *dst,
@@ -89,7 +93,10 @@ typedef struct oct_cuda_gemm_call {
     octet_gemm gemm;
     oct_matrix dst, a, b; /* dst is plain */
     octet_use a_use, b_use;
-    oct_matrix a_copy, b_copy; /* where an emulated product decodes; parts[0] NULL: nowhere */
+    /* Where an emulated product decodes, and where a native one copies ragged bytes: storage
+     * rows of U8 as cuBLASLt takes them. parts[0] NULL: nowhere. */
+    oct_matrix a_copy, b_copy;
+    oct_matrix dst_copy; /* native: fp32 sums of so many rows of a ragged dst; or NULL */
     oct_vector bias;           /* at NULL: none; dst.cols long */
     bool accumulate, split, native;
     void *scratch;

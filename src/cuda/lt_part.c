@@ -46,7 +46,9 @@ octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *par
                                 const oct_gemm_params *own, int64_t first, octet_error *err) {
     enum { BLOCKS = 1 << 16 };
     oct_gemm_finish_params params = {
-        .gemm = *own, .sums = part->memory.d, .first = first, .count = part->problem.n};
+        .gemm = *own, .sums = part->memory.d, .pitch = part->problem.ldd, .first = first};
+    int64_t left = own->a.outer - first;
+    params.count = left < part->problem.n ? left : part->problem.n;
     oct_cuda_launch launch = {
         .module = OCT_MODULE_gemm,
         .kernel = "gemm_finish",

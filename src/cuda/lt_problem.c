@@ -42,11 +42,26 @@ static int64_t bits_of(const oct_gemm_operand *o) {
 
 /* ---- operands -------------------------------------------------------------------------- */
 
-/* The copy that an emulated product decodes the operand into, or its own values. */
+/* The copy that an emulated product decodes the operand into, or its own values. A copy's rows
+ * may be longer than the operand's. */
 static oct_gemm_operand decoded(const oct_matrix *m, const oct_matrix *copy, octet_use use,
                                 bool by_rows) {
+    oct_matrix values = *copy;
+    values.cols = m->cols;
     bool copied = copy->parts[OCTET_PART_VALUES] != NULL;
-    return oct_gemm_operand_of(copied ? copy : m, copied ? OCTET_USE_VALUES : use, by_rows);
+    return oct_gemm_operand_of(copied ? &values : m, copied ? OCTET_USE_VALUES : use, by_rows);
+}
+
+/* The copy that ragged bytes are padded into, or the bytes themselves. */
+static oct_gemm_operand padded(const oct_gemm_operand *o, const oct_matrix *copy) {
+    oct_gemm_operand out = *o;
+    if (copy->parts[OCTET_PART_VALUES]) {
+        out.data = copy->parts[OCTET_PART_VALUES];
+        out.pitch = copy->cols;
+        out.outer = o->across ? copy->cols : copy->rows;
+        out.depth = o->across ? copy->rows : copy->cols;
+    }
+    return out;
 }
 
 /* The scale mode of an operand's own bytes; NONE where the library has none. */
@@ -182,10 +197,26 @@ static bool set_sums(oct_lt_product *out, char *scratch, int64_t scratch_bytes) 
     return true;
 }
 
+/* The same in the room that there is for a ragged dst. */
+static void set_padded_sums(oct_lt_product *out, const oct_matrix *copy, char *scratch,
+                            int64_t scratch_bytes) {
+    oct_lt_problem *to = &out->problem;
+    out->chunk = copy->rows < to->n ? copy->rows : to->n;
+    to->d_type = OCT_LT_R_32F;
+    to->ldd = copy->stride;
+    to->accumulate = 0;
+    to->workspace_bytes = scratch_bytes;
+    out->memory.d = copy->parts[OCTET_PART_VALUES];
+    out->memory.workspace = scratch;
+}
+
 static bool set_dst(oct_lt_product *out, const oct_cuda_gemm_call *call, char *scratch,
                     int64_t scratch_bytes) {
     oct_lt_problem *to = &out->problem;
-    if (out->sums && !set_sums(out, scratch, scratch_bytes)) {
+    bool padded_sums = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
+    if (out->sums && padded_sums) {
+        set_padded_sums(out, &call->dst_copy, scratch, scratch_bytes);
+    } else if (out->sums && !set_sums(out, scratch, scratch_bytes)) {
         return false;
     }
     if (!out->sums) {
@@ -228,10 +259,14 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     if (!call->native) {
         p.a = decoded(&call->a, &call->a_copy, call->a_use, call->gemm == OCTET_WGRAD);
         p.b = decoded(&call->b, &call->b_copy, call->b_use, call->gemm != OCTET_FPROP);
+    } else {
+        p.a = padded(&own.a, &call->a_copy);
+        p.b = padded(&own.b, &call->b_copy);
     }
     bool same = p.a.format == p.b.format || (is_fp8(p.a.format) && is_fp8(p.b.format));
     bool fits = quantized ? native_fits(&p, target) : is_plain(&p.a) && is_plain(&p.b);
-    if (p.a.depth != own.a.depth || p.b.depth != own.a.depth || !same || !fits) {
+    if (p.a.depth != p.b.depth || (!call->native && p.a.depth != own.a.depth) || !same ||
+        !fits) {
         return false;
     }
     memset(out, 0, sizeof *out);
@@ -239,7 +274,8 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     out->problem.b_scale = quantized ? scale_mode(&p.a) : OCT_LT_NONE;
     bool one_scale = out->problem.a_scale == OCT_LT_SCALE_SCALAR_32F;
     out->problem.fast = one_scale && !call->split;
-    out->sums = own.a.factor_each || own.b.factor_each || !writes(call->dst.dtype, &p);
+    out->sums = own.a.factor_each || own.b.factor_each || !writes(call->dst.dtype, &p) ||
+                call->dst_copy.parts[OCTET_PART_VALUES];
     out->problem.device_alpha = !out->sums && !one_scale && (own.a.factor || own.b.factor);
     set_operands(out, &p);
     set_scales(out, &p);

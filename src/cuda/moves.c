@@ -128,6 +128,26 @@ octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
     return move_scales(on, &p, err);
 }
 
+/* ---- padding --------------------------------------------------------------------------- */
+
+octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_matrix *dst,
+                          const oct_matrix *source, octet_error *err) {
+    oct_pad_params p = {.shape = oct_rows_of(dst->rows, dst->cols / 2),
+                        .from = source->parts[OCTET_PART_VALUES],
+                        .to = dst->parts[OCTET_PART_VALUES],
+                        .lines = source->rows,
+                        .length = source->cols,
+                        .pitch = dst->cols};
+    p.wide = is_wide(p.from, 0);
+    return launch(on,
+                  (oct_cuda_launch){.kernel = "pad_lines",
+                                    .grid = {oct_rows_blocks(&p.shape), 1, 1},
+                                    .threads = OCT_ROWS_THREADS,
+                                    .params = &p,
+                                    .params_bytes = sizeof p},
+                  err);
+}
+
 /* ---- assemble -------------------------------------------------------------------------- */
 
 static octet_status join_columns(const oct_cuda_on *on, const oct_matrix *dst,

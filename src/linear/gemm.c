@@ -47,6 +47,51 @@ static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
     return copy;
 }
 
+/* ---- ragged bytes ---------------------------------------------------------------------- */
+
+/* Sums of a ragged dst: at most 2^SUM_ROWS rows at a time, enough to fill a GPU. */
+enum { SUM_ROWS = 11, WHOLE_BYTES = 16 };
+
+static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
+                      octet_dim cols) {
+    octet_plan_name name = (octet_plan_name)oct_tensor_at(b, of)->name;
+    uint8_t copy = oct_tensor(b, name, OCTET_FORM_PADDED, dtype, NULL);
+    oct_tensor_shape(b, copy, rows, cols);
+    oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    if (!b->status) {
+        b->plan->buffers[oct_buffer_of(b, copy)].ragged = 1;
+    }
+    return copy;
+}
+
+/* cuBLASLt takes rows of whole 16 bytes, of both operands and of dst. What has others is copied
+ * where it is multiplied, so that tensors keep their layout, which everyone sees. Outer indices
+ * that are rounded up are dst's columns, and its rows where a lies across the product. */
+static void pad(oct_builder *b, octet_step *step) {
+    const octet_plan_tensor *x = oct_tensor_at(b, step->a), *dst = oct_tensor_at(b, step->dst);
+    bool a_across = (step->gemm == OCTET_WGRAD) != (step->a_use == OCTET_USE_COL);
+    bool b_across = (step->gemm != OCTET_FPROP) != (step->b_use == OCTET_USE_COL);
+    octet_dim rows = dst->rows, cols = dst->cols;
+    octet_dim depth = step->gemm == OCTET_WGRAD ? x->rows : x->cols;
+    int dst_bytes = octet_dtype_bits((octet_dtype)dst->dtype) / 8;
+    cols.align = (uint16_t)(b_across ? WHOLE_BYTES : WHOLE_BYTES / dst_bytes);
+    rows.align = a_across ? WHOLE_BYTES : rows.align;
+    depth.align = a_across && b_across ? depth.align : WHOLE_BYTES;
+    step->a_copy = padded(b, step->a, OCTET_U8, a_across ? depth : rows, a_across ? rows : depth);
+    step->b_copy = padded(b, step->b, OCTET_U8, b_across ? depth : cols, b_across ? cols : depth);
+    rows.most = SUM_ROWS;
+    step->dst_copy = padded(b, step->dst, OCTET_F32, rows, cols);
+}
+
+/* Bytes that the device takes as they are, one scale for all of them. */
+static bool is_padded(const oct_builder *b, const octet_quantizer *x,
+                      const octet_quantizer *y) {
+    return b->device.kind == OCTET_CUDA && oct_quantizer_one_scale(x) &&
+           oct_quantizer_one_scale(y);
+}
+
+/* ---- operands -------------------------------------------------------------------------- */
+
 /* Tensor cores read block scales in their own order. */
 static oct_operand swizzled(oct_builder *b, oct_operand operand) {
     octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
@@ -129,5 +174,8 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     step->split = product->split || needs_split(&qx) || needs_split(&qy);
     step->a_copy = x_copy;
     step->b_copy = y_copy;
+    if (native && is_padded(b, &qx, &qy)) {
+        pad(b, step);
+    }
     oct_step_done(b, step);
 }

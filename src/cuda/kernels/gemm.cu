@@ -676,7 +676,7 @@ extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS)
     for (int64_t i = blockIdx.x; i < p.count; i += gridDim.x) {
         for (int64_t col = threadIdx.x; col < p.gemm.b.outer; col += OCT_GEMM_THREADS) {
             int64_t row = p.first + i;
-            float value = finished(p.gemm, f, p.sums[i * p.gemm.b.outer + col], row, col);
+            float value = finished(p.gemm, f, p.sums[i * p.pitch + col], row, col);
             store_plain(p.gemm.dst, row * p.gemm.stride + col, p.gemm.dtype, value);
         }
     }
