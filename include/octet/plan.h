@@ -164,11 +164,12 @@ typedef struct octet_step {
     uint8_t from;       /* buffers */
     uint8_t to;
     uint8_t bias;
-    uint8_t scale;  /* QUANTIZE reads this scale instead of an amax, */
-    uint8_t amax;   /* and writes the amax here; without a scale it reads it from here */
-    uint8_t random; /* QUANTIZE with stochastic rounding */
-    uint8_t dst_copy; /* native GEMM: sums of rows of a ragged dst, so many rows at a time */
-    uint8_t reserved[3];
+    uint8_t scale;    /* QUANTIZE reads this scale instead of an amax, */
+    uint8_t amax;     /* and writes the amax here; without a scale it reads it from here */
+    uint8_t random;   /* QUANTIZE with stochastic rounding */
+    uint8_t scratch;  /* GEMM: memory for its own use, which reads and writes do not list */
+    uint8_t dst_copy; /* native GEMM: sums of rows of a ragged dst, so many at a time */
+    uint8_t reserved[2];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

@@ -72,10 +72,16 @@ octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
 /* dst's scale of that direction = source's, in tensor-core order. */
 octet_status oct_cuda_swizzle(const oct_cuda_on *on, const oct_matrix *dst,
                               const oct_matrix *source, octet_use use, octet_error *err);
-/* dst = source, both dense bytes, with zeros beyond source's columns and rows; dst's columns are
- * whole 16 and its memory on such a boundary. */
-octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_matrix *dst,
-                          const oct_matrix *source, octet_error *err);
+/* dst, a matrix of U8, = dense lines of bytes with zeros behind each line and below the last.
+ * dst's columns are whole 16, and its memory lies on such a boundary. */
+typedef struct oct_cuda_padding {
+    const oct_matrix *dst;
+    const uint8_t *from;
+    int64_t lines, length;
+} oct_cuda_padding;
+/* One or two of them. */
+octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_cuda_padding *paddings, int count,
+                          octet_error *err);
 /* dst's parts = `ranks` shards of source's layout, stacked in source's parts; parts that source
  * lacks are left alone. source.rows is one shard's. */
 octet_status oct_cuda_assemble(const oct_cuda_on *on, const oct_matrix *dst,
@@ -97,7 +103,7 @@ typedef struct oct_cuda_gemm_call {
      * rows of U8 as cuBLASLt takes them. parts[0] NULL: nowhere. */
     oct_matrix a_copy, b_copy;
     oct_matrix dst_copy; /* native: fp32 sums of so many rows of a ragged dst; or NULL */
-    oct_vector bias;           /* at NULL: none; dst.cols long */
+    oct_vector bias;     /* at NULL: none; dst.cols long */
     bool accumulate, split, native;
     void *scratch;
     int64_t scratch_bytes;

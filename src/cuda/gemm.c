@@ -5,7 +5,8 @@
  * factors that were left out to alpha, on the device: nothing waits for a number. Factors of
  * single rows or columns, results that cuBLASLt cannot write from such operands, and a bias of
  * another dtype than a narrow result go through fp32 sums in scratch, which a kernel
- * multiplies, adds to and rounds once.
+ * multiplies, adds to and rounds once. FP8 whose rows are not whole 16 bytes is copied into
+ * rows that are, with zeros, which add nothing to a product; such rows of dst come of sums.
  *
  * With alpha the factors' product is one fp32: where it leaves the normal range, so does the
  * result's accuracy. The own kernel keeps the CPU's bound there as well. */
@@ -15,13 +16,35 @@
 static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                                     octet_error *err) {
     octet_status status = OCTET_OK;
-    if (!call->native && call->a_copy.parts[OCTET_PART_VALUES]) {
+    if (call->a_copy.parts[OCTET_PART_VALUES]) {
         status = oct_cuda_decode(on, &call->a_copy, &call->a, call->a_use, err);
     }
-    if (!status && !call->native && call->b_copy.parts[OCTET_PART_VALUES]) {
+    if (!status && call->b_copy.parts[OCTET_PART_VALUES]) {
         status = oct_cuda_decode(on, &call->b_copy, &call->b, call->b_use, err);
     }
     return status;
+}
+
+/* Adds the copy of an operand, if there is one. */
+static int add_padding(oct_cuda_padding *out, const oct_gemm_operand *o,
+                       const oct_matrix *copy) {
+    *out = (oct_cuda_padding){.dst = copy,
+                              .from = o->data,
+                              .lines = o->across ? o->depth : o->outer,
+                              .length = o->across ? o->outer : o->depth};
+    return copy->parts[OCTET_PART_VALUES] != NULL;
+}
+
+/* What the library reads in place of the operands' own bytes. */
+static octet_status copy_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
+                                  const oct_gemm_params *own, octet_error *err) {
+    oct_cuda_padding paddings[2];
+    if (!call->native) {
+        return decode_operands(on, call, err);
+    }
+    int count = add_padding(&paddings[0], &own->a, &call->a_copy);
+    count += add_padding(&paddings[count], &own->b, &call->b_copy);
+    return count ? oct_cuda_pad(on, paddings, count, err) : OCTET_OK;
 }
 
 static octet_status compute_alpha(const oct_cuda_on *on, const oct_gemm_params *own,
@@ -108,7 +131,7 @@ static octet_status run_sums(bool *done, const job *j, octet_error *err) {
     if (status || !found) {
         return status;
     }
-    status = decode_operands(j->on, j->call, err);
+    status = copy_operands(j->on, j->call, &j->own, err);
     for (int64_t first = 0; !status && first < p->n; first += j->product.chunk) {
         status = run_part(&refused, j, first, err);
         if (!status && refused && first > 0) {
@@ -140,7 +163,7 @@ static octet_status run_direct(bool *done, job *j, octet_error *err) {
     if (status || !found) {
         return status;
     }
-    status = decode_operands(j->on, j->call, err);
+    status = copy_operands(j->on, j->call, &j->own, err);
     status = status ? status : compute_alpha(j->on, &j->own, &j->product, err);
     status = status ? status : run(&refused, j, &j->product, &algorithm, err);
     *done = !refused;

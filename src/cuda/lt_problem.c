@@ -231,9 +231,20 @@ static bool set_dst(oct_lt_product *out, const oct_cuda_gemm_call *call, char *s
     return true;
 }
 
+/* Per-tensor bytes: with a workspace the library schedules its tiles at run time, from a
+ * counter that it zeroes before each product; without one it knows them before, and is no
+ * slower. */
+static bool wants_workspace(const oct_lt_product *product, const oct_cuda_gemm_call *call) {
+    bool room = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
+    return (product->sums && !room) || product->problem.a_scale != OCT_LT_SCALE_SCALAR_32F;
+}
+
 /* Scratch from its first boundary on: alpha and beta, then sums, then the library's. */
 static bool set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     int64_t bytes = call->scratch_bytes / ALIGN * ALIGN - 2 * ALIGN;
+    if (!wants_workspace(out, call)) {
+        return set_dst(out, call, NULL, 0);
+    }
     if (!call->scratch || bytes < 0) {
         return false;
     }

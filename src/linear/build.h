@@ -17,7 +17,7 @@ typedef struct oct_builder {
     uint8_t scale[3], amax[3]; /* the buffers of delayed scaling's slots */
     int slots;                 /* 3 forward, 2 backward */
     uint32_t threads;          /* workers that need workspace; at least 1 */
-    uint8_t scratch;           /* of GEMMs on CPU, made with the first */
+    uint8_t scratch;           /* of GEMMs, made with the first that needs it */
 } oct_builder;
 
 /* A tensor and which of its bytes a step is to read. */

@@ -66,7 +66,8 @@ static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
 
 /* cuBLASLt takes rows of whole 16 bytes, of both operands and of dst. What has others is copied
  * where it is multiplied, so that tensors keep their layout, which everyone sees. Outer indices
- * that are rounded up are dst's columns, and its rows where a lies across the product. */
+ * that are rounded up are dst's columns, and its rows where a lies across the product; none of
+ * them where each has scales of its own. */
 static void pad(oct_builder *b, octet_step *step) {
     const octet_plan_tensor *x = oct_tensor_at(b, step->a), *dst = oct_tensor_at(b, step->dst);
     bool a_across = (step->gemm == OCTET_WGRAD) != (step->a_use == OCTET_USE_COL);
@@ -74,20 +75,25 @@ static void pad(oct_builder *b, octet_step *step) {
     octet_dim rows = dst->rows, cols = dst->cols;
     octet_dim depth = step->gemm == OCTET_WGRAD ? x->rows : x->cols;
     int dst_bytes = octet_dtype_bits((octet_dtype)dst->dtype) / 8;
-    cols.align = (uint16_t)(b_across ? WHOLE_BYTES : WHOLE_BYTES / dst_bytes);
-    rows.align = a_across ? WHOLE_BYTES : rows.align;
+    bool one_scale = oct_quantizer_one_scale(&x->quantizer);
+    if (one_scale) {
+        cols.align = (uint16_t)(b_across ? WHOLE_BYTES : WHOLE_BYTES / dst_bytes);
+        rows.align = a_across ? WHOLE_BYTES : rows.align;
+    }
     depth.align = a_across && b_across ? depth.align : WHOLE_BYTES;
-    step->a_copy = padded(b, step->a, OCTET_U8, a_across ? depth : rows, a_across ? rows : depth);
-    step->b_copy = padded(b, step->b, OCTET_U8, b_across ? depth : cols, b_across ? cols : depth);
+    step->a_copy =
+        padded(b, step->a, OCTET_U8, a_across ? depth : rows, a_across ? rows : depth);
+    step->b_copy =
+        padded(b, step->b, OCTET_U8, b_across ? depth : cols, b_across ? cols : depth);
     rows.most = SUM_ROWS;
-    step->dst_copy = padded(b, step->dst, OCTET_F32, rows, cols);
+    step->dst_copy =
+        one_scale ? padded(b, step->dst, OCTET_F32, rows, cols) : (uint8_t)OCTET_ABSENT;
 }
 
-/* Bytes that the device takes as they are, one scale for all of them. */
-static bool is_padded(const oct_builder *b, const octet_quantizer *x,
-                      const octet_quantizer *y) {
-    return b->device.kind == OCTET_CUDA && oct_quantizer_one_scale(x) &&
-           oct_quantizer_one_scale(y);
+/* Whether a native product is of FP8 whose blocks, if any, a longer row leaves as they are. */
+static bool may_pad(const oct_builder *b, const octet_quantizer *q) {
+    return b->device.kind == OCTET_CUDA &&
+           (oct_quantizer_one_scale(q) || q->scheme == OCTET_FP8_BLOCK);
 }
 
 /* ---- operands -------------------------------------------------------------------------- */
@@ -119,26 +125,39 @@ static oct_operand swizzled(oct_builder *b, oct_operand operand) {
     return (oct_operand){made, operand.use};
 }
 
+/* On a GPU the library multiplies per-tensor bytes by kernels that want no memory, and finishes
+ * dst, but for a bias that it does not add to a narrow result. */
+static bool needs_scratch(oct_builder *b, const oct_product *product, bool native) {
+    octet_quantizer x = oct_tensor_at(b, product->a.tensor)->quantizer;
+    octet_quantizer y = oct_tensor_at(b, product->b.tensor)->quantizer;
+    uint8_t dst = oct_tensor_at(b, product->dst)->dtype;
+    bool bias = product->bias == OCTET_ABSENT || dst == OCTET_F32 ||
+                b->plan->buffers[product->bias].dtype == dst;
+    return b->device.kind == OCTET_CPU || !native || !oct_quantizer_one_scale(&x) ||
+           !oct_quantizer_one_scale(&y) || !bias;
+}
+
 /* Lanes of workspace: one for each worker on the CPU, one on a GPU; all GEMMs of a plan use the
  * same, one after the other. */
-static void provide_scratch(oct_builder *b) {
+static uint8_t provide_scratch(oct_builder *b) {
     enum { COLS = 1 << 15 };
     bool cpu = b->device.kind == OCTET_CPU;
     uint32_t rows = (cpu ? OCT_CPU_LANE_BYTES : OCT_CUDA_SCRATCH_BYTES) / COLS;
     uint32_t lanes = cpu ? b->threads : 1;
     if (b->scratch != OCTET_ABSENT) {
-        return;
+        return b->scratch;
     }
     if (lanes > UINT16_MAX / rows) {
         oct_build_fail(b,
                        "threads asks for workspace for more workers than a plan can provide");
-        return;
+        return OCTET_ABSENT;
     }
     uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
     oct_tensor_shape(b, tensor, oct_axis_times(OCTET_AXIS_ONE, (uint16_t)(rows * lanes)),
                      oct_axis_times(OCTET_AXIS_ONE, COLS));
     oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     b->scratch = oct_buffer_of(b, tensor);
+    return b->scratch;
 }
 
 static bool needs_split(const octet_quantizer *q) {
@@ -160,7 +179,7 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
         x_copy = decoded(b, x, exact ? OCTET_BF16 : OCTET_F32);
         y_copy = decoded(b, y, exact ? OCTET_BF16 : OCTET_F32);
     }
-    provide_scratch(b);
+    uint8_t scratch = needs_scratch(b, product, native) ? provide_scratch(b) : OCTET_ABSENT;
     octet_step *step = oct_step(b, OCTET_OP_GEMM);
     step->gemm = (uint8_t)product->gemm;
     step->a = x.tensor;
@@ -174,7 +193,8 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     step->split = product->split || needs_split(&qx) || needs_split(&qy);
     step->a_copy = x_copy;
     step->b_copy = y_copy;
-    if (native && is_padded(b, &qx, &qy)) {
+    step->scratch = scratch;
+    if (native && may_pad(b, &qx)) {
         pad(b, step);
     }
     oct_step_done(b, step);

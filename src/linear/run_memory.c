@@ -54,15 +54,6 @@ void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t 
     return (char *)region_start(memory, region_of(b)) + b->offset;
 }
 
-uint8_t oct_memory_scratch(const octet_plan *plan) {
-    for (uint8_t i = 0; i < plan->buffer_count; i++) {
-        if (plan->tensors[plan->buffers[i].tensor].name == OCTET_NAME_SCRATCH) {
-            return i;
-        }
-    }
-    return OCTET_ABSENT;
-}
-
 /* ---- what the phase uses --------------------------------------------------------------- */
 
 static void set_port(region *r, const octet_port *port, const void *at, int64_t stride) {
@@ -110,7 +101,7 @@ static void mark_used(region regions[REGIONS], const octet_plan *plan, int phase
         if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE) {
             reads |= step->reads;
             writes |= step->writes;
-            regions[WORK].is_written |= step->op == OCTET_OP_GEMM;
+            writes |= step->scratch == OCTET_ABSENT ? 0 : (uint64_t)1 << step->scratch;
         }
     }
     for (int i = 0; i < plan->buffer_count; i++) {
@@ -118,7 +109,6 @@ static void mark_used(region regions[REGIONS], const octet_plan *plan, int phase
         r->is_used |= ((reads | writes) >> i & 1) != 0;
         r->is_written |= (writes >> i & 1) != 0;
     }
-    regions[WORK].is_used |= regions[WORK].is_written;
     for (int i = 0; i < REGIONS; i++) {
         regions[i].is_used = regions[i].is_used && regions[i].need > 0;
     }

@@ -12,7 +12,4 @@ octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_mem
  */
 void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t buffer);
 
-/* The GEMMs' workspace: its buffer, or OCTET_ABSENT. */
-uint8_t oct_memory_scratch(const octet_plan *plan);
-
 #endif

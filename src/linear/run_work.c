@@ -37,14 +37,6 @@ static void set_matrix(oct_matrix *out, const running *r, uint8_t tensor, uint64
     }
 }
 
-static void set_scratch(oct_work *out, const running *r) {
-    uint8_t scratch = oct_memory_scratch(r->plan);
-    if (scratch != OCTET_ABSENT) {
-        out->scratch = at(r, scratch);
-        out->scratch_bytes = r->plan->buffers[scratch].bytes;
-    }
-}
-
 /* A quantized dst is also read: its amaxes are there before its data. */
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
                  const octet_step *step) {
@@ -64,7 +56,6 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     out->random = at(&r, step->random);
     out->bias.at = at(&r, step->bias);
     out->bias.dtype = step->bias == OCTET_ABSENT ? 0 : plan->buffers[step->bias].dtype;
-    if (step->op == OCTET_OP_GEMM) {
-        set_scratch(out, &r);
-    }
+    out->scratch = at(&r, step->scratch);
+    out->scratch_bytes = step->scratch == OCTET_ABSENT ? 0 : plan->buffers[step->scratch].bytes;
 }

@@ -55,6 +55,7 @@ static_assert(sizeof(operation) <= 256 && sizeof(layout) <= 64 && sizeof(prefere
 
 const char handle_object = 0;
 std::atomic<int> matmuls;
+std::atomic<uint64_t> least_workspace;
 std::atomic<uint64_t> algorithm;
 
 template <class T> bool take(T &to, const void *value, size_t bytes) {
@@ -208,9 +209,12 @@ problem problem_of(void *op, void *a, void *b, void *d) {
             *static_cast<layout *>(d)};
 }
 
-/* The library may write any of its workspace; here it writes both ends. */
+/* The library may write any of its workspace, if there is one; here it writes both ends. */
 void spoil(void *workspace, size_t bytes) {
     size_t end = bytes < 4096 ? bytes : 4096;
+    if (!bytes) {
+        return;
+    }
     memset(workspace, 0xff, end);
     memset(static_cast<char *>(workspace) + bytes - end, 0xff, end);
 }
@@ -223,6 +227,10 @@ bool on_boundary(const void *at, uintptr_t bytes) {
 
 int emulated_matmuls(void) {
     return matmuls;
+}
+
+void emulated_least_workspace(uint64_t bytes) {
+    least_workspace = bytes;
 }
 
 uint64_t emulated_algorithm(void) {
@@ -329,8 +337,9 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *op, void *a, void *b, voi
     if (!status && narrow && (p->align[0] < 16 || p->align[1] < 16)) {
         status = NOT_SUPPORTED;
     }
+    bool roomy = p->workspace >= least_workspace;
     *count = 0;
-    for (; !status && *count < wanted && *count < 3; ++*count) {
+    for (; !status && roomy && *count < wanted && *count < 3; ++*count) {
         result *r = static_cast<result *>(out) + *count;
         *r = {};
         r->algo[0] = 0xa160 + static_cast<uint64_t>(*count);

@@ -67,7 +67,7 @@ static runner runner_make(const product *p, int64_t scratch_bytes) {
         r.call.b_copy = copy_of(&from->b, from->b_use, dtype);
     }
     r.scratch = aligned_alloc(256, (size_t)scratch_bytes + 256);
-    r.call.scratch = r.scratch + 64;
+    r.call.scratch = scratch_bytes ? r.scratch + 64 : NULL;
     return r;
 }
 
@@ -161,9 +161,34 @@ TEST(gemm__nothing_to_do_and_no_scratch) {
     product_options o = {.dst = OCTET_F32, .seed = 1};
     CHECK_EQ_INT(check(&problems[0], (int64_t[]){0, 5, 5}, &o, SCRATCH), 0);
     CHECK_EQ_INT(check(&problems[8], (int64_t[]){5, 0, 5}, &o, SCRATCH), 0);
-    CHECK_EQ_INT(check(&problems[8], (int64_t[]){16, 16, 32}, &o, 256), 0);
+    CHECK_EQ_INT(check(&problems[1], (int64_t[]){16, 16, 32}, &o, 256), 0);
+}
+
+/* Per-tensor bytes need no scratch, unless the bias takes sums. */
+TEST(gemm__per_tensor_bytes_need_no_scratch) {
+    static const size_t per_tensor[] = {8, 11, 13};
+    static const octet_dtype dtypes[] = {OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_NONE};
+    for (size_t n = 0; n < sizeof per_tensor / sizeof per_tensor[0]; n++) {
+        for (uint64_t i = 0; i < 12; i++) {
+            octet_dtype dst = dtypes[i % 3], bias = dtypes[i / 3];
+            product_options o = {
+                .dst = dst, .bias = bias, .accumulate = n == 2, .seed = 12 * n + i + 1};
+            bool sums = bias != OCTET_NONE && dst != OCTET_F32 && bias != dst;
+            int parts = check(&problems[per_tensor[n]], (int64_t[]){16, 48, 32}, &o, 0);
+            CHECK_EQ_INT(parts, !sums);
+        }
+    }
+}
+
+TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
+    product_options o = {.dst = OCTET_BF16, .bias = OCTET_BF16, .seed = 3};
+    emulated_least_workspace(1);
+    CHECK_EQ_INT(check(&problems[8], (int64_t[]){32, 48, 64}, &o, 0), 0);
+    CHECK_EQ_INT(check(&problems[1], (int64_t[]){32, 48, 64}, &o, SCRATCH), 1);
+    emulated_least_workspace(0);
 }
 
 TEST_MAIN(gemm__library_takes_whole_shapes, gemm__every_shape_within_the_bound,
           gemm__every_result_bias_and_old_value, gemm__sums_that_fill_the_scratch_come_in_parts,
-          gemm__nothing_to_do_and_no_scratch)
+          gemm__nothing_to_do_and_no_scratch, gemm__per_tensor_bytes_need_no_scratch,
+          gemm__a_library_without_kernels_for_it_leaves_the_product)

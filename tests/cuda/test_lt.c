@@ -148,6 +148,8 @@ static void check_problem(const oct_lt_product *got, const wanted *want) {
     CHECK_EQ_INT(p->fast, want->fast);
     CHECK_EQ_INT(p->device_alpha, want->device_alpha);
     CHECK_EQ_INT(got->bias_after, want->bias_after);
+    CHECK_EQ_INT(p->workspace_bytes > 0, want->a_scale != ONE);
+    CHECK_EQ_INT(got->memory.workspace != NULL, want->a_scale != ONE);
     CHECK(!got->sums);
 }
 
@@ -156,6 +158,9 @@ static void put_alpha(const oct_lt_product *product, const oct_cuda_gemm_call *c
     oct_gemm_params p = oct_gemm_params_of(call);
     float *alpha = (float *)(uintptr_t)product->memory.alpha;
     double factor = p.a.unit * p.b.unit;
+    if (!product->problem.device_alpha) {
+        return;
+    }
     factor *= p.a.factor ? (double)*p.a.factor : 1.0;
     alpha[0] = (float)(factor * (p.b.factor ? (double)*p.b.factor : 1.0));
     alpha[1] = 0.0f;

@@ -158,13 +158,22 @@ static inline void check_mask(check_record *record, const octet_plan *plan, int 
               "step %d has nothing to read", index);
 }
 
+static inline bool check_works_in(const octet_plan *plan, int buffer) {
+    bool found = false;
+    for (int i = 0; i < plan->step_count; i++) {
+        found = found || plan->steps[i].scratch == buffer;
+    }
+    return found;
+}
+
 /* The scratch of GEMMs is nobody's operand, and outlives no call. */
 static inline void check_scratch(check_record *record, const octet_plan *plan) {
     for (int i = 0; i < plan->buffer_count; i++) {
-        CHECK_LAW(record, LAW_MASKS,
-                  check_name_of(plan, i) != OCTET_NAME_SCRATCH ||
-                      plan->buffers[i].place == OCTET_PLACE_WORK,
+        bool scratch = check_name_of(plan, i) == OCTET_NAME_SCRATCH;
+        CHECK_LAW(record, LAW_MASKS, !scratch || plan->buffers[i].place == OCTET_PLACE_WORK,
                   "%s is not in the workspace", check_name(plan, i));
+        CHECK_LAW(record, LAW_MASKS, !scratch || check_works_in(plan, i), "no product uses %s",
+                  check_name(plan, i));
     }
 }
 

@@ -160,6 +160,9 @@ static inline int check_seen_dtype(const check_case *at, int index, int tensor, 
         return operand->dtype;
     }
     const octet_plan_tensor *decoded = &at->plan->tensors[copy];
+    if (native && decoded->form == OCTET_FORM_PADDED) {
+        return operand->dtype;
+    }
     MEANS(at, !native && check_decodes(operand, decoded, use),
           "step %d has no use for a decoded operand", index);
     return decoded->dtype;

@@ -18,6 +18,7 @@ static const matrix_row bases[] = {
     {.level = {[OPT_RECIPE] = MATRIX_CURRENT, [OPT_PARALLEL] = 2, [OPT_BIAS] = 1}},
     {.level = {[OPT_RECIPE] = MATRIX_BLOCK, [OPT_PARALLEL] = 2, [OPT_SEQUENCE] = 1}},
     {.level = {[OPT_RECIPE] = MATRIX_MXFP8, [OPT_DEVICE] = 1, [OPT_OVERRIDE] = 2}},
+    {.level = {[OPT_RECIPE] = MATRIX_CURRENT, [OPT_DEVICE] = 3, [OPT_BIAS] = 1}},
     {.level = {[OPT_RECIPE] = MATRIX_MXFP8, [OPT_INPUT_GRAD] = 1, [OPT_WEIGHT_GRAD] = 1}},
 };
 #define BASES ((int)(sizeof bases / sizeof bases[0]))
@@ -88,8 +89,13 @@ static const mutation mutations[] = {
     {"a product adds where nobody asked", LAW_GEMMS, add_unasked},
     {"a product accumulates otherwise", LAW_GEMMS, accumulate_otherwise},
     {"an emulated product is called native", LAW_GEMMS, claim_to_be_native},
+    {"a product works in its result", LAW_GEMMS, work_in_the_result},
+    {"products have lost their scratch", LAW_MASKS, lose_the_scratch},
     {"scales are not in tensor-core order", LAW_GEMMS, leave_scales_in_order},
     {"a decoded operand has no room", LAW_MEANING, lose_a_decoded_operand},
+    {"a padded operand has no room", LAW_GEMMS, lose_a_padded_operand},
+    {"padded sums have no room", LAW_GEMMS, lose_the_padded_sums},
+    {"a copy is there for whole rows", LAW_GEMMS, pad_what_is_whole},
     {"the output was to be quantized", LAW_MEANING, ask_for_a_quantized_output},
     {"the output was to have another dtype", LAW_MEANING, ask_for_another_dtype},
     {"no gradient of the input was wanted", LAW_MEANING, ask_for_no_input_grad},

@@ -266,7 +266,8 @@ static inline uint4 padded_bytes(const oct_pad_params &p, int64_t line, int64_t 
 }
 
 extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
-    pad_lines(const oct_pad_params p) {
+    pad_lines(const __grid_constant__ oct_pad_two two) {
+    const oct_pad_params &p = two.of[blockIdx.y];
     oct_rows_at at = oct_rows_place(p.shape);
     uint4 x[OCT_ROWS_DEEP];
     if (at.col >= p.shape.cols) {

@@ -62,6 +62,11 @@ typedef struct oct_pad_params {
     uint8_t wide;  /* from is on a boundary of 16 bytes */
 } oct_pad_params;
 
+/* By blockIdx.y; there are as many blocks as the larger needs. */
+typedef struct oct_pad_two {
+    oct_pad_params of[2];
+} oct_pad_two;
+
 #define OCT_JOIN_THREADS 256
 
 /* Lines of `bytes` from each rank, one after the other. */
