@@ -42,7 +42,7 @@ static inline bool check_is_whole(const octet_plan *plan) {
     return (plan->extents.m | plan->extents.k | plan->extents.n) % 16 == 0;
 }
 
-static inline bool check_room(const octet_plan *plan, int tensor, octet_dtype dtype) {
+static inline bool check_padded_room(const octet_plan *plan, int tensor, octet_dtype dtype) {
     if (tensor == OCTET_ABSENT) {
         return false;
     }
@@ -69,9 +69,9 @@ static inline bool check_padded_dst(const octet_plan *plan, const octet_step *st
 
 static inline bool check_is_padded(const octet_plan *plan, const octet_step *step,
                                    bool one_scale) {
-    bool rooms = check_room(plan, step->a_copy, OCTET_U8) &&
-                 check_room(plan, step->b_copy, OCTET_U8) &&
-                 one_scale == check_room(plan, step->dst_copy, OCTET_F32) &&
+    bool rooms = check_padded_room(plan, step->a_copy, OCTET_U8) &&
+                 check_padded_room(plan, step->b_copy, OCTET_U8) &&
+                 one_scale == check_padded_room(plan, step->dst_copy, OCTET_F32) &&
                  one_scale == (step->dst_copy != OCTET_ABSENT);
     if (!rooms) {
         return false;
