@@ -89,7 +89,7 @@ static octet_status find(oct_lt_algorithm *out, bool *found, const job *j,
 }
 
 static octet_status run(bool *refused, const job *j, const oct_lt_product *product,
-                        const oct_lt_algorithm *algorithm, octet_error *err) {
+                        oct_lt_algorithm *algorithm, octet_error *err) {
     bool pushed;
     octet_status status = oct_cuda_enter(j->on->cuda, &pushed, err);
     *refused = false;

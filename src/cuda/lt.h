@@ -109,8 +109,9 @@ octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err);
  * GPU's context is current, here and in oct_lt_run. */
 octet_status oct_lt_find(oct_lt_algorithm *out, bool *found, oct_lt *lt,
                          const oct_lt_product *product, octet_error *err);
-/* Launches it. *refused true: the library does not run what it has proposed; that is kept. */
+/* Launches it; the algorithm gets this run's pointers. *refused true: the library does not run
+ * what it has proposed; that is kept. */
 octet_status oct_lt_run(bool *refused, oct_lt *lt, const oct_lt_product *product,
-                        const oct_lt_algorithm *algorithm, void *stream, octet_error *err);
+                        oct_lt_algorithm *algorithm, void *stream, octet_error *err);
 
 #endif

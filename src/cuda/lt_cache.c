@@ -30,7 +30,7 @@ static bool read_slot(oct_lt_algorithm *out, oct_lt_slot *slot,
     if (version == 0 || version % 2 || !holds(slot, key)) {
         return false;
     }
-    for (int i = 0; i < OCT_LT_VALUE; i++) {
+    for (size_t i = 0; i < OCT_LT_VALUE; i++) {
         value[i] = atomic_load_explicit(&slot->words[OCT_LT_KEY + i], memory_order_acquire);
     }
     if (atomic_load_explicit(&slot->version, memory_order_relaxed) != version) {
@@ -76,7 +76,7 @@ void oct_lt_cache_put(oct_lt_cache *cache, const uint64_t key[OCT_LT_KEY],
     if (version % 2 || !atomic_compare_exchange_strong(&slot->version, &version, version + 1)) {
         return;
     }
-    for (int i = 0; i < OCT_LT_KEY + OCT_LT_VALUE; i++) {
+    for (size_t i = 0; i < OCT_LT_KEY + OCT_LT_VALUE; i++) {
         atomic_store_explicit(&slot->words[i], words[i], memory_order_release);
     }
     atomic_store_explicit(&slot->version, version + 2, memory_order_release);

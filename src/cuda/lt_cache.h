@@ -11,12 +11,17 @@
 /* Whether a problem has an algorithm. FRESH is never kept: it has just been found. */
 enum { OCT_LT_REFUSED = 0, OCT_LT_FOUND, OCT_LT_FRESH };
 
+/* How a problem is solved: the library's choice, and its descriptors of the problem, opaque, of
+ * the sizes that it publishes. They hold no pointer into themselves, so a copy is as good; the
+ * pointers that an operation holds are those of one run, and are set again for the next. */
 typedef struct oct_lt_algorithm {
-    uint64_t algo[8]; /* cublasLtMatmulAlgo_t */
     uint64_t found;
+    uint64_t algo[8]; /* cublasLtMatmulAlgo_t */
+    uint64_t operation[32];
+    uint64_t a[8], b[8], d[8]; /* layouts */
 } oct_lt_algorithm;
 
-#define OCT_LT_VALUE 9
+#define OCT_LT_VALUE (sizeof(oct_lt_algorithm) / sizeof(uint64_t))
 #define OCT_LT_SETS 256
 #define OCT_LT_WAYS 4
 

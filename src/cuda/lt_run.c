@@ -1,4 +1,4 @@
-/* lt_run.c - descriptors on the stack, the library's choice of algorithm, and the launch. */
+/* lt_run.c - descriptors of a problem, the library's choice of algorithm, and the launch. */
 #include <string.h>
 
 #include "core/fail.h"
@@ -41,12 +41,6 @@ typedef struct candidate {
 
 _Static_assert(sizeof(candidate) == 96, "as cuBLASLt declares it");
 
-/* The library's own structs, opaque, of the sizes it publishes. */
-typedef struct descriptors {
-    uint64_t operation[32];
-    uint64_t a[8], b[8], d[8];
-} descriptors;
-
 /* A value to set; bytes 0: leave the library's. */
 typedef struct attribute {
     int name;
@@ -65,39 +59,55 @@ static bool is_refusal(int result) {
 }
 
 /* Attributes of other than their default value only: each call costs. */
+static int set_attributes(uint64_t *operation, const oct_cublaslt *api, const attribute *from,
+                          size_t count) {
+    int result = 0;
+    for (size_t i = 0; !result && i < count; i++) {
+        if (from[i].bytes) {
+            result = api->cublasLtMatmulDescSetAttribute(operation, from[i].name, from[i].value,
+                                                         from[i].bytes);
+        }
+    }
+    return result;
+}
+
 static int set_operation(uint64_t *operation, const oct_cublaslt *api,
-                         const oct_lt_product *product) {
-    const oct_lt_problem *p = &product->problem;
-    const oct_lt_memory *m = &product->memory;
+                         const oct_lt_problem *p) {
     int32_t a_op = p->a_op, b_op = p->b_op, pointers = POINTERS_ON_DEVICE;
     int32_t a_mode = p->a_scale, b_mode = p->b_scale, bias_type = p->bias_type;
     uint32_t epilogue = EPILOGUE_BIAS;
     int8_t fast = 1;
-    bool scaled = p->a_scale != OCT_LT_NONE, modes = scaled && (p->a_scale || p->b_scale);
+    bool modes = p->a_scale != OCT_LT_NONE && (p->a_scale || p->b_scale);
     bool bias = p->bias_type != OCT_LT_NONE;
     const attribute attributes[] = {
         {DESC_OP_A, &a_op, a_op ? sizeof a_op : 0},
         {DESC_OP_B, &b_op, b_op ? sizeof b_op : 0},
-        {DESC_A_SCALE_POINTER, &m->a_scale, scaled ? sizeof m->a_scale : 0},
-        {DESC_B_SCALE_POINTER, &m->b_scale, scaled ? sizeof m->b_scale : 0},
         {DESC_A_SCALE_MODE, &a_mode, modes ? sizeof a_mode : 0},
         {DESC_B_SCALE_MODE, &b_mode, modes ? sizeof b_mode : 0},
         {DESC_FAST_ACCUM, &fast, p->fast ? sizeof fast : 0},
         {DESC_EPILOGUE, &epilogue, bias ? sizeof epilogue : 0},
-        {DESC_BIAS_POINTER, &m->bias, bias ? sizeof m->bias : 0},
         {DESC_BIAS_TYPE, &bias_type, bias ? sizeof bias_type : 0},
         {DESC_POINTER_MODE, &pointers, p->device_alpha ? sizeof pointers : 0},
     };
     int result = api->cublasLtMatmulDescInit_internal(operation, 32 * sizeof *operation,
                                                       OCT_LT_COMPUTE_32F, OCT_LT_R_32F);
-    for (size_t i = 0; !result && i < sizeof attributes / sizeof attributes[0]; i++) {
-        const attribute *at = &attributes[i];
-        if (at->bytes) {
-            result =
-                api->cublasLtMatmulDescSetAttribute(operation, at->name, at->value, at->bytes);
-        }
-    }
-    return result;
+    return result ? result
+                  : set_attributes(operation, api, attributes,
+                                   sizeof attributes / sizeof attributes[0]);
+}
+
+/* What differs from run to run. */
+static int set_pointers(uint64_t *operation, const oct_cublaslt *api,
+                        const oct_lt_product *product) {
+    const oct_lt_memory *m = &product->memory;
+    bool scaled = product->problem.a_scale != OCT_LT_NONE;
+    bool bias = product->problem.bias_type != OCT_LT_NONE;
+    const attribute attributes[] = {
+        {DESC_A_SCALE_POINTER, &m->a_scale, scaled ? sizeof m->a_scale : 0},
+        {DESC_B_SCALE_POINTER, &m->b_scale, scaled ? sizeof m->b_scale : 0},
+        {DESC_BIAS_POINTER, &m->bias, bias ? sizeof m->bias : 0},
+    };
+    return set_attributes(operation, api, attributes, sizeof attributes / sizeof attributes[0]);
 }
 
 static int set_layout(uint64_t *layout, const oct_cublaslt *api, int type,
@@ -106,13 +116,12 @@ static int set_layout(uint64_t *layout, const oct_cublaslt *api, int type,
         layout, 8 * sizeof *layout, type, (uint64_t)shape[0], (uint64_t)shape[1], shape[2]);
 }
 
-static int describe(descriptors *out, const oct_cublaslt *api, const oct_lt_product *product) {
-    const oct_lt_problem *p = &product->problem;
+static int describe(oct_lt_algorithm *out, const oct_cublaslt *api, const oct_lt_problem *p) {
     bool a_turned = p->a_op == OCT_LT_OP_T, b_turned = p->b_op == OCT_LT_OP_T;
     int64_t a[] = {a_turned ? p->k : p->m, a_turned ? p->m : p->k, p->lda};
     int64_t b[] = {b_turned ? p->n : p->k, b_turned ? p->k : p->n, p->ldb};
     int64_t d[] = {p->m, p->n, p->ldd};
-    int result = set_operation(out->operation, api, product);
+    int result = set_operation(out->operation, api, p);
     result = result ? result : set_layout(out->a, api, p->a_type, a);
     result = result ? result : set_layout(out->b, api, p->b_type, b);
     return result ? result : set_layout(out->d, api, p->d_type, d);
@@ -152,16 +161,16 @@ static void choose(oct_lt_algorithm *out, const candidate *candidates, int count
 static octet_status ask(oct_lt_algorithm *out, oct_lt *lt, const oct_lt_product *product,
                         octet_error *err) {
     const oct_cublaslt *api = lt->api;
-    descriptors with;
     uint64_t preference[8];
     candidate candidates[CANDIDATES];
     int count = 0, wanted = lt->pick < CANDIDATES ? lt->pick + 1 : CANDIDATES;
     memset(out, 0, sizeof *out);
-    int mode = oct_cuda_relax(lt->cuda), result = describe(&with, api, product);
+    int mode = oct_cuda_relax(lt->cuda), result = describe(out, api, &product->problem);
+    result = result ? result : set_pointers(out->operation, api, product);
     result = result ? result : set_preference(preference, api, &product->problem);
     if (!result) {
-        result = api->cublasLtMatmulAlgoGetHeuristic(lt->handle, with.operation, with.a, with.b,
-                                                     with.d, with.d, preference, wanted,
+        result = api->cublasLtMatmulAlgoGetHeuristic(lt->handle, out->operation, out->a, out->b,
+                                                     out->d, out->d, preference, wanted,
                                                      candidates, &count);
     }
     oct_cuda_unrelax(lt->cuda, mode);
@@ -192,24 +201,23 @@ octet_status oct_lt_find(oct_lt_algorithm *out, bool *found, oct_lt *lt,
     return status;
 }
 
-static int launch(oct_lt *lt, const oct_lt_product *product, const oct_lt_algorithm *algorithm,
+static int launch(oct_lt *lt, const oct_lt_product *product, oct_lt_algorithm *with,
                   void *stream) {
     const oct_lt_memory *m = &product->memory;
     const oct_lt_problem *p = &product->problem;
     const float one = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
-    descriptors with;
-    int result = describe(&with, lt->api, product);
+    int result = set_pointers(with->operation, lt->api, product);
     if (result) {
         return result;
     }
     return lt->api->cublasLtMatmul(
-        lt->handle, with.operation, p->device_alpha ? m->alpha : &one, m->a, with.a, m->b,
-        with.b, p->device_alpha ? m->alpha + 1 : &beta, m->d, with.d, m->d, with.d,
-        algorithm->algo, m->workspace, (size_t)p->workspace_bytes, stream);
+        lt->handle, with->operation, p->device_alpha ? m->alpha : &one, m->a, with->a, m->b,
+        with->b, p->device_alpha ? m->alpha + 1 : &beta, m->d, with->d, m->d, with->d,
+        with->algo, m->workspace, (size_t)p->workspace_bytes, stream);
 }
 
 octet_status oct_lt_run(bool *refused, oct_lt *lt, const oct_lt_product *product,
-                        const oct_lt_algorithm *algorithm, void *stream, octet_error *err) {
+                        oct_lt_algorithm *algorithm, void *stream, octet_error *err) {
     /* The library loads a kernel when it is first launched, which a capture would forbid. */
     bool fresh = algorithm->found == OCT_LT_FRESH;
     int mode = fresh ? oct_cuda_relax(lt->cuda) : 0;

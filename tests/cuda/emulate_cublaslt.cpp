@@ -54,7 +54,7 @@ struct result {
 static_assert(sizeof(operation) <= 256 && sizeof(layout) <= 64 && sizeof(preference) <= 64, "");
 
 const char handle_object = 0;
-std::atomic<int> matmuls;
+std::atomic<int> matmuls, descriptors;
 std::atomic<uint64_t> least_workspace;
 std::atomic<uint64_t> algorithm;
 
@@ -233,6 +233,10 @@ int emulated_matmuls(void) {
     return matmuls;
 }
 
+int emulated_descriptors(void) {
+    return descriptors;
+}
+
 void emulated_least_workspace(uint64_t bytes) {
     least_workspace = bytes;
 }
@@ -263,6 +267,7 @@ int cublasLtMatmulDescInit_internal(void *to, size_t bytes, int compute, int sca
         return INVALID;
     }
     operation *op = new (to) operation{};
+    descriptors++;
     op->compute = compute;
     op->scale_type = scale_type;
     op->epilogue = 1;
@@ -306,6 +311,7 @@ int cublasLtMatrixLayoutInit_internal(void *to, size_t bytes, int type, uint64_t
         return INVALID;
     }
     new (to) layout{type, rows, cols, ld};
+    descriptors++;
     return OK;
 }
 

@@ -25,6 +25,8 @@ void emulated_run(const emulated_launch *launch);
 /* How many products cuBLASLt has done, and the first word of the last one's algorithm. */
 int emulated_matmuls(void);
 uint64_t emulated_algorithm(void);
+/* How many of its descriptors have been made. */
+int emulated_descriptors(void);
 /* From now on cuBLASLt proposes nothing to who has less; 0, as at first: to everyone. */
 void emulated_least_workspace(uint64_t bytes);
 

@@ -5,6 +5,8 @@
 #include "emulate_launch.h"
 #include "test.h"
 
+#include <math.h>
+
 /* What runs a product: memory for copies, scratch, and who is expected to multiply. */
 typedef struct runner {
     oct_cuda_gemm_call call;
@@ -254,6 +256,33 @@ TEST(gemm__per_tensor_bytes_need_no_scratch) {
     }
 }
 
+/* The same problem with its scale and its bias elsewhere, and nothing where they were. */
+TEST(gemm__descriptors_are_made_once_and_take_each_run) {
+    static _Alignas(256) uint16_t bias[2][128];
+    static _Alignas(256) float scales[2][64];
+    product_options o = {.dst = OCTET_BF16, .bias = OCTET_BF16, .seed = 9};
+    product *p = product_make(&problems[8], (int64_t[]){32, 80, 144}, &o);
+    const float scale = *(const float *)p->call.a.parts[OCTET_PART_SCALE];
+    int made = emulated_descriptors(), done = emulated_matmuls();
+    for (int run = 0; run < 4; run++) {
+        for (int i = 0; i < 80; i++) {
+            bias[run % 2][i] = (uint16_t)(0x3f80 + 64 * run + i); /* 1 and more */
+        }
+        p->call.bias = bias[run % 2];
+        scales[run / 2][0] = scale;
+        scales[1 - run / 2][0] = NAN;
+        p->call.a.parts[OCTET_PART_SCALE] = scales[run / 2];
+        memcpy(p->call.dst.parts[0], p->old, (size_t)p->dst_bytes);
+        runner r = runner_make(p, 0);
+        CHECK_EQ_INT(oct_cuda_gemm(cuda_on(), &r.call, NULL), OCTET_OK);
+        CHECK(product_worst(p) <= 1.0);
+        runner_free(&r);
+    }
+    CHECK_EQ_INT(emulated_matmuls() - done, 4);
+    CHECK_EQ_INT(emulated_descriptors() - made, 4);
+    product_free(p);
+}
+
 TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
     product_options o = {.dst = OCTET_BF16, .bias = OCTET_BF16, .seed = 3};
     emulated_least_workspace(1);
@@ -267,4 +296,5 @@ TEST_MAIN(gemm__library_takes_whole_shapes, gemm__every_shape_within_the_bound,
           gemm__library_takes_blocks_of_any_length, gemm__every_result_bias_and_old_value,
           gemm__sums_that_fill_the_scratch_come_in_parts, gemm__nothing_to_do_and_no_scratch,
           gemm__per_tensor_bytes_need_no_scratch,
+          gemm__descriptors_are_made_once_and_take_each_run,
           gemm__a_library_without_kernels_for_it_leaves_the_product)
