@@ -56,11 +56,12 @@ octet_status oct_cuda_quantize_two(const oct_cuda_on *on, const oct_cuda_quantiz
 /* dst (plain) from the bytes of one direction. */
 octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, octet_use use, octet_error *err);
-/* What an emulated product reads: dst (plain, dense) = codes times block scales, without the
+/* What an emulated product reads: dst (plain) = codes times block scales, without the
  * factor that all of an operand or of a line share (per tensor: the scale; NVFP4: amax / (6
  * Emax)), and with the Hadamard transform left in. Every value is exact in fp32, and in bf16 if
  * block scales are powers of two or E4M3 and values are not subnormal. dst.rows may be source's
- * rounded up to 16 where the codes are transformed. A plain source is cast. */
+ * rounded up to 16 where the codes are transformed; columns beyond source's are left alone. A
+ * plain source is cast. */
 octet_status oct_cuda_decode(const oct_cuda_on *on, const oct_matrix *dst,
                              const oct_matrix *source, octet_use use, octet_error *err);
 /* dst (plain) = source (plain) in dst's dtype. */

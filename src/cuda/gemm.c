@@ -147,10 +147,49 @@ static octet_status run_sums(bool *done, const job *j, octet_error *err) {
     return status;
 }
 
+/* All rows of dst, or all that are whole eights. */
+static oct_lt_product head_of(const job *j) {
+    return j->product.tail ? oct_lt_part(&j->product, &j->own.a, 0) : j->product;
+}
+
+/* The last eight rows of a product whose other rows are done. */
+static octet_status run_tail(bool *refused, const job *j, octet_error *err) {
+    int64_t first = j->product.problem.n - 8;
+    oct_lt_product part = oct_lt_part(&j->product, &j->own.a, first);
+    oct_lt_algorithm algorithm;
+    bool found;
+    octet_status status = find(&algorithm, &found, j, &part, err);
+    *refused = !found;
+    if (!status && found) {
+        status = oct_lt_part_move(j->on, &part, &j->own.a, first, err);
+        status = status ? status : run(refused, j, &part, &algorithm, err);
+    }
+    return status;
+}
+
+/* dst is not read, but by a product without a tail: what is done of it may be done again. */
+static octet_status run_found(bool *done, const job *j, const oct_lt_product *head,
+                              oct_lt_algorithm *algorithm, octet_error *err) {
+    bool refused = false;
+    octet_status status = copy_operands(j->on, j->call, &j->own, err);
+    status = status ? status : compute_alpha(j->on, &j->own, head, err);
+    status = status ? status : oct_lt_part_move(j->on, head, &j->own.a, 0, err);
+    status = status ? status : run(&refused, j, head, algorithm, err);
+    if (!status && !refused && j->product.tail) {
+        status = run_tail(&refused, j, err);
+    }
+    *done = !refused;
+    if (!status && *done && j->product.bias_after) {
+        status = oct_cuda_add_bias(j->on, &j->call->dst, &j->call->dst, &j->call->bias, err);
+    }
+    return status;
+}
+
 static octet_status run_direct(bool *done, job *j, octet_error *err) {
     oct_lt_algorithm algorithm;
-    bool found, refused = false;
-    octet_status status = find(&algorithm, &found, j, &j->product, err);
+    bool found;
+    oct_lt_product head = head_of(j);
+    octet_status status = find(&algorithm, &found, j, &head, err);
     if (!status && !found && j->product.problem.bias_type != OCT_LT_NONE) {
         if (!oct_lt_leave_bias(&j->product, j->call)) {
             return OCTET_OK;
@@ -158,19 +197,10 @@ static octet_status run_direct(bool *done, job *j, octet_error *err) {
         if (j->product.sums) {
             return run_sums(done, j, err);
         }
-        status = find(&algorithm, &found, j, &j->product, err);
+        head = head_of(j);
+        status = find(&algorithm, &found, j, &head, err);
     }
-    if (status || !found) {
-        return status;
-    }
-    status = copy_operands(j->on, j->call, &j->own, err);
-    status = status ? status : compute_alpha(j->on, &j->own, &j->product, err);
-    status = status ? status : run(&refused, j, &j->product, &algorithm, err);
-    *done = !refused;
-    if (!status && *done && j->product.bias_after) {
-        status = oct_cuda_add_bias(j->on, &j->call->dst, &j->call->dst, &j->call->bias, err);
-    }
-    return status;
+    return status || !found ? status : run_found(done, j, &head, &algorithm, err);
 }
 
 octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,

@@ -19,15 +19,6 @@ static int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-static uint8_t align_of(const void *at) {
-    uintptr_t address = (uintptr_t)at;
-    uint8_t shift = 0;
-    while (shift < 8 && (address >> shift & 1) == 0) {
-        shift++;
-    }
-    return shift;
-}
-
 static bool is_fp8(uint8_t format) {
     return format == OCTET_E4M3 || format == OCTET_E5M2;
 }
@@ -85,16 +76,23 @@ static bool is_blocks(uint8_t mode) {
 
 /* What the library wants of quantized bytes: rows of whole 16 bytes, on a boundary of 16. */
 static bool bytes_fit(const oct_gemm_operand *o) {
-    bool scale = !o->scale || align_of(o->scale) >= 4;
-    return o->pitch % 16 == 0 && align_of(o->data) >= 4 && scale;
+    bool scale = !o->scale || oct_lt_align(o->scale) >= 4;
+    return o->pitch % 16 == 0 && oct_lt_align(o->data) >= 4 && scale;
+}
+
+/* Rows of a that are no whole eights can be told apart, with scales of their own each. */
+static bool has_tail(const oct_gemm_params *p) {
+    return scale_mode(&p->a) == OCT_LT_SCALE_VEC128_32F && p->a.outer % 8 && p->a.outer > 8 &&
+           !p->accumulate;
 }
 
 /* Scales of 128-blocks: one row of fp32 for each block along the product with a place for each
  * outer index, or for squares one row for each 128 of them, four entries at a time. That is how
  * they are stored, as long as outer indices come in eights. */
 static bool blocks_fit(const oct_gemm_params *p, const oct_lt_target *target) {
-    return target->arch == 90 && target->version >= OCT_LT_BLOCKS && p->a.outer % 8 == 0 &&
-           p->b.outer % 8 == 0 && !(p->a.scales.share && p->b.scales.share);
+    return target->arch == 90 && target->version >= OCT_LT_BLOCKS &&
+           (p->a.outer % 8 == 0 || has_tail(p)) && p->b.outer % 8 == 0 &&
+           !(p->a.scales.share && p->b.scales.share);
 }
 
 /* Whether the library multiplies these bytes as they are. */
@@ -135,8 +133,8 @@ static void set_operands(oct_lt_product *out, const oct_gemm_params *p) {
     to->ldb = max_of(b->pitch * 8 / bits_of(b), b->across ? to->n : to->k);
     to->a_type = types[a->format];
     to->b_type = types[b->format];
-    to->a_align = align_of(a->data);
-    to->b_align = align_of(b->data);
+    to->a_align = oct_lt_align(a->data);
+    to->b_align = oct_lt_align(b->data);
     out->memory.a = a->data;
     out->memory.b = b->data;
     out->a_bytes = b->across ? bits_of(b) / 8 : b->pitch;
@@ -165,7 +163,7 @@ static bool bias_fits(const oct_cuda_gemm_call *call, bool quantized) {
 static void set_bias(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     bool fused = call->bias.at && !out->sums && !out->bias_after;
     out->problem.bias_type = fused ? types[call->bias.dtype] : OCT_LT_NONE;
-    out->problem.bias_align = fused ? align_of(call->bias.at) : 0;
+    out->problem.bias_align = fused ? oct_lt_align(call->bias.at) : 0;
     out->memory.bias = fused ? call->bias.at : NULL;
 }
 
@@ -227,7 +225,7 @@ static bool set_dst(oct_lt_product *out, const oct_cuda_gemm_call *call, char *s
         out->memory.d = call->dst.parts[OCTET_PART_VALUES];
         out->memory.workspace = scratch;
     }
-    to->d_align = align_of(out->memory.d);
+    to->d_align = oct_lt_align(out->memory.d);
     return true;
 }
 
@@ -239,7 +237,16 @@ static bool wants_workspace(const oct_lt_product *product, const oct_cuda_gemm_c
     return (product->sums && !room) || product->problem.a_scale != OCT_LT_SCALE_SCALAR_32F;
 }
 
-/* Scratch from its first boundary on: alpha and beta, then sums, then the library's. */
+/* What the scales of a tail's larger part take. */
+static int64_t tail_bytes(const oct_lt_product *product) {
+    const oct_lt_problem *p = &product->problem;
+    return product->tail
+               ? oct_round_up(oct_size_ceil_div(p->k, 128) * product->chunk * 4, ALIGN)
+               : 0;
+}
+
+/* Scratch from its first boundary on: alpha and beta, then sums or scales, then the library's.
+ */
 static bool set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     int64_t bytes = call->scratch_bytes / ALIGN * ALIGN - 2 * ALIGN;
     if (!wants_workspace(out, call)) {
@@ -251,7 +258,12 @@ static bool set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     uintptr_t skip = (ALIGN - (uintptr_t)call->scratch % ALIGN) % ALIGN;
     char *base = (char *)call->scratch + skip;
     out->memory.alpha = (const float *)(void *)base;
-    return set_dst(out, call, base + ALIGN, bytes);
+    int64_t scales = tail_bytes(out);
+    if (scales > bytes || (out->tail && out->sums)) {
+        return false;
+    }
+    out->scales = (float *)(void *)(base + ALIGN);
+    return set_dst(out, call, base + ALIGN + scales, bytes - scales);
 }
 
 /* dst is rounded once: f32 may be added to, narrower results are made of sums. */
@@ -288,6 +300,8 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     out->sums = own.a.factor_each || own.b.factor_each || !writes(call->dst.dtype, &p) ||
                 call->dst_copy.parts[OCTET_PART_VALUES];
     out->problem.device_alpha = !out->sums && !one_scale && (own.a.factor || own.b.factor);
+    out->tail = is_blocks(out->problem.b_scale) && has_tail(&p);
+    out->chunk = p.a.outer / 8 * 8;
     set_operands(out, &p);
     set_scales(out, &p);
     if (call->bias.at && !out->sums && !bias_fits(call, quantized)) {

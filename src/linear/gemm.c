@@ -30,6 +30,14 @@ static bool exact_in_bf16(const octet_plan_tensor *t) {
     return q->scheme != OCTET_FP8_BLOCK || q->pow2;
 }
 
+/* Rows of whole 16 bytes are what tensor cores read best, and all that they read of FP8. */
+enum { WHOLE_BYTES = 16 };
+
+static octet_dim whole(octet_dim cols, uint8_t dtype) {
+    cols.align = (uint16_t)(WHOLE_BYTES * 8 / octet_dtype_bits((octet_dtype)dtype));
+    return cols;
+}
+
 /* Where an emulated GEMM decodes an operand; none for values that are right already. The
  * transform keeps all 16 rows of its last group. */
 static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
@@ -42,7 +50,7 @@ static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
     if (from.quantizer.hadamard && operand.use == OCTET_USE_COL) {
         rows.align = 16;
     }
-    oct_tensor_shape(b, copy, rows, from.cols);
+    oct_tensor_shape(b, copy, rows, whole(from.cols, dtype));
     oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     return copy;
 }
@@ -50,7 +58,7 @@ static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
 /* ---- ragged bytes ---------------------------------------------------------------------- */
 
 /* Sums of a ragged dst: at most 2^SUM_ROWS rows at a time, enough to fill a GPU. */
-enum { SUM_ROWS = 11, WHOLE_BYTES = 16 };
+enum { SUM_ROWS = 11 };
 
 static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
                       octet_dim cols) {
@@ -74,13 +82,12 @@ static void pad(oct_builder *b, octet_step *step) {
     bool b_across = (step->gemm != OCTET_FPROP) != (step->b_use == OCTET_USE_COL);
     octet_dim rows = dst->rows, cols = dst->cols;
     octet_dim depth = step->gemm == OCTET_WGRAD ? x->rows : x->cols;
-    int dst_bytes = octet_dtype_bits((octet_dtype)dst->dtype) / 8;
     bool one_scale = oct_quantizer_one_scale(&x->quantizer);
     if (one_scale) {
-        cols.align = (uint16_t)(b_across ? WHOLE_BYTES : WHOLE_BYTES / dst_bytes);
-        rows.align = a_across ? WHOLE_BYTES : rows.align;
+        cols = whole(cols, b_across ? (uint8_t)OCTET_U8 : dst->dtype);
+        rows = a_across ? whole(rows, OCTET_U8) : rows;
     }
-    depth.align = a_across && b_across ? depth.align : WHOLE_BYTES;
+    depth = a_across && b_across ? depth : whole(depth, OCTET_U8);
     step->a_copy =
         padded(b, step->a, OCTET_U8, a_across ? depth : rows, a_across ? rows : depth);
     step->b_copy =

@@ -39,19 +39,19 @@ static bool is_native(const oct_matrix *a, const oct_matrix *b) {
             (x->scheme == OCTET_FP8_BLOCK && y->scheme == OCTET_FP8_BLOCK && !squares));
 }
 
+static int64_t up(int64_t n, int64_t by) {
+    return (n + by - 1) / by * by;
+}
+
 static oct_matrix copy_of(const oct_matrix *m, octet_use use, octet_dtype dtype) {
     oct_matrix copy = {.dtype = (uint8_t)dtype, .rows = m->rows, .cols = m->cols};
     bool ready = !is_quantized(m) && m->dtype == dtype;
-    copy.stride = copy.cols;
+    copy.cols = copy.stride = up(m->cols, 16 / product_bytes(dtype));
     copy.rows =
         m->quantizer.hadamard && use == OCTET_USE_COL ? (m->rows + 15) / 16 * 16 : m->rows;
     size_t bytes = (size_t)(copy.rows * copy.cols * product_bytes(dtype));
     copy.parts[0] = ready ? NULL : calloc(1, bytes + 1);
     return copy;
-}
-
-static int64_t up(int64_t n, int64_t by) {
-    return (n + by - 1) / by * by;
 }
 
 /* Room for storage lines of bytes, dirty; none where nothing is rounded up. */
@@ -193,15 +193,23 @@ TEST(gemm__library_takes_per_tensor_bytes_of_any_shape) {
     }
 }
 
-/* Of 128-blocks, any length. */
-TEST(gemm__library_takes_blocks_of_any_length) {
+/* Of 128-blocks, any length, and any rows from eight on, the last of them apart. */
+TEST(gemm__library_takes_blocks_of_any_length_and_rows) {
     static const size_t along[] = {14, 15, 17, 18, 19};
-    for (uint64_t i = 0; i < 20; i++) {
-        static const int64_t lengths[] = {1, 130, 257, 40};
-        product_options o = {.dst = i % 2 ? OCTET_F32 : OCTET_BF16, .seed = i + 1};
-        int64_t shape[3] = {24, 40, lengths[i / 5]};
-        CHECK_EQ_INT(check(&problems[along[i % 5]], shape, &o, SCRATCH), 1);
+    static const int64_t lengths[] = {1, 130, 257, 40}, rows[] = {24, 8, 9, 133, 7};
+    static const int parts[] = {1, 1, 2, 2, 0};
+    for (uint64_t i = 0; i < 100; i++) {
+        octet_dtype dst = i % 2 ? OCTET_F32 : OCTET_BF16;
+        octet_dtype bias = i % 3 ? OCTET_NONE : dst;
+        product_options o = {.dst = dst, .bias = bias, .seed = i + 1};
+        int64_t shape[3] = {rows[i / 20], 40, lengths[i / 5 % 4]};
+        CHECK_EQ_INT(check(&problems[along[i % 5]], shape, &o, SCRATCH), parts[i / 20]);
     }
+    product_options add = {.dst = OCTET_F32, .accumulate = true, .seed = 1};
+    CHECK_EQ_INT(check(&problems[18], (int64_t[]){24, 40, 50}, &add, SCRATCH), 1);
+    CHECK_EQ_INT(check(&problems[18], (int64_t[]){25, 40, 50}, &add, SCRATCH), 0);
+    product_options wide = {.dst = OCTET_BF16, .bias = OCTET_F32, .seed = 1};
+    CHECK_EQ_INT(check(&problems[14], (int64_t[]){25, 40, 50}, &wide, SCRATCH), 0);
 }
 
 TEST(gemm__every_result_bias_and_old_value) {
@@ -293,8 +301,8 @@ TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
 
 TEST_MAIN(gemm__library_takes_whole_shapes, gemm__every_shape_within_the_bound,
           gemm__library_takes_per_tensor_bytes_of_any_shape,
-          gemm__library_takes_blocks_of_any_length, gemm__every_result_bias_and_old_value,
-          gemm__sums_that_fill_the_scratch_come_in_parts, gemm__nothing_to_do_and_no_scratch,
-          gemm__per_tensor_bytes_need_no_scratch,
+          gemm__library_takes_blocks_of_any_length_and_rows,
+          gemm__every_result_bias_and_old_value, gemm__sums_that_fill_the_scratch_come_in_parts,
+          gemm__nothing_to_do_and_no_scratch, gemm__per_tensor_bytes_need_no_scratch,
           gemm__descriptors_are_made_once_and_take_each_run,
           gemm__a_library_without_kernels_for_it_leaves_the_product)
