@@ -200,6 +200,28 @@ TEST(cuda_run__per_tensor_layers_of_any_shape_are_the_librarys) {
     finish(&report, &ran, 300);
 }
 
+/* 128-blocks of any number of rows, too: fprop and dgrad in two parts, wgrad in one. */
+TEST(cuda_run__blocks_of_any_number_of_rows_are_the_librarys) {
+    static const int rows[] = {9, 37, 131, 200};
+    run_report report = {0};
+    for (int i = 0; i < 8; i++) {
+        octet_linear_backward_args args;
+        run_options options = {.seed = (uint64_t)i, .fill = 0xFF, .cuda = gpu_of(HOPPER)};
+        tally ran = {0};
+        char text[256];
+        (void)snprintf(
+            text, sizeof text,
+            "linear-backward m=%d k=144 n=80 in=bf16 recipe=block%s device=cuda:0/90",
+            rows[i % 4], i < 4 ? " bias" : " main_grad=add out=f32");
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+            CHECK_EQ_INT(ran.products, 2); /* backward's plans: dgrad and wgrad */
+            CHECK_EQ_INT(ran.matmuls, rows[i % 4] % 8 ? 3 : 2);
+        }
+    }
+    CHECK_EQ_INT(report.failures, 0);
+}
+
 TEST(cuda_run__main_grad_in_every_dtype) {
     static const char *const recipes[] = {"none",  "delayed", "current",
                                           "block", "mxfp8",   "nvfp4"};
@@ -225,4 +247,5 @@ TEST(cuda_run__main_grad_in_every_dtype) {
 TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_every_gpu,
           cuda_run__own_kernels, cuda_run__options_at_random,
           cuda_run__per_tensor_layers_of_any_shape_are_the_librarys,
+          cuda_run__blocks_of_any_number_of_rows_are_the_librarys,
           cuda_run__main_grad_in_every_dtype)
