@@ -54,6 +54,7 @@ typedef enum octet_plan_form {
     OCTET_FORM_MEASURED,       /* an amax: a scalar, or a quantizer's amax parts alone */
     OCTET_FORM_SWIZZLED,
     OCTET_FORM_EMULATED, /* operand of an emulated GEMM */
+    OCTET_FORM_PADDED,   /* operand or result of a native one, as a GPU's library takes it */
     OCTET_FORMS
 } octet_plan_form;
 
@@ -137,7 +138,8 @@ typedef struct octet_plan_buffer {
     uint8_t place; /* octet_place */
     uint8_t port;
     uint8_t ndim;
-    uint8_t reserved[2];
+    uint8_t ragged; /* it has no bytes, and is not used, where no dimension is rounded up */
+    uint8_t reserved;
     octet_dim dims[3];
     int64_t shape[3];
     int64_t offset; /* bytes from the start of its port or block */
@@ -156,17 +158,18 @@ typedef struct octet_step {
     uint8_t accumulate; /* GEMM adds to dst */
     uint8_t split;      /* GEMM accumulates in split mode */
     uint8_t native;     /* GEMM multiplies the bytes as they are; else by exact emulation, */
-    uint8_t a_copy;     /* on operands decoded into these tensors, which it writes first */
-    uint8_t b_copy;
+    uint8_t a_copy;     /* on operands decoded into these tensors, which it writes first. A */
+    uint8_t b_copy;     /* native one copies ragged bytes into them, zeros behind each row. */
     uint8_t collective; /* octet_collective */
     uint8_t from;       /* buffers */
     uint8_t to;
     uint8_t bias;
-    uint8_t scale;   /* QUANTIZE reads this scale instead of an amax, */
-    uint8_t amax;    /* and writes the amax here; without a scale it reads it from here */
-    uint8_t random;  /* QUANTIZE with stochastic rounding */
-    uint8_t scratch; /* GEMM: memory for its own use, which reads and writes do not list */
-    uint8_t reserved[3];
+    uint8_t scale;    /* QUANTIZE reads this scale instead of an amax, */
+    uint8_t amax;     /* and writes the amax here; without a scale it reads it from here */
+    uint8_t random;   /* QUANTIZE with stochastic rounding */
+    uint8_t scratch;  /* GEMM: memory for its own use, which reads and writes do not list */
+    uint8_t dst_copy; /* native GEMM: sums of rows of a ragged dst, so many at a time */
+    uint8_t reserved[2];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

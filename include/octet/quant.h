@@ -84,10 +84,11 @@ typedef enum octet_axis {
     OCTET_AXIS_LEADING  /* stands for every leading axis, each a dimension of its own */
 } octet_axis;
 
-/* A dimension: roundup(ceil(axis * mul / div), align). mul, div and align are at least 1. */
+/* A dimension: roundup(ceil(axis * mul / div), align), and 2^most at most where that is not 0.
+ * mul, div and align are at least 1; layouts and ports have no `most`. */
 typedef struct octet_dim {
     uint8_t axis; /* octet_axis */
-    uint8_t reserved;
+    uint8_t most;
     uint16_t mul;
     uint16_t div;
     uint16_t align;
@@ -98,7 +99,8 @@ typedef struct octet_extents {
     int64_t m, k, n;
 } octet_extents;
 
-/* OCTET_AXIS_LEADING counts as M. OCTET_INVALID on overflow, div 0 or an unknown axis. */
+/* OCTET_AXIS_LEADING counts as M. OCTET_INVALID on overflow, div 0, an unknown axis or a
+ * most above 62. */
 OCTET_API OCTET_CHECKED octet_status octet_dim_eval(int64_t *out, const octet_dim *dim,
                                                     const octet_extents *extents,
                                                     octet_error *err);

@@ -62,11 +62,12 @@ octet_status oct_cuda_quantize_two(const oct_cuda_on *on, const oct_cuda_quantiz
 /* dst (plain) from the bytes of one direction. */
 octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, octet_use use, octet_error *err);
-/* What an emulated product reads: dst (plain, dense) = codes times block scales, without the
+/* What an emulated product reads: dst (plain) = codes times block scales, without the
  * factor that all of an operand or of a line share (per tensor: the scale; NVFP4: amax / (6
  * Emax)), and with the Hadamard transform left in. Every value is exact in fp32, and in bf16 if
  * block scales are powers of two or E4M3 and values are not subnormal. dst.rows may be source's
- * rounded up to 16 where the codes are transformed. A plain source is cast. */
+ * rounded up to 16 where the codes are transformed; columns beyond source's are left alone. A
+ * plain source is cast. */
 octet_status oct_cuda_decode(const oct_cuda_on *on, const oct_matrix *dst,
                              const oct_matrix *source, octet_use use, octet_error *err);
 /* dst (plain) = source (plain) in dst's dtype. */
@@ -78,6 +79,16 @@ octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
 /* dst's scale of that direction = source's, in tensor-core order. */
 octet_status oct_cuda_swizzle(const oct_cuda_on *on, const oct_matrix *dst,
                               const oct_matrix *source, octet_use use, octet_error *err);
+/* dst, a matrix of U8, = dense lines of bytes with zeros behind each line and below the last.
+ * dst's columns are whole 16, and its memory lies on such a boundary. */
+typedef struct oct_cuda_padding {
+    const oct_matrix *dst;
+    const uint8_t *from;
+    int64_t lines, length;
+} oct_cuda_padding;
+/* One or two of them. */
+octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_cuda_padding *paddings, int count,
+                          octet_error *err);
 /* dst's parts = `ranks` shards of source's layout, stacked in source's parts; parts that source
  * lacks are left alone. source.rows is one shard's. */
 octet_status oct_cuda_assemble(const oct_cuda_on *on, const oct_matrix *dst,
@@ -95,8 +106,11 @@ typedef struct oct_cuda_gemm_call {
     octet_gemm gemm;
     oct_matrix dst, a, b; /* dst is plain */
     octet_use a_use, b_use;
-    oct_matrix a_copy, b_copy; /* where an emulated product decodes; parts[0] NULL: nowhere */
-    oct_vector bias;           /* at NULL: none; dst.cols long */
+    /* Where an emulated product decodes, and where a native one copies ragged bytes: storage
+     * rows of U8 as cuBLASLt takes them. parts[0] NULL: nowhere. */
+    oct_matrix a_copy, b_copy;
+    oct_matrix dst_copy; /* native: fp32 sums of so many rows of a ragged dst; or NULL */
+    oct_vector bias;     /* at NULL: none; dst.cols long */
     bool accumulate, split, native;
     void *scratch;
     int64_t scratch_bytes;

@@ -5,7 +5,8 @@
  * factors that were left out to alpha, on the device: nothing waits for a number. Factors of
  * single rows or columns, results that cuBLASLt cannot write from such operands, and a bias of
  * another dtype than a narrow result go through fp32 sums in scratch, which a kernel
- * multiplies, adds to and rounds once.
+ * multiplies, adds to and rounds once. FP8 whose rows are not whole 16 bytes is copied into
+ * rows that are, with zeros, which add nothing to a product; such rows of dst come of sums.
  *
  * With alpha the factors' product is one fp32: where it leaves the normal range, so does the
  * result's accuracy. The own kernel keeps the CPU's bound there as well. */
@@ -15,13 +16,35 @@
 static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                                     octet_error *err) {
     octet_status status = OCTET_OK;
-    if (!call->native && call->a_copy.parts[OCTET_PART_VALUES]) {
+    if (call->a_copy.parts[OCTET_PART_VALUES]) {
         status = oct_cuda_decode(on, &call->a_copy, &call->a, call->a_use, err);
     }
-    if (!status && !call->native && call->b_copy.parts[OCTET_PART_VALUES]) {
+    if (!status && call->b_copy.parts[OCTET_PART_VALUES]) {
         status = oct_cuda_decode(on, &call->b_copy, &call->b, call->b_use, err);
     }
     return status;
+}
+
+/* Adds the copy of an operand, if there is one. */
+static int add_padding(oct_cuda_padding *out, const oct_gemm_operand *o,
+                       const oct_matrix *copy) {
+    *out = (oct_cuda_padding){.dst = copy,
+                              .from = o->data,
+                              .lines = o->across ? o->depth : o->outer,
+                              .length = o->across ? o->outer : o->depth};
+    return copy->parts[OCTET_PART_VALUES] != NULL;
+}
+
+/* What the library reads in place of the operands' own bytes. */
+static octet_status copy_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
+                                  const oct_gemm_params *own, octet_error *err) {
+    oct_cuda_padding paddings[2];
+    if (!call->native) {
+        return decode_operands(on, call, err);
+    }
+    int count = add_padding(&paddings[0], &own->a, &call->a_copy);
+    count += add_padding(&paddings[count], &own->b, &call->b_copy);
+    return count ? oct_cuda_pad(on, paddings, count, err) : OCTET_OK;
 }
 
 static octet_status compute_alpha(const oct_cuda_on *on, const oct_gemm_params *own,
@@ -108,7 +131,7 @@ static octet_status run_sums(bool *done, const job *j, octet_error *err) {
     if (status || !found) {
         return status;
     }
-    status = decode_operands(j->on, j->call, err);
+    status = copy_operands(j->on, j->call, &j->own, err);
     for (int64_t first = 0; !status && first < p->n; first += j->product.chunk) {
         status = run_part(&refused, j, first, err);
         if (!status && refused && first > 0) {
@@ -124,10 +147,49 @@ static octet_status run_sums(bool *done, const job *j, octet_error *err) {
     return status;
 }
 
+/* All rows of dst, or all that are whole eights. */
+static oct_lt_product head_of(const job *j) {
+    return j->product.tail ? oct_lt_part(&j->product, &j->own.a, 0) : j->product;
+}
+
+/* The last eight rows of a product whose other rows are done. */
+static octet_status run_tail(bool *refused, const job *j, octet_error *err) {
+    int64_t first = j->product.problem.n - 8;
+    oct_lt_product part = oct_lt_part(&j->product, &j->own.a, first);
+    oct_lt_algorithm algorithm;
+    bool found;
+    octet_status status = find(&algorithm, &found, j, &part, err);
+    *refused = !found;
+    if (!status && found) {
+        status = oct_lt_part_move(j->on, &part, &j->own.a, first, err);
+        status = status ? status : run(refused, j, &part, &algorithm, err);
+    }
+    return status;
+}
+
+/* dst is not read, but by a product without a tail: what is done of it may be done again. */
+static octet_status run_found(bool *done, const job *j, const oct_lt_product *head,
+                              oct_lt_algorithm *algorithm, octet_error *err) {
+    bool refused = false;
+    octet_status status = copy_operands(j->on, j->call, &j->own, err);
+    status = status ? status : compute_alpha(j->on, &j->own, head, err);
+    status = status ? status : oct_lt_part_move(j->on, head, &j->own.a, 0, err);
+    status = status ? status : run(&refused, j, head, algorithm, err);
+    if (!status && !refused && j->product.tail) {
+        status = run_tail(&refused, j, err);
+    }
+    *done = !refused;
+    if (!status && *done && j->product.bias_after) {
+        status = oct_cuda_add_bias(j->on, &j->call->dst, &j->call->dst, &j->call->bias, err);
+    }
+    return status;
+}
+
 static octet_status run_direct(bool *done, job *j, octet_error *err) {
     oct_lt_algorithm algorithm;
-    bool found, refused = false;
-    octet_status status = find(&algorithm, &found, j, &j->product, err);
+    bool found;
+    oct_lt_product head = head_of(j);
+    octet_status status = find(&algorithm, &found, j, &head, err);
     if (!status && !found && j->product.problem.bias_type != OCT_LT_NONE) {
         if (!oct_lt_leave_bias(&j->product, j->call)) {
             return OCTET_OK;
@@ -135,19 +197,10 @@ static octet_status run_direct(bool *done, job *j, octet_error *err) {
         if (j->product.sums) {
             return run_sums(done, j, err);
         }
-        status = find(&algorithm, &found, j, &j->product, err);
+        head = head_of(j);
+        status = find(&algorithm, &found, j, &head, err);
     }
-    if (status || !found) {
-        return status;
-    }
-    status = decode_operands(j->on, j->call, err);
-    status = status ? status : compute_alpha(j->on, &j->own, &j->product, err);
-    status = status ? status : run(&refused, j, &j->product, &algorithm, err);
-    *done = !refused;
-    if (!status && *done && j->product.bias_after) {
-        status = oct_cuda_add_bias(j->on, &j->call->dst, &j->call->dst, &j->call->bias, err);
-    }
-    return status;
+    return status || !found ? status : run_found(done, j, &head, &algorithm, err);
 }
 
 octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,

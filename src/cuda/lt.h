@@ -69,11 +69,24 @@ typedef struct oct_lt_product {
     /* The library cannot finish dst: a block of dst's rows at a time it leaves fp32 sums in
      * scratch, at memory.d, which gemm_finish rounds. */
     bool sums;
-    int64_t chunk;   /* sums: rows at a time */
-    int64_t a_bytes; /* sums: from one row of the product's a to the next */
-    float *scales;   /* sums: room for the scales of a chunk's rows, where they are moved */
+    /* dst's rows are not the whole eights that 128-blocks need: the library does all eights,
+     * then the last eight rows, some for the second time. */
+    bool tail;
+    int64_t chunk;   /* sums and tail: rows at a time */
+    int64_t a_bytes; /* from one row of the product's a to the next */
+    float *scales;   /* room for the scales of a chunk's rows, where they are moved */
     bool bias_after; /* bias is added to the f32 result by a step of its own */
 } oct_lt_product;
+
+/* log2 of the bytes that it lies on a boundary of. */
+static inline uint8_t oct_lt_align(const void *at) {
+    uintptr_t address = (uintptr_t)at;
+    uint8_t shift = 0;
+    while (shift < 8 && (address >> shift & 1) == 0) {
+        shift++;
+    }
+    return shift;
+}
 
 /* The call as a problem, a pure function of its arguments. False: not one for the library. */
 bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
@@ -81,8 +94,8 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
 /* The same without the library's epilogue for the bias; false: not so either. */
 bool oct_lt_leave_bias(oct_lt_product *product, const oct_cuda_gemm_call *call);
 
-/* Of a product by sums, the rows of dst from `first` on, as many as there are room for; `a` is
- * the call's first operand. */
+/* Of a product in parts, the rows of dst from `first` on, a chunk of them at most; `a` is the
+ * call's first operand. */
 oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *a,
                            int64_t first);
 /* What has to be moved before it is run. */

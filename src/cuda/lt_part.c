@@ -1,4 +1,4 @@
-/* lt_part.c - the rows of dst whose fp32 sums fit the scratch, as a product of their own. */
+/* lt_part.c - some rows of dst as a product of their own: those whose fp32 sums have room. */
 #include "cuda/lt.h"
 
 /* Scales of 1 x 128 blocks lie block by block, each with all rows: a part's are moved together.
@@ -20,6 +20,12 @@ oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *
         part.problem.b_scale != OCT_LT_NONE && part.problem.b_scale != OCT_LT_SCALE_SCALAR_32F;
     part.problem.n = left < part.chunk ? left : part.chunk;
     part.memory.b = (const char *)part.memory.b + first * part.a_bytes;
+    if (!part.sums) {
+        int64_t d_bytes = part.problem.d_type == OCT_LT_R_32F ? 4 : 2;
+        part.memory.d = (char *)part.memory.d + first * part.problem.ldd * d_bytes;
+    }
+    part.problem.b_align = oct_lt_align(part.memory.b);
+    part.problem.d_align = oct_lt_align(part.memory.d);
     if (blocks) {
         part.memory.b_scale =
             is_moved(&part, a) ? (const void *)part.scales : scale_of(a, first);
@@ -46,7 +52,9 @@ octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *par
                                 const oct_gemm_params *own, int64_t first, octet_error *err) {
     enum { BLOCKS = 1 << 16 };
     oct_gemm_finish_params params = {
-        .gemm = *own, .sums = part->memory.d, .first = first, .count = part->problem.n};
+        .gemm = *own, .sums = part->memory.d, .pitch = part->problem.ldd, .first = first};
+    int64_t left = own->a.outer - first;
+    params.count = left < part->problem.n ? left : part->problem.n;
     oct_cuda_launch launch = {
         .module = OCT_MODULE_gemm,
         .kernel = "gemm_finish",

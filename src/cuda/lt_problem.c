@@ -19,15 +19,6 @@ static int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-static uint8_t align_of(const void *at) {
-    uintptr_t address = (uintptr_t)at;
-    uint8_t shift = 0;
-    while (shift < 8 && (address >> shift & 1) == 0) {
-        shift++;
-    }
-    return shift;
-}
-
 static bool is_fp8(uint8_t format) {
     return format == OCTET_E4M3 || format == OCTET_E5M2;
 }
@@ -42,11 +33,26 @@ static int64_t bits_of(const oct_gemm_operand *o) {
 
 /* ---- operands -------------------------------------------------------------------------- */
 
-/* The copy that an emulated product decodes the operand into, or its own values. */
+/* The copy that an emulated product decodes the operand into, or its own values. A copy's rows
+ * may be longer than the operand's. */
 static oct_gemm_operand decoded(const oct_matrix *m, const oct_matrix *copy, octet_use use,
                                 bool by_rows) {
+    oct_matrix values = *copy;
+    values.cols = m->cols;
     bool copied = copy->parts[OCTET_PART_VALUES] != NULL;
-    return oct_gemm_operand_of(copied ? copy : m, copied ? OCTET_USE_VALUES : use, by_rows);
+    return oct_gemm_operand_of(copied ? &values : m, copied ? OCTET_USE_VALUES : use, by_rows);
+}
+
+/* The copy that ragged bytes are padded into, or the bytes themselves. */
+static oct_gemm_operand padded(const oct_gemm_operand *o, const oct_matrix *copy) {
+    oct_gemm_operand out = *o;
+    if (copy->parts[OCTET_PART_VALUES]) {
+        out.data = copy->parts[OCTET_PART_VALUES];
+        out.pitch = copy->cols;
+        out.outer = o->across ? copy->cols : copy->rows;
+        out.depth = o->across ? copy->rows : copy->cols;
+    }
+    return out;
 }
 
 /* The scale mode of an operand's own bytes; NONE where the library has none. */
@@ -70,16 +76,23 @@ static bool is_blocks(uint8_t mode) {
 
 /* What the library wants of quantized bytes: rows of whole 16 bytes, on a boundary of 16. */
 static bool bytes_fit(const oct_gemm_operand *o) {
-    bool scale = !o->scale || align_of(o->scale) >= 4;
-    return o->pitch % 16 == 0 && align_of(o->data) >= 4 && scale;
+    bool scale = !o->scale || oct_lt_align(o->scale) >= 4;
+    return o->pitch % 16 == 0 && oct_lt_align(o->data) >= 4 && scale;
+}
+
+/* Rows of a that are no whole eights can be told apart, with scales of their own each. */
+static bool has_tail(const oct_gemm_params *p) {
+    return scale_mode(&p->a) == OCT_LT_SCALE_VEC128_32F && p->a.outer % 8 && p->a.outer > 8 &&
+           !p->accumulate;
 }
 
 /* Scales of 128-blocks: one row of fp32 for each block along the product with a place for each
  * outer index, or for squares one row for each 128 of them, four entries at a time. That is how
  * they are stored, as long as outer indices come in eights. */
 static bool blocks_fit(const oct_gemm_params *p, const oct_lt_target *target) {
-    return target->arch == 90 && target->version >= OCT_LT_BLOCKS && p->a.outer % 8 == 0 &&
-           p->b.outer % 8 == 0 && !(p->a.scales.share && p->b.scales.share);
+    return target->arch == 90 && target->version >= OCT_LT_BLOCKS &&
+           (p->a.outer % 8 == 0 || has_tail(p)) && p->b.outer % 8 == 0 &&
+           !(p->a.scales.share && p->b.scales.share);
 }
 
 /* Whether the library multiplies these bytes as they are. */
@@ -120,8 +133,8 @@ static void set_operands(oct_lt_product *out, const oct_gemm_params *p) {
     to->ldb = max_of(b->pitch * 8 / bits_of(b), b->across ? to->n : to->k);
     to->a_type = types[a->format];
     to->b_type = types[b->format];
-    to->a_align = align_of(a->data);
-    to->b_align = align_of(b->data);
+    to->a_align = oct_lt_align(a->data);
+    to->b_align = oct_lt_align(b->data);
     out->memory.a = a->data;
     out->memory.b = b->data;
     out->a_bytes = b->across ? bits_of(b) / 8 : b->pitch;
@@ -150,7 +163,7 @@ static bool bias_fits(const oct_cuda_gemm_call *call, bool quantized) {
 static void set_bias(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     bool fused = call->bias.at && !out->sums && !out->bias_after;
     out->problem.bias_type = fused ? types[call->bias.dtype] : OCT_LT_NONE;
-    out->problem.bias_align = fused ? align_of(call->bias.at) : 0;
+    out->problem.bias_align = fused ? oct_lt_align(call->bias.at) : 0;
     out->memory.bias = fused ? call->bias.at : NULL;
 }
 
@@ -182,10 +195,26 @@ static bool set_sums(oct_lt_product *out, char *scratch, int64_t scratch_bytes) 
     return true;
 }
 
+/* The same in the room that there is for a ragged dst. */
+static void set_padded_sums(oct_lt_product *out, const oct_matrix *copy, char *scratch,
+                            int64_t scratch_bytes) {
+    oct_lt_problem *to = &out->problem;
+    out->chunk = copy->rows < to->n ? copy->rows : to->n;
+    to->d_type = OCT_LT_R_32F;
+    to->ldd = copy->stride;
+    to->accumulate = 0;
+    to->workspace_bytes = scratch_bytes;
+    out->memory.d = copy->parts[OCTET_PART_VALUES];
+    out->memory.workspace = scratch;
+}
+
 static bool set_dst(oct_lt_product *out, const oct_cuda_gemm_call *call, char *scratch,
                     int64_t scratch_bytes) {
     oct_lt_problem *to = &out->problem;
-    if (out->sums && !set_sums(out, scratch, scratch_bytes)) {
+    bool padded_sums = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
+    if (out->sums && padded_sums) {
+        set_padded_sums(out, &call->dst_copy, scratch, scratch_bytes);
+    } else if (out->sums && !set_sums(out, scratch, scratch_bytes)) {
         return false;
     }
     if (!out->sums) {
@@ -196,21 +225,31 @@ static bool set_dst(oct_lt_product *out, const oct_cuda_gemm_call *call, char *s
         out->memory.d = call->dst.parts[OCTET_PART_VALUES];
         out->memory.workspace = scratch;
     }
-    to->d_align = align_of(out->memory.d);
+    to->d_align = oct_lt_align(out->memory.d);
     return true;
 }
 
 /* Per-tensor bytes: with a workspace the library schedules its tiles at run time, from a
  * counter that it zeroes before each product; without one it knows them before, and is no
  * slower. */
-static bool wants_workspace(const oct_lt_product *product) {
-    return product->sums || product->problem.a_scale != OCT_LT_SCALE_SCALAR_32F;
+static bool wants_workspace(const oct_lt_product *product, const oct_cuda_gemm_call *call) {
+    bool room = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
+    return (product->sums && !room) || product->problem.a_scale != OCT_LT_SCALE_SCALAR_32F;
 }
 
-/* Scratch from its first boundary on: alpha and beta, then sums, then the library's. */
+/* What the scales of a tail's larger part take. */
+static int64_t tail_bytes(const oct_lt_product *product) {
+    const oct_lt_problem *p = &product->problem;
+    return product->tail
+               ? oct_round_up(oct_size_ceil_div(p->k, 128) * product->chunk * 4, ALIGN)
+               : 0;
+}
+
+/* Scratch from its first boundary on: alpha and beta, then sums or scales, then the library's.
+ */
 static bool set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     int64_t bytes = call->scratch_bytes / ALIGN * ALIGN - 2 * ALIGN;
-    if (!wants_workspace(out)) {
+    if (!wants_workspace(out, call)) {
         return set_dst(out, call, NULL, 0);
     }
     if (!call->scratch || bytes < 0) {
@@ -219,7 +258,12 @@ static bool set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     uintptr_t skip = (ALIGN - (uintptr_t)call->scratch % ALIGN) % ALIGN;
     char *base = (char *)call->scratch + skip;
     out->memory.alpha = (const float *)(void *)base;
-    return set_dst(out, call, base + ALIGN, bytes);
+    int64_t scales = tail_bytes(out);
+    if (scales > bytes || (out->tail && out->sums)) {
+        return false;
+    }
+    out->scales = (float *)(void *)(base + ALIGN);
+    return set_dst(out, call, base + ALIGN + scales, bytes - scales);
 }
 
 /* dst is rounded once: f32 may be added to, narrower results are made of sums. */
@@ -238,10 +282,14 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     if (!call->native) {
         p.a = decoded(&call->a, &call->a_copy, call->a_use, call->gemm == OCTET_WGRAD);
         p.b = decoded(&call->b, &call->b_copy, call->b_use, call->gemm != OCTET_FPROP);
+    } else {
+        p.a = padded(&own.a, &call->a_copy);
+        p.b = padded(&own.b, &call->b_copy);
     }
     bool same = p.a.format == p.b.format || (is_fp8(p.a.format) && is_fp8(p.b.format));
     bool fits = quantized ? native_fits(&p, target) : is_plain(&p.a) && is_plain(&p.b);
-    if (p.a.depth != own.a.depth || p.b.depth != own.a.depth || !same || !fits) {
+    if (p.a.depth != p.b.depth || (!call->native && p.a.depth != own.a.depth) || !same ||
+        !fits) {
         return false;
     }
     memset(out, 0, sizeof *out);
@@ -249,8 +297,11 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     out->problem.b_scale = quantized ? scale_mode(&p.a) : OCT_LT_NONE;
     bool one_scale = out->problem.a_scale == OCT_LT_SCALE_SCALAR_32F;
     out->problem.fast = one_scale && !call->split;
-    out->sums = own.a.factor_each || own.b.factor_each || !writes(call->dst.dtype, &p);
+    out->sums = own.a.factor_each || own.b.factor_each || !writes(call->dst.dtype, &p) ||
+                call->dst_copy.parts[OCTET_PART_VALUES];
     out->problem.device_alpha = !out->sums && !one_scale && (own.a.factor || own.b.factor);
+    out->tail = is_blocks(out->problem.b_scale) && has_tail(&p);
+    out->chunk = p.a.outer / 8 * 8;
     set_operands(out, &p);
     set_scales(out, &p);
     if (call->bias.at && !out->sums && !bias_fits(call, quantized)) {

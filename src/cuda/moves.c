@@ -128,6 +128,38 @@ octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
     return move_scales(on, &p, err);
 }
 
+/* ---- padding --------------------------------------------------------------------------- */
+
+static oct_pad_params pad_of(const oct_cuda_padding *padding) {
+    const oct_matrix *dst = padding->dst;
+    oct_pad_params p = {.shape = oct_rows_of(dst->rows, dst->cols / 2),
+                        .from = padding->from,
+                        .to = dst->parts[OCTET_PART_VALUES],
+                        .lines = padding->lines,
+                        .length = padding->length,
+                        .pitch = dst->cols};
+    p.wide = is_wide(p.from, 0);
+    return p;
+}
+
+octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_cuda_padding *paddings, int count,
+                          octet_error *err) {
+    oct_pad_two p = {.of = {pad_of(&paddings[0])}};
+    uint32_t blocks = oct_rows_blocks(&p.of[0].shape);
+    if (count == 2) {
+        p.of[1] = pad_of(&paddings[1]);
+        uint32_t other = oct_rows_blocks(&p.of[1].shape);
+        blocks = other > blocks ? other : blocks;
+    }
+    return launch(on,
+                  (oct_cuda_launch){.kernel = "pad_lines",
+                                    .grid = {blocks, (uint32_t)count, 1},
+                                    .threads = OCT_ROWS_THREADS,
+                                    .params = &p,
+                                    .params_bytes = sizeof p},
+                  err);
+}
+
 /* ---- assemble -------------------------------------------------------------------------- */
 
 static octet_status join_columns(const oct_cuda_on *on, const oct_matrix *dst,

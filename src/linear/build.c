@@ -93,8 +93,8 @@ bool oct_tensor_is_plain(const oct_builder *b, uint8_t tensor) {
     return !oct_quantizer_is(&b->plan->tensors[tensor].quantizer);
 }
 
-/* A dimension of a layout over the tensor's own rows and columns. Rounded up are only those of
- * plain tensors, whose layout rounds nothing. */
+/* A dimension of a layout over the tensor's own rows and columns. Rounded up or cut short are
+ * only those of plain tensors, whose layout does neither. */
 static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) {
     bool along_rows = dim->axis == OCTET_AXIS_M || dim->axis == OCTET_AXIS_LEADING;
     if (dim->axis == OCTET_AXIS_ONE) {
@@ -108,6 +108,7 @@ static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) 
     whole.mul = (uint16_t)(dim->mul * axis->mul);
     whole.div = (uint16_t)(dim->div * axis->div);
     whole.align = axis->align > dim->align ? axis->align : dim->align;
+    whole.most = axis->most;
     return whole;
 }
 
@@ -256,11 +257,26 @@ static bool append_to_block(octet_plan_buffer *buffer, int64_t *total) {
            oct_size_add(total, *total, aligned);
 }
 
+static bool is_rounded_up(const octet_plan_buffer *buffer, const octet_extents *extents) {
+    bool rounded = false;
+    for (int i = 0; i < buffer->ndim; i++) {
+        octet_dim dim = buffer->dims[i];
+        int64_t exact = 0;
+        dim.align = 1;
+        dim.most = 0;
+        rounded |= oct_dim_number(&exact, &dim, extents) && exact % buffer->dims[i].align;
+    }
+    return rounded;
+}
+
 static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
     buffer->bytes = octet_dtype_bits(buffer->dtype) / 8;
     if (!number_dims(buffer->shape, &buffer->bytes, buffer->dims, buffer->ndim,
                      &plan->extents)) {
         return false;
+    }
+    if (buffer->ragged && !is_rounded_up(buffer, &plan->extents)) {
+        buffer->bytes = 0;
     }
     return buffer->place == OCTET_PLACE_SAVED  ? append_to_block(buffer, &plan->saved_bytes)
            : buffer->place == OCTET_PLACE_WORK ? append_to_block(buffer, &plan->workspace_bytes)

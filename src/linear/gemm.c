@@ -30,6 +30,14 @@ static bool exact_in_bf16(const octet_plan_tensor *t) {
     return q->scheme != OCTET_FP8_BLOCK || q->pow2;
 }
 
+/* Rows of whole 16 bytes are what tensor cores read best, and all that they read of FP8. */
+enum { WHOLE_BYTES = 16 };
+
+static octet_dim whole(octet_dim cols, uint8_t dtype) {
+    cols.align = (uint16_t)(WHOLE_BYTES * 8 / octet_dtype_bits((octet_dtype)dtype));
+    return cols;
+}
+
 /* Where an emulated GEMM decodes an operand; none for values that are right already. The
  * transform keeps all 16 rows of its last group. */
 static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
@@ -42,10 +50,60 @@ static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
     if (from.quantizer.hadamard && operand.use == OCTET_USE_COL) {
         rows.align = 16;
     }
-    oct_tensor_shape(b, copy, rows, from.cols);
+    oct_tensor_shape(b, copy, rows, whole(from.cols, dtype));
     oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     return copy;
 }
+
+/* ---- ragged bytes ---------------------------------------------------------------------- */
+
+/* Sums of a ragged dst: at most 2^SUM_ROWS rows at a time, enough to fill a GPU. */
+enum { SUM_ROWS = 11 };
+
+static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
+                      octet_dim cols) {
+    octet_plan_name name = (octet_plan_name)oct_tensor_at(b, of)->name;
+    uint8_t copy = oct_tensor(b, name, OCTET_FORM_PADDED, dtype, NULL);
+    oct_tensor_shape(b, copy, rows, cols);
+    oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    if (!b->status) {
+        b->plan->buffers[oct_buffer_of(b, copy)].ragged = 1;
+    }
+    return copy;
+}
+
+/* cuBLASLt takes rows of whole 16 bytes, of both operands and of dst. What has others is copied
+ * where it is multiplied, so that tensors keep their layout, which everyone sees. Outer indices
+ * that are rounded up are dst's columns, and its rows where a lies across the product; none of
+ * them where each has scales of its own. */
+static void pad(oct_builder *b, octet_step *step) {
+    const octet_plan_tensor *x = oct_tensor_at(b, step->a), *dst = oct_tensor_at(b, step->dst);
+    bool a_across = (step->gemm == OCTET_WGRAD) != (step->a_use == OCTET_USE_COL);
+    bool b_across = (step->gemm != OCTET_FPROP) != (step->b_use == OCTET_USE_COL);
+    octet_dim rows = dst->rows, cols = dst->cols;
+    octet_dim depth = step->gemm == OCTET_WGRAD ? x->rows : x->cols;
+    bool one_scale = oct_quantizer_one_scale(&x->quantizer);
+    if (one_scale) {
+        cols = whole(cols, b_across ? (uint8_t)OCTET_U8 : dst->dtype);
+        rows = a_across ? whole(rows, OCTET_U8) : rows;
+    }
+    depth = a_across && b_across ? depth : whole(depth, OCTET_U8);
+    step->a_copy =
+        padded(b, step->a, OCTET_U8, a_across ? depth : rows, a_across ? rows : depth);
+    step->b_copy =
+        padded(b, step->b, OCTET_U8, b_across ? depth : cols, b_across ? cols : depth);
+    rows.most = SUM_ROWS;
+    step->dst_copy =
+        one_scale ? padded(b, step->dst, OCTET_F32, rows, cols) : (uint8_t)OCTET_ABSENT;
+}
+
+/* Whether a native product is of FP8 whose blocks, if any, a longer row leaves as they are. */
+static bool may_pad(const oct_builder *b, const octet_quantizer *q) {
+    return b->device.kind == OCTET_CUDA &&
+           (oct_quantizer_one_scale(q) || q->scheme == OCTET_FP8_BLOCK);
+}
+
+/* ---- operands -------------------------------------------------------------------------- */
 
 /* Tensor cores read block scales in their own order. */
 static oct_operand swizzled(oct_builder *b, oct_operand operand) {
@@ -143,5 +201,8 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     step->a_copy = x_copy;
     step->b_copy = y_copy;
     step->scratch = scratch;
+    if (native && may_pad(b, &qx)) {
+        pad(b, step);
+    }
     oct_step_done(b, step);
 }

@@ -69,6 +69,22 @@ static void write_use(oct_writer *w, const octet_plan *plan, uint8_t tensor, uin
     oct_write(w, use == OCTET_USE_ROW ? " rowwise" : use == OCTET_USE_COL ? " columnwise" : "");
 }
 
+static bool is_used(const octet_plan *plan, uint8_t copy) {
+    return copy != OCTET_ABSENT &&
+           plan->buffers[plan->tensors[copy].buffers[OCTET_PART_VALUES]].bytes > 0;
+}
+
+/* Of a native product, what is copied into rows of whole 16 bytes. */
+static void write_padding(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    bool operands = is_used(plan, s->a_copy) || is_used(plan, s->b_copy);
+    bool sums = is_used(plan, s->dst_copy);
+    if (operands || sums) {
+        oct_write(w, operands && sums ? ", operands and sums padded"
+                     : operands       ? ", operands padded"
+                                      : ", sums padded");
+    }
+}
+
 static void write_gemm(oct_writer *w, const octet_plan *plan, const octet_step *s) {
     static const char *const gemms[OCTET_GEMMS] = {"fprop ", "dgrad ", "wgrad "};
     const octet_quantizer *a = &plan->tensors[s->a].quantizer;
@@ -91,6 +107,8 @@ static void write_gemm(oct_writer *w, const octet_plan *plan, const octet_step *
         oct_write(w, ", emulated exactly in ");
         uint8_t copy = s->a_copy != OCTET_ABSENT ? s->a_copy : s->b_copy;
         oct_write(w, octet_dtype_name(plan->tensors[copy].dtype));
+    } else {
+        write_padding(w, plan, s);
     }
 }
 

@@ -125,6 +125,7 @@ static octet_status do_gemm(const oct_work *work, const oct_cuda_on *on, octet_e
                                .b_use = (octet_use)step->b_use,
                                .a_copy = work->a_copy,
                                .b_copy = work->b_copy,
+                               .dst_copy = work->dst_copy,
                                .bias = work->bias,
                                .accumulate = step->accumulate,
                                .split = step->split,

@@ -48,6 +48,7 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     set_matrix(&out->b, &r, step->b, step->reads);
     set_matrix(&out->a_copy, &r, step->a_copy, step->writes);
     set_matrix(&out->b_copy, &r, step->b_copy, step->writes);
+    set_matrix(&out->dst_copy, &r, step->dst_copy, step->writes);
     out->to = at(&r, step->to);
     out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
     out->scale = at(&r, step->scale);

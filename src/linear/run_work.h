@@ -9,7 +9,7 @@
  * What the step does not have is zero. */
 typedef struct oct_work {
     const octet_step *step;
-    oct_matrix dst, a, b, a_copy, b_copy;
+    oct_matrix dst, a, b, a_copy, b_copy, dst_copy;
     oct_vector bias;
     void *to; /* OCTET_OP_ZERO */
     int64_t to_bytes;

@@ -21,7 +21,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->phase = b->phase;
     step->dst = step->a = step->b = step->a_copy = step->b_copy = OCTET_ABSENT;
     step->from = step->to = step->bias = OCTET_ABSENT;
-    step->scale = step->amax = step->random = step->scratch = OCTET_ABSENT;
+    step->scale = step->amax = step->random = step->scratch = step->dst_copy = OCTET_ABSENT;
     return step;
 }
 
@@ -82,7 +82,8 @@ static void gemm_masks(const oct_builder *b, octet_step *step) {
                   part_bits(b, step->b, use_parts(step->b_use)) | bit(step->bias) |
                   (step->accumulate ? step->writes : 0);
     step->writes |= part_bits(b, step->a_copy, OCT_PART(VALUES)) |
-                    part_bits(b, step->b_copy, OCT_PART(VALUES));
+                    part_bits(b, step->b_copy, OCT_PART(VALUES)) |
+                    part_bits(b, step->dst_copy, OCT_PART(VALUES));
 }
 
 /* TRANSPOSE reads a direction without the amaxes' other half; SWIZZLE reads one scale. */

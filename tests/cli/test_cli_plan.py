@@ -199,3 +199,35 @@ def test_file__that_cannot_be_read_says_which_and_why(tmp_path: Path) -> None:
     assert done.err == f"octet plan: cannot open {missing}: No such file or directory\n"
     done = bad(1, "plan", "--file", str(tmp_path))
     assert done.err == f"octet plan: cannot read {tmp_path}: Is a directory\n"
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "padded"),
+    [
+        (48, 64, 96, ["", "", ""]),
+        (47, 64, 96, ["", "", "operands"]),
+        (48, 62, 96, ["operands", "operands and sums", "operands and sums"]),
+        (48, 64, 90, ["operands and sums", "operands", ""]),
+    ],
+)
+def test_plan__padded_products_say_so_and_have_room(
+    m: int, k: int, n: int, padded: list[str]
+) -> None:
+    text = f"linear m={m} k={k} n={n} in=bf16 recipe=current device=cuda:0/90"
+    out = good("plan", text).out
+    products = re.findall(r"^ +\d+ +([fdw](?:prop|grad)) .*?(?:, ([^,]*) padded)?$", out, re.M)
+    assert [name for name, _ in products] == ["fprop", "dgrad", "wgrad"]
+    assert [what for _, what in products] == padded
+
+
+def test_plan__room_for_padding_by_hand() -> None:
+    def workspace(m: int) -> int:
+        text = f"linear m={m} k=64 n=96 in=bf16 recipe=current device=cuda:0/90"
+        return in_bytes(plans(good("plan", text).out)[1])["workspace"]
+
+    def block(data: int) -> int:
+        return (data + 255) // 256 * 256
+
+    # dy by rows and by columns; then dy (96, 47) and x (64, 47) in rows of 48 bytes.
+    own = workspace(48) - 2 * block(96 * 48) + 2 * block(96 * 47)
+    assert workspace(47) == own + block(96 * 48) + block(64 * 48)

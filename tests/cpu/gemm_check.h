@@ -63,7 +63,7 @@ static inline void product_make_dst(product *p, const product_options *o) {
     dst->dtype = (uint8_t)o->dst;
     dst->rows = p->rows;
     dst->cols = p->cols;
-    dst->stride = p->cols + 5;
+    dst->stride = p->cols + (p->cols % 8 ? 5 : 16); /* whole rows stay so */
     p->dst_bytes = p->rows * dst->stride * product_bytes(o->dst);
     dst->parts[0] = malloc((size_t)p->dst_bytes + 1);
     p->old = malloc((size_t)p->dst_bytes + 1);

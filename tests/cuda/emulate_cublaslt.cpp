@@ -187,13 +187,17 @@ struct problem {
         return !op.scale_a && !op.scale_b;
     }
 
-    /* FP8 and FP4 want whole 16 bytes; FP4 and 128-blocks rows along the product, on any GPU
-     * that takes them. */
+    /* FP8 and FP4 want whole 16 bytes, of leading dimensions and of what is stored one after
+     * the other, D's too; FP4 and 128-blocks rows along the product, on any GPU that takes
+     * them. */
     bool aligned() const {
-        int64_t whole = a.type == E2M1 ? 32 : 16;
+        int64_t whole = a.type == E2M1 ? 32 : 16, d_whole = d.type == R_32F ? 4 : 8;
         bool along = op.op_a == 1 && op.op_b == 0;
+        auto fits = [](const layout &l, int64_t by) {
+            return l.ld % by == 0 && static_cast<int64_t>(l.rows) % by == 0;
+        };
         return !(is_fp8(a.type) || a.type == E2M1) ||
-               (a.ld % whole == 0 && b.ld % whole == 0 &&
+               (fits(a, whole) && fits(b, whole) && fits(d, d_whole) &&
                 (along || op.mode_a == VEC32 || op.mode_a == SCALAR));
     }
 
@@ -340,7 +344,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *op, void *a, void *b, voi
     problem it = problem_of(op, a, b, d);
     int status = c == d && handle == &handle_object ? it.check() : INVALID;
     bool narrow = it.a.type >= E4M3;
-    if (!status && narrow && (p->align[0] < 16 || p->align[1] < 16)) {
+    if (!status && narrow && (p->align[0] < 16 || p->align[1] < 16 || p->align[3] < 16)) {
         status = NOT_SUPPORTED;
     }
     bool roomy = p->workspace >= least_workspace;

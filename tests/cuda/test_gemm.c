@@ -39,15 +39,58 @@ static bool is_native(const oct_matrix *a, const oct_matrix *b) {
             (x->scheme == OCTET_FP8_BLOCK && y->scheme == OCTET_FP8_BLOCK && !squares));
 }
 
+static int64_t up(int64_t n, int64_t by) {
+    return (n + by - 1) / by * by;
+}
+
 static oct_matrix copy_of(const oct_matrix *m, octet_use use, octet_dtype dtype) {
     oct_matrix copy = {.dtype = (uint8_t)dtype, .rows = m->rows, .cols = m->cols};
     bool ready = !is_quantized(m) && m->dtype == dtype;
-    copy.stride = copy.cols;
+    copy.cols = copy.stride = up(m->cols, 16 / product_bytes(dtype));
     copy.rows =
         m->quantizer.hadamard && use == OCTET_USE_COL ? (m->rows + 15) / 16 * 16 : m->rows;
     size_t bytes = (size_t)(copy.rows * copy.cols * product_bytes(dtype));
     copy.parts[0] = ready ? NULL : calloc(1, bytes + 1);
     return copy;
+}
+
+/* Room for storage lines of bytes, dirty; none where nothing is rounded up. */
+static oct_matrix room_of(octet_dtype dtype, const int64_t exact[2], const int64_t whole[2]) {
+    oct_matrix room = {.dtype = (uint8_t)dtype, .rows = whole[0], .cols = whole[1]};
+    size_t bytes = (size_t)(whole[0] * whole[1] * (dtype == OCTET_F32 ? 4 : 1));
+    room.stride = room.cols;
+    if ((exact[0] != whole[0] || exact[1] != whole[1]) && bytes) {
+        room.parts[0] = aligned_alloc(256, (size_t)up((int64_t)bytes, 256));
+        memset(room.parts[0], 0xff, bytes);
+    }
+    return room;
+}
+
+static oct_matrix padded_copy(const oct_gemm_operand *o, int64_t outer, int64_t depth) {
+    int64_t exact[2] = {o->across ? o->depth : o->outer, o->across ? o->outer : o->depth};
+    int64_t whole[2] = {o->across ? depth : outer, o->across ? outer : depth};
+    return room_of(OCTET_U8, exact, whole);
+}
+
+/* As a plan provides it for bytes that are multiplied as they are. */
+static void provide_copies(oct_cuda_gemm_call *call) {
+    oct_gemm_params own = oct_gemm_params_of(call);
+    bool one_scale = has_one_scale(&call->a.quantizer), a_across = own.a.across;
+    bool b_across = own.b.across;
+    int64_t rows = call->dst.rows, cols = call->dst.cols, depth = own.a.depth;
+    int64_t exact[2] = {rows, cols}, bytes = product_bytes((octet_dtype)call->dst.dtype);
+    if (!is_quantized(&call->a)) {
+        return;
+    }
+    rows = one_scale && a_across ? up(rows, 16) : rows;
+    cols = one_scale ? up(cols, b_across ? 16 : 16 / bytes) : cols;
+    depth = a_across && b_across ? depth : up(depth, 16);
+    call->a_copy = padded_copy(&own.a, rows, depth);
+    call->b_copy = padded_copy(&own.b, cols, depth);
+    if (one_scale) {
+        call->dst_copy = room_of(OCTET_F32, exact, (int64_t[]){rows, cols});
+        call->dst_copy.rows = rows < 32 ? rows : 32;
+    }
 }
 
 static runner runner_make(const product *p, int64_t scratch_bytes) {
@@ -67,6 +110,8 @@ static runner runner_make(const product *p, int64_t scratch_bytes) {
     if (!r.call.native) {
         r.call.a_copy = copy_of(&from->a, from->a_use, dtype);
         r.call.b_copy = copy_of(&from->b, from->b_use, dtype);
+    } else {
+        provide_copies(&r.call);
     }
     r.scratch = aligned_alloc(256, (size_t)scratch_bytes + 256);
     r.call.scratch = scratch_bytes ? r.scratch + 64 : NULL;
@@ -76,6 +121,7 @@ static runner runner_make(const product *p, int64_t scratch_bytes) {
 static void runner_free(runner *r) {
     free(r->call.a_copy.parts[0]);
     free(r->call.b_copy.parts[0]);
+    free(r->call.dst_copy.parts[0]);
     free(r->scratch);
 }
 
@@ -128,6 +174,42 @@ TEST(gemm__every_shape_within_the_bound) {
             check(&problems[n], shapes[s], &o, SCRATCH);
         }
     }
+}
+
+/* Per-tensor bytes along the product are the library's in any shape. dst of odd rows comes 32
+ * rows of sums at a time. */
+TEST(gemm__library_takes_per_tensor_bytes_of_any_shape) {
+    static const octet_dtype dtypes[] = {OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_NONE};
+    static const size_t along[] = {8, 11, 13};
+    for (uint64_t i = 0; i < 3 * 27 * 8; i++) {
+        static const int64_t sizes[3][3] = {{48, 37, 70}, {32, 24, 45}, {64, 49, 17}};
+        uint64_t n = i / 8;
+        int64_t shape[3] = {sizes[0][n % 3], sizes[1][n / 3 % 3], sizes[2][n / 9 % 3]};
+        octet_dtype dst = dtypes[i % 3], bias = dtypes[i / 2 % 4];
+        product_options o = {.dst = dst, .bias = bias, .accumulate = i % 2, .seed = i + 1};
+        bool ragged = shape[1] * product_bytes(dst) % 16 != 0;
+        int parts = check(&problems[along[n / 27]], shape, &o, SCRATCH);
+        CHECK_EQ_INT(parts, ragged ? (shape[0] + 31) / 32 : 1);
+    }
+}
+
+/* Of 128-blocks, any length, and any rows from eight on, the last of them apart. */
+TEST(gemm__library_takes_blocks_of_any_length_and_rows) {
+    static const size_t along[] = {14, 15, 17, 18, 19};
+    static const int64_t lengths[] = {1, 130, 257, 40}, rows[] = {24, 8, 9, 133, 7};
+    static const int parts[] = {1, 1, 2, 2, 0};
+    for (uint64_t i = 0; i < 100; i++) {
+        octet_dtype dst = i % 2 ? OCTET_F32 : OCTET_BF16;
+        octet_dtype bias = i % 3 ? OCTET_NONE : dst;
+        product_options o = {.dst = dst, .bias = bias, .seed = i + 1};
+        int64_t shape[3] = {rows[i / 20], 40, lengths[i / 5 % 4]};
+        CHECK_EQ_INT(check(&problems[along[i % 5]], shape, &o, SCRATCH), parts[i / 20]);
+    }
+    product_options add = {.dst = OCTET_F32, .accumulate = true, .seed = 1};
+    CHECK_EQ_INT(check(&problems[18], (int64_t[]){24, 40, 50}, &add, SCRATCH), 1);
+    CHECK_EQ_INT(check(&problems[18], (int64_t[]){25, 40, 50}, &add, SCRATCH), 0);
+    product_options wide = {.dst = OCTET_BF16, .bias = OCTET_F32, .seed = 1};
+    CHECK_EQ_INT(check(&problems[14], (int64_t[]){25, 40, 50}, &wide, SCRATCH), 0);
 }
 
 TEST(gemm__every_result_bias_and_old_value) {
@@ -218,6 +300,8 @@ TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
 }
 
 TEST_MAIN(gemm__library_takes_whole_shapes, gemm__every_shape_within_the_bound,
+          gemm__library_takes_per_tensor_bytes_of_any_shape,
+          gemm__library_takes_blocks_of_any_length_and_rows,
           gemm__every_result_bias_and_old_value, gemm__sums_that_fill_the_scratch_come_in_parts,
           gemm__nothing_to_do_and_no_scratch, gemm__per_tensor_bytes_need_no_scratch,
           gemm__descriptors_are_made_once_and_take_each_run,

@@ -1,5 +1,6 @@
-/* test_moves.c - bytes that only change place: transpose, swizzle, assemble; the CPU's bytes.
- */
+/* test_moves.c - bytes that only change place: transpose, swizzle, pad, assemble. */
+#include <stdlib.h>
+
 #include "compare.h"
 
 static cpu_tensor filled(int shape, uint64_t seed) {
@@ -101,6 +102,62 @@ TEST(swizzle__equals_quantizing_swizzled) {
     }
 }
 
+/* ---- padding --------------------------------------------------------------------------- */
+
+typedef struct padding {
+    int64_t lines, length, more; /* more: lines of zeros below */
+    int64_t skip;                /* bytes from a boundary of 16 to the source */
+    uint8_t *memory, *from;
+    oct_matrix to;
+} padding;
+
+/* The source ends where its memory ends, so that a sanitizer sees a byte too many. */
+static padding padding_make(int64_t lines, int64_t length, int64_t more, int64_t skip) {
+    padding p = {.lines = lines, .length = length, .more = more, .skip = skip};
+    p.memory = malloc((size_t)(skip + lines * length));
+    p.from = p.memory + skip;
+    p.to =
+        (oct_matrix){.dtype = OCTET_U8, .rows = lines + more, .cols = (length + 15) / 16 * 16};
+    size_t bytes = (size_t)(p.to.rows * p.to.cols);
+    p.to.parts[0] = aligned_alloc(16, bytes);
+    memset(p.to.parts[0], 0xff, bytes);
+    for (int64_t i = 0; i < lines * length; i++) {
+        p.from[i] = (uint8_t)(1 + i * 7 % 255);
+    }
+    return p;
+}
+
+static void padding_check(padding *p) {
+    const uint8_t *to = p->to.parts[0];
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < p->to.rows * p->to.cols; i++) {
+        int64_t line = i / p->to.cols, at = i % p->to.cols;
+        bool there = line < p->lines && at < p->length;
+        wrong += to[i] != (there ? p->from[line * p->length + at] : 0);
+    }
+    test_report(wrong == 0, TEST_HERE("bytes, then zeros"), "%d x %d: %d are wrong",
+                (int)p->lines, (int)p->length, (int)wrong);
+    free(p->memory);
+    free(p->to.parts[0]);
+}
+
+TEST(pad__lines_then_zeros) {
+    static const int64_t lengths[] = {1, 15, 16, 17, 31, 33, 70, 250, 4099};
+    for (int i = 0; i < 9 * 4; i++) {
+        padding a = padding_make(1 + 13 * (i % 4), lengths[i / 4], i % 3 * 5, i % 2);
+        padding b = padding_make(40 - i, lengths[(i + 5) % 9], i % 2, 0);
+        oct_cuda_padding two[] = {{&a.to, a.from, a.lines, a.length},
+                                  {&b.to, b.from, b.lines, b.length}};
+        int count = 1 + i % 3 / 2;
+        CHECK_EQ_INT(oct_cuda_pad(cuda_on(), two, count, NULL), OCTET_OK);
+        if (count == 1) {
+            CHECK_EQ_INT(oct_cuda_pad(cuda_on(), two + 1, 1, NULL), OCTET_OK);
+        }
+        padding_check(&a);
+        padding_check(&b);
+    }
+}
+
 /* ---- assemble -------------------------------------------------------------------------- */
 
 /* Any bytes will do: only their places matter. */
@@ -156,5 +213,5 @@ TEST(assemble__joins_rows_of_any_number) {
 }
 
 TEST_MAIN(transpose__equals_the_cpu, transpose__of_whole_tiles,
-          swizzle__equals_quantizing_swizzled, assemble__equals_the_cpu,
+          swizzle__equals_quantizing_swizzled, pad__lines_then_zeros, assemble__equals_the_cpu,
           assemble__joins_rows_of_any_number)

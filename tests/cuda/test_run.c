@@ -174,6 +174,54 @@ TEST(cuda_run__options_at_random) {
     finish(&report, &ran, 200);
 }
 
+/* Per-tensor FP8 is cuBLASLt's in every shape, on every GPU that has it. */
+TEST(cuda_run__per_tensor_layers_of_any_shape_are_the_librarys) {
+    static const int sides[3][3] = {{48, 37, 40}, {64, 45, 72}, {32, 51, 24}};
+    static const char *const ends[] = {" out=f32", " bias", " bias=f32 out=f32",
+                                       " main_grad=add", " main_grad=overwrite bias"};
+    run_report report = {0};
+    tally ran = {0};
+    for (int i = 0; i < 27 * (GPUS - 2) * 3; i++) {
+        octet_linear_backward_args args;
+        int shape = i % 27, gpu = 2 + i / 27 % (GPUS - 2);
+        run_options options = {.seed = (uint64_t)i, .fill = 0xFF, .cuda = gpu_of(gpu)};
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=%d n=%d in=bf16 recipe=%s%s device=cuda:0/%d",
+                       sides[0][shape % 3], sides[1][shape / 3 % 3], sides[2][shape / 9],
+                       i % 2 ? "current" : "delayed", ends[i % 5],
+                       (int)matrix_device(gpu).arch);
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+            test_report(ran.matmuls == ran.products, TEST_HERE("the library multiplies"),
+                        "%s: %d of %d", text, (int)ran.matmuls, (int)ran.products);
+        }
+    }
+    finish(&report, &ran, 300);
+}
+
+/* 128-blocks of any number of rows, too: fprop and dgrad in two parts, wgrad in one. */
+TEST(cuda_run__blocks_of_any_number_of_rows_are_the_librarys) {
+    static const int rows[] = {9, 37, 131, 200};
+    run_report report = {0};
+    for (int i = 0; i < 8; i++) {
+        octet_linear_backward_args args;
+        run_options options = {.seed = (uint64_t)i, .fill = 0xFF, .cuda = gpu_of(HOPPER)};
+        tally ran = {0};
+        char text[256];
+        (void)snprintf(
+            text, sizeof text,
+            "linear-backward m=%d k=144 n=80 in=bf16 recipe=block%s device=cuda:0/90",
+            rows[i % 4], i < 4 ? " bias" : " main_grad=add out=f32");
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+            CHECK_EQ_INT(ran.products, 3);
+            CHECK_EQ_INT(ran.matmuls, rows[i % 4] % 8 ? 5 : 3);
+        }
+    }
+    CHECK_EQ_INT(report.failures, 0);
+}
+
 TEST(cuda_run__main_grad_in_every_dtype) {
     static const char *const recipes[] = {"none",  "delayed", "current",
                                           "block", "mxfp8",   "nvfp4"};
@@ -198,4 +246,6 @@ TEST(cuda_run__main_grad_in_every_dtype) {
 
 TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_every_gpu,
           cuda_run__own_kernels, cuda_run__options_at_random,
+          cuda_run__per_tensor_layers_of_any_shape_are_the_librarys,
+          cuda_run__blocks_of_any_number_of_rows_are_the_librarys,
           cuda_run__main_grad_in_every_dtype)

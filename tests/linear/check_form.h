@@ -22,17 +22,21 @@ static inline bool check_blank(const octet_dim *dims, const int64_t *shape, int 
     static const octet_dim none;
     bool blank = ndim <= 3;
     for (int i = 0; blank && i < 3; i++) {
-        blank = dims[i].reserved == 0 &&
-                (i < ndim || (memcmp(&dims[i], &none, sizeof none) == 0 && shape[i] == 0));
+        blank = i < ndim || (memcmp(&dims[i], &none, sizeof none) == 0 && shape[i] == 0);
     }
     return blank;
+}
+
+/* What a caller sees has neither a limit nor a size that depends on rounding. */
+static inline bool check_unlimited(const octet_dim *dims) {
+    return !(dims[0].most | dims[1].most | dims[2].most);
 }
 
 static inline bool check_port_form(const octet_port *port, int arg_count) {
     return port->name < OCTET_NAMES && port->form < OCTET_FORMS && port->part < OCTET_PARTS &&
            octet_dtype_bits((octet_dtype)port->dtype) > 0 &&
-           check_blank(port->dims, port->shape, port->ndim) && !port->reserved &&
-           port->is_mutable <= 1 && check_index(port->alias, arg_count);
+           check_blank(port->dims, port->shape, port->ndim) && check_unlimited(port->dims) &&
+           !port->reserved && port->is_mutable <= 1 && check_index(port->alias, arg_count);
 }
 
 static inline bool check_buffer_form(const octet_plan *plan, const octet_plan_buffer *buffer) {
@@ -44,18 +48,19 @@ static inline bool check_buffer_form(const octet_plan *plan, const octet_plan_bu
         [OCTET_PLACE_WORK] = 1,
         [OCTET_PLACE_EXCHANGE] = plan->exchange_count,
     };
+    bool work = buffer->place == OCTET_PLACE_WORK;
     return buffer->tensor < plan->tensor_count && buffer->part < OCTET_PARTS &&
+           buffer->ragged <= 1 &&
+           (work || (!buffer->ragged && check_unlimited(buffer->dims))) &&
            buffer->place < OCTET_PLACES && buffer->port < ports[buffer->place] &&
            octet_dtype_bits((octet_dtype)buffer->dtype) > 0 &&
-           check_blank(buffer->dims, buffer->shape, buffer->ndim) &&
-           !(buffer->reserved[0] | buffer->reserved[1]);
+           check_blank(buffer->dims, buffer->shape, buffer->ndim) && !buffer->reserved;
 }
 
 static inline bool check_tensor_form(const octet_plan *plan, const octet_plan_tensor *tensor) {
     const octet_quantizer *q = &tensor->quantizer;
     bool good = tensor->name < OCTET_NAMES && tensor->form < OCTET_FORMS &&
-                octet_dtype_bits((octet_dtype)tensor->dtype) > 0 &&
-                !(tensor->reserved | tensor->rows.reserved | tensor->cols.reserved) &&
+                octet_dtype_bits((octet_dtype)tensor->dtype) > 0 && !tensor->reserved &&
                 !(q->reserved0 | q->reserved[0] | q->reserved[1]);
     for (int part = 0; part < OCTET_PARTS; part++) {
         good = good && check_index(tensor->buffers[part], plan->buffer_count);
@@ -97,10 +102,11 @@ static inline bool check_operands_present(const octet_step *step) {
 static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
-                 !(step->reserved[0] | step->reserved[1] | step->reserved[2]);
+                 !(step->reserved[0] | step->reserved[1]);
     bool product =
         !(step->gemm | step->accumulate | step->split | step->native | step->b_use) &&
-        (step->b & step->a_copy & step->b_copy & step->scratch) == OCTET_ABSENT;
+        (step->b & step->a_copy & step->b_copy & step->dst_copy & step->scratch) ==
+            OCTET_ABSENT;
     bool scaling = (step->scale & step->random) == OCTET_ABSENT &&
                    (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
@@ -118,10 +124,11 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            step->collective <= OCTET_ALL_REDUCE_MAX && step->phase < plan->phases &&
            check_index(step->dst, tensors) && check_index(step->a, tensors) &&
            check_index(step->b, tensors) && check_index(step->a_copy, tensors) &&
-           check_index(step->b_copy, tensors) && check_index(step->from, buffers) &&
-           check_index(step->to, buffers) && check_index(step->bias, buffers) &&
-           check_index(step->scale, buffers) && check_index(step->amax, buffers) &&
-           check_index(step->random, buffers) && check_index(step->scratch, buffers) &&
+           check_index(step->b_copy, tensors) && check_index(step->dst_copy, tensors) &&
+           check_index(step->from, buffers) && check_index(step->to, buffers) &&
+           check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
+           check_index(step->amax, buffers) && check_index(step->random, buffers) &&
+           check_index(step->scratch, buffers) &&
            ((step->reads | step->writes) & beyond) == 0 && check_operands_present(step) &&
            check_step_blank(step);
 }

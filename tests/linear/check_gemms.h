@@ -2,7 +2,7 @@
 #ifndef OCTET_CHECK_GEMMS_H
 #define OCTET_CHECK_GEMMS_H
 
-#include "check_shapes.h"
+#include "check_padding.h"
 
 typedef struct check_operand {
     uint8_t name;       /* octet_plan_name */
@@ -159,6 +159,20 @@ static inline void check_own_memory(const check_gemm *gemm) {
               "%s works in what is no scratch", gemm->product->name);
 }
 
+/* Native FP8 on a GPU, but for MXFP8, has room for rows that the library takes; no other. */
+static inline void check_padding(const check_gemm *gemm) {
+    const octet_plan *plan = gemm->plan;
+    const octet_step *step = gemm->step;
+    const octet_quantizer *q = &plan->tensors[step->a].quantizer;
+    bool one_scale = check_per_tensor(q);
+    bool padded = plan->device.kind == OCTET_CUDA && step->native &&
+                  (one_scale || q->scheme == OCTET_FP8_BLOCK);
+    CHECK_LAW(gemm->record, LAW_GEMMS, padded || step->dst_copy == OCTET_ABSENT,
+              "%s has no use for padded sums", gemm->product->name);
+    CHECK_LAW(gemm->record, LAW_GEMMS, !padded || check_is_padded(plan, step, one_scale),
+              "%s multiplies rows that are no whole 16 bytes", gemm->product->name);
+}
+
 static inline void check_gemms(check_record *record, const octet_plan *plan,
                                const octet_linear_args *args) {
     for (int i = 0; i < plan->step_count; i++) {
@@ -178,6 +192,7 @@ static inline void check_gemms(check_record *record, const octet_plan *plan,
         check_transform(&gemm);
         check_accumulation(&gemm);
         check_own_memory(&gemm);
+        check_padding(&gemm);
     }
 }
 

@@ -16,7 +16,19 @@ typedef struct check_extent {
     const int64_t *shape;
     int64_t bytes;
     int ndim, dtype;
+    bool ragged; /* no bytes unless a dim is rounded up */
 } check_extent;
+
+static inline bool check_rounds_up(const octet_plan *plan, const check_extent *extent) {
+    bool rounds = false;
+    for (int i = 0; i < extent->ndim; i++) {
+        octet_dim up = extent->dims[i], exact = extent->dims[i];
+        up.most = exact.most = 0;
+        exact.align = 1;
+        rounds = rounds || check_dim(plan, &up) != check_dim(plan, &exact);
+    }
+    return rounds;
+}
 
 static inline bool check_numbers(const octet_plan *plan, const check_extent *extent) {
     uint64_t bytes = (uint64_t)octet_dtype_bits((octet_dtype)extent->dtype) / 8;
@@ -26,11 +38,13 @@ static inline bool check_numbers(const octet_plan *plan, const check_extent *ext
         }
         bytes *= (uint64_t)extent->shape[i];
     }
-    return extent->bytes == (int64_t)bytes;
+    bool none = extent->ragged && !check_rounds_up(plan, extent);
+    return extent->bytes == (none ? 0 : (int64_t)bytes);
 }
 
 static inline bool check_port_numbers(const octet_plan *plan, const octet_port *port) {
-    check_extent extent = {port->dims, port->shape, port->bytes, port->ndim, port->dtype};
+    check_extent extent = {port->dims, port->shape, port->bytes,
+                           port->ndim, port->dtype, false};
     return check_numbers(plan, &extent);
 }
 
@@ -78,8 +92,8 @@ static inline void check_buffer_shapes(check_record *record, const octet_plan *p
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[i];
         const octet_port *port = check_port_of(plan, buffer);
-        check_extent extent = {buffer->dims, buffer->shape, buffer->bytes, buffer->ndim,
-                               buffer->dtype};
+        check_extent extent = {buffer->dims, buffer->shape, buffer->bytes,
+                               buffer->ndim, buffer->dtype, buffer->ragged != 0};
         CHECK_LAW(record, LAW_SHAPES, check_numbers(plan, &extent),
                   "%s: dims, shape and bytes disagree", check_name(plan, i));
         CHECK_LAW(record, LAW_SHAPES, !port || check_fits_port(plan, buffer, port),

@@ -137,10 +137,12 @@ static inline void check_operand_of(const check_case *at, int index, int tensor)
           octet_scheme_name((octet_scheme)scheme));
 }
 
-/* A decoded operand: the same sides, but for the whole last group of a transform. */
+/* A decoded operand: the same sides, but for the whole last group of a transform, in rows of
+ * whole 16 bytes. */
 static inline bool check_decodes(const octet_plan_tensor *operand,
                                  const octet_plan_tensor *decoded, int use) {
     octet_plan_tensor whole = *operand;
+    whole.cols.align = decoded->dtype == OCTET_F32 ? 4 : 8;
     if (operand->quantizer.hadamard && use == OCTET_USE_COL) {
         whole.rows.align = 16;
     }
@@ -160,6 +162,9 @@ static inline int check_seen_dtype(const check_case *at, int index, int tensor, 
         return operand->dtype;
     }
     const octet_plan_tensor *decoded = &at->plan->tensors[copy];
+    if (native && decoded->form == OCTET_FORM_PADDED) {
+        return operand->dtype;
+    }
     MEANS(at, !native && check_decodes(operand, decoded, use),
           "step %d has no use for a decoded operand", index);
     return decoded->dtype;

@@ -115,10 +115,14 @@ static inline uint64_t check_own_mask(const octet_plan *plan, int tensor) {
     return mask;
 }
 
-/* The operands that an emulated GEMM decodes for itself. */
+/* What a GEMM decodes or pads for itself. */
 static inline uint64_t check_copy_mask(const octet_plan *plan, const octet_step *step) {
-    uint64_t a = step->a_copy == OCTET_ABSENT ? 0 : check_tensor_mask(plan, step->a_copy);
-    return a | (step->b_copy == OCTET_ABSENT ? 0 : check_tensor_mask(plan, step->b_copy));
+    int copies[] = {step->a_copy, step->b_copy, step->dst_copy};
+    uint64_t mask = 0;
+    for (int i = 0; i < 3; i++) {
+        mask |= copies[i] == OCTET_ABSENT ? 0 : check_tensor_mask(plan, copies[i]);
+    }
+    return mask;
 }
 
 /* The buffers in one place; any port when port is negative. */

@@ -98,12 +98,47 @@ static inline bool leave_scales_in_order(check_chain *chain) {
 
 static inline bool lose_a_decoded_operand(check_chain *chain) {
     octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
-    bool had = step->a_copy != OCTET_ABSENT;
+    bool had = step->a_copy != OCTET_ABSENT && !step->native;
     if (had) {
         step->writes &= ~check_tensor_mask(fwd(chain), step->a_copy);
     }
-    step->a_copy = OCTET_ABSENT;
+    step->a_copy = had ? OCTET_ABSENT : step->a_copy;
     return had;
+}
+
+/* The buffer of a padded copy of the first product; NULL where it is not padded. */
+static inline octet_plan_buffer *find_padded(check_chain *chain, int tensor) {
+    octet_plan *plan = fwd(chain);
+    bool padded = tensor != OCTET_ABSENT && plan->tensors[tensor].form == OCTET_FORM_PADDED;
+    return padded ? &plan->buffers[plan->tensors[tensor].buffers[OCTET_PART_VALUES]] : NULL;
+}
+
+static inline bool lose_a_padded_operand(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    bool had = find_padded(chain, step->b_copy) != NULL;
+    if (had) {
+        step->writes &= ~check_tensor_mask(fwd(chain), step->b_copy);
+        step->b_copy = OCTET_ABSENT;
+    }
+    return had;
+}
+
+static inline bool lose_the_padded_sums(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    bool had = find_padded(chain, step->dst_copy) != NULL;
+    if (had) {
+        step->writes &= ~check_tensor_mask(fwd(chain), step->dst_copy);
+        step->dst_copy = OCTET_ABSENT;
+    }
+    return had;
+}
+
+static inline bool pad_what_is_whole(check_chain *chain) {
+    octet_plan_buffer *buffer = find_padded(chain, find_gemm(fwd(chain), OCTET_FPROP)->a_copy);
+    if (buffer) {
+        buffer->ragged = 0;
+    }
+    return buffer != NULL;
 }
 
 /* ---- the arguments changed their mind -------------------------------------------------- */

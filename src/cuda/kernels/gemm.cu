@@ -669,15 +669,37 @@ extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS) gemm_f32(oct_gemm
     }
 }
 
+/* Columns of a row that a thread finishes, a block's width apart; their sums are on their way
+ * together. */
+#define FINISH_DEEP 4
+
+static __device__ __forceinline__ void finish_four(const oct_gemm_finish_params &p,
+                                                   const finish &f, int64_t i, int64_t first) {
+    float sums[FINISH_DEEP];
+    int64_t row = p.first + i;
+#pragma unroll
+    for (int k = 0; k < FINISH_DEEP; k++) {
+        int64_t col = first + k * OCT_GEMM_THREADS;
+        sums[k] = col < p.gemm.b.outer ? p.sums[i * p.pitch + col] : 0.0f;
+    }
+#pragma unroll
+    for (int k = 0; k < FINISH_DEEP; k++) {
+        int64_t col = first + k * OCT_GEMM_THREADS;
+        if (col < p.gemm.b.outer) {
+            float value = finished(p.gemm, f, sums[k], row, col);
+            store_plain(p.gemm.dst, row * p.gemm.stride + col, p.gemm.dtype, value);
+        }
+    }
+}
+
 /* dst from sums that another product left in memory. */
 extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS)
     gemm_finish(oct_gemm_finish_params p) {
     finish f = finish_of(p.gemm);
     for (int64_t i = blockIdx.x; i < p.count; i += gridDim.x) {
-        for (int64_t col = threadIdx.x; col < p.gemm.b.outer; col += OCT_GEMM_THREADS) {
-            int64_t row = p.first + i;
-            float value = finished(p.gemm, f, p.sums[i * p.gemm.b.outer + col], row, col);
-            store_plain(p.gemm.dst, row * p.gemm.stride + col, p.gemm.dtype, value);
+        for (int64_t col = threadIdx.x; col < p.gemm.b.outer;
+             col += FINISH_DEEP * OCT_GEMM_THREADS) {
+            finish_four(p, f, i, col);
         }
     }
 }

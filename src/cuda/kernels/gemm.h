@@ -49,8 +49,8 @@ typedef struct oct_gemm_params {
 /* Sums that already lie in memory, and the place of their first row in dst. */
 typedef struct oct_gemm_finish_params {
     oct_gemm_params gemm;
-    const float *sums; /* dense, `count` rows of dst's columns */
-    int64_t first, count;
+    const float *sums; /* `count` rows, `pitch` apart, of dst's columns */
+    int64_t pitch, first, count;
 } oct_gemm_finish_params;
 
 /* out[0] = the factors of both operands, out[1] = beta. */

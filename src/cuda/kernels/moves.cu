@@ -231,6 +231,61 @@ extern "C" __global__ void __launch_bounds__(OCT_SCALES_THREADS)
     }
 }
 
+/* ---- lines of whole 16 bytes ----------------------------------------------------------- */
+
+/* 16 bytes from anywhere: of two pieces on a boundary, whose words move down by words and then
+ * by bytes. */
+static inline uint4 load_across(const uint8_t *from, int64_t at) {
+    uint4 low = oct_load16(from + (at & ~(int64_t)15));
+    uint4 high = oct_load16(from + (at & ~(int64_t)15) + 16);
+    uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    bool two = (at & 8) != 0, one = (at & 4) != 0;
+#pragma unroll
+    for (int i = 0; i < 6; i++) {
+        w[i] = two ? w[i + 2] : w[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 5; i++) {
+        w[i] = one ? w[i + 1] : w[i];
+    }
+    uint32_t bits = (uint32_t)(at & 3) * 8;
+    return {__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits),
+            __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits)};
+}
+
+/* Nothing is read beyond the last line. */
+static inline uint4 padded_bytes(const oct_pad_params &p, int64_t line, int64_t at) {
+    int64_t first = line * p.length + at, total = p.lines * p.length;
+    if (line >= p.lines) {
+        return {0, 0, 0, 0};
+    }
+    if (p.wide && at + 16 <= p.length && (first & ~(int64_t)15) + 32 <= total) {
+        return load_across(p.from, first);
+    }
+    return load_bytes(p.from + line * p.length, at, p.length, false);
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
+    pad_lines(const __grid_constant__ oct_pad_two two) {
+    const oct_pad_params &p = two.of[blockIdx.y];
+    oct_rows_at at = oct_rows_place(p.shape);
+    uint4 x[OCT_ROWS_DEEP];
+    if (at.col >= p.shape.cols) {
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < OCT_ROWS_DEEP; k++) {
+        x[k] = padded_bytes(p, at.row + k * at.step, 2 * at.col);
+    }
+#pragma unroll
+    for (int k = 0; k < OCT_ROWS_DEEP; k++) {
+        int64_t row = at.row + k * at.step;
+        if (row < p.shape.rows) {
+            oct_store16(p.to + row * p.pitch + 2 * at.col, x[k]);
+        }
+    }
+}
+
 /* ---- shards one after the other -------------------------------------------------------- */
 
 /* Line i of the whole is line i of every rank. A block has a piece of one line of one rank. */

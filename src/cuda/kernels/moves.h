@@ -51,6 +51,22 @@ typedef struct oct_scales_params {
     uint8_t wide;  /* four of `to` may be written at once */
 } oct_scales_params;
 
+/* Lines of `length` bytes, one after the other, into lines of whole 16 bytes. What is behind a
+ * line is 0, and so are `to_lines` beyond `lines`. */
+typedef struct oct_pad_params {
+    oct_rows shape; /* of `to`, in pairs of bytes: a thread has 16 */
+    const uint8_t *from;
+    uint8_t *to;
+    int64_t lines, length;
+    int64_t pitch; /* of `to` */
+    uint8_t wide;  /* from is on a boundary of 16 bytes */
+} oct_pad_params;
+
+/* By blockIdx.y; there are as many blocks as the larger needs. */
+typedef struct oct_pad_two {
+    oct_pad_params of[2];
+} oct_pad_two;
+
 #define OCT_JOIN_THREADS 256
 
 /* Lines of `bytes` from each rank, one after the other. */
