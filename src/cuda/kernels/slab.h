@@ -29,8 +29,8 @@ static inline oct_patch<T> oct_slab_patch(const oct_quantize_params &q, uint32_t
     uint32_t down = tile / q.across;
     p.tile_row = (int64_t)down * OCT_TILE;
     p.tile_col = (int64_t)(tile - down * q.across) * oct_slab<T>::cols;
-    p.row = (int)threadIdx.x / OCT_WARP * OCT_PATCH_ROWS;
-    p.col = (int)threadIdx.x % OCT_WARP * oct_slab<T>::each;
+    p.row = (int)(threadIdx.x / OCT_WARP * OCT_PATCH_ROWS);
+    p.col = (int)(threadIdx.x % OCT_WARP * oct_slab<T>::each);
     int64_t cols = q.cols - p.tile_col;
     p.rows_left = oct_limited(q.rows - p.tile_row) - p.row;
     p.cols_left = (int)(cols < oct_slab<T>::cols ? cols : oct_slab<T>::cols) - p.col;
@@ -79,7 +79,7 @@ template <class T>
 static inline void oct_slab_store(const oct_slab_turned<T> &turned, const oct_patch<T> &p,
                                   const oct_quantize_params &q) {
     constexpr int step = OCT_SLAB_THREADS / OCT_SLAB_WARPS;
-    int unit = (int)threadIdx.x % OCT_SLAB_WARPS, first = (int)threadIdx.x / OCT_SLAB_WARPS;
+    int unit = (int)(threadIdx.x % OCT_SLAB_WARPS), first = (int)(threadIdx.x / OCT_SLAB_WARPS);
     int rows = p.rows_left + p.row, cols = p.cols_left + p.col;
     if ((unit + 1) * OCT_PATCH_ROWS > rows) {
         return;
