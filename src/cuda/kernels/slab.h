@@ -74,7 +74,8 @@ static inline void oct_slab_put(oct_slab_turned<T> &turned, const oct_patch<T> &
     turned.units[p.col + c][oct_slab_unit<T>(p.col, p.row / OCT_PATCH_ROWS)] = codes;
 }
 
-/* By all threads of the block, after a barrier: what whole patches have put there. */
+/* By all threads of the block, after a barrier: what whole patches have put there. A
+ * product reads rows before another reads columns, so columns leave them the cache. */
 template <class T>
 static inline void oct_slab_store(const oct_slab_turned<T> &turned, const oct_patch<T> &p,
                                   const oct_quantize_params &q) {
@@ -88,7 +89,12 @@ static inline void oct_slab_store(const oct_slab_turned<T> &turned, const oct_pa
 #pragma unroll 4
     for (int col = first; col < oct_slab<T>::cols; col += step) {
         if (col / oct_slab<T>::each * oct_slab<T>::each + oct_slab<T>::each <= cols) {
-            oct_store_col(to, turned.units[col][oct_slab_unit<T>(col, unit)], q.wide_col);
+            uint4 codes = turned.units[col][oct_slab_unit<T>(col, unit)];
+            if (q.wide_col == 16) {
+                oct_write16_late(to, codes);
+            } else {
+                oct_store_col(to, codes, q.wide_col);
+            }
         }
         to += step * q.rows;
     }
