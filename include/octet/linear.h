@@ -102,6 +102,11 @@ OCTET_API uint64_t octet_linear_backward_hash(const octet_linear_backward_args *
 OCTET_API OCTET_CHECKED octet_status octet_linear_cache_quantizer(octet_quantizer *out,
                                                                   const octet_linear_args *args,
                                                                   octet_error *err);
+/* The quantizer of a weight that is a parameter, quantized for good: that of a cache, in the
+ * order of scales that every device reads. Where the device multiplies by rowwise bytes alone
+ * in forward and by columnwise ones in dgrad, it has both, a byte more an element. */
+OCTET_API OCTET_CHECKED octet_status octet_linear_parameter_quantizer(
+    octet_quantizer *out, const octet_linear_args *args, octet_error *err);
 /* The gather that serves this call's rows: quantized where every rank's shard is whole blocks.
  */
 OCTET_API OCTET_CHECKED octet_status octet_linear_choose_gather(octet_gather *out,

@@ -99,6 +99,11 @@ def fp8_autocast(
 class quantized_model_init:  # noqa: N801
     """Layers made inside hold quantized weights, by the recipe's weight quantizer.
 
+    Where a GPU's FP8 products read bytes in one layout only (compute capability 8.9, 9.0 and
+    12.0), a weight holds them row by row for forward and column by column for backward, two
+    bytes an element; elsewhere one layout serves both where it can. A layer that is not trained
+    does with the rows: ``layer.weight.update_usage(columnwise_usage=False)``.
+
     With ``preserve_high_precision_init_val`` such a weight answers
     ``get_high_precision_init_val()``, a CPU tensor, until ``clear_high_precision_init_val()``.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from octet import _custom, _texts
+from octet import _custom, _problem, _texts
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._layer_state import LayerState
 from octet._state import ACTIVE, Init
@@ -97,7 +97,8 @@ class Parameters(LayerState):
             raise ValueError("a quantized weight is one tensor; leave out parameters_split")
         (name,) = [f"{prefix}weight" for prefix, _ in self._parts]
         plain, recipe = getattr(self, name).detach(), init.recipe
-        text = _texts.stored_weight(_custom.stored_text(recipe), dtype_name(plain.dtype))
+        where = _problem.device_words(plain.device.type, plain.device.index)
+        text = _texts.stored_weight(_custom.stored_text(recipe), dtype_name(plain.dtype), where)
         if _texts.scheme(text) == "none":
             return
         if _texts.scheme(text) == "fp8-delayed":

@@ -241,9 +241,9 @@ def quantize_into(
         raise ValueError(f"a tensor {tuple(tensor.shape)} does not fit into {tuple(out.shape)}")
     with torch.no_grad():
         if isinstance(tensor, QuantizedTensor):
-            if tensor._text == out._text:
-                for mine, theirs in zip(out.buffers(), tensor.buffers(), strict=True):
-                    mine.copy_(theirs)
+            if _texts.covers(tensor._text, out._text):
+                for name in _texts.buffer_names(out._text):
+                    getattr(out, name).copy_(getattr(tensor, name))
                 return out
             tensor = tensor.dequantize()
         if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):

@@ -3,34 +3,38 @@
 
 #include "cuda/quantize.h"
 
-#define BLOCKS_EACH 8 /* of a dense tensor's kernel, on a multiprocessor */
+_Static_assert(OCT_AMAX_SHARES == OCT_CUDA_AMAXES, "the plan has a float for each");
 
 static const char *const flat_names[3] = {"amax_flat_f32", "amax_flat_bf16", "amax_flat_f16"};
 static const char *const tiles_names[3] = {"amax_tiles_f32", "amax_tiles_bf16",
                                            "amax_tiles_f16"};
 
-static oct_amax_flat_params flat_of(float *out, float *copy, const oct_matrix *source) {
-    return (oct_amax_flat_params){source->parts[0], source->rows * source->cols, out, copy};
+static oct_amax_flat_params flat_of(const oct_cuda_amaxing *of) {
+    const oct_matrix *source = of->source;
+    oct_amax_flat_params p = {.source = source->parts[0], .count = source->rows * source->cols};
+    *(of->count > 1 ? &p.shares : &p.out) = of->out;
+    return p;
 }
 
 static bool is_dense(const oct_matrix *source) {
     return source->stride == source->cols || source->rows == 1;
 }
 
-/* Blocks of each, by the chunks it has: as many as fit on the GPU at once. */
+/* Blocks take chunks in turn: as many as fit on the GPU at once, and as there are shares. A
+ * tensor of nothing has shares, too. */
 static octet_status flat(const oct_cuda_on *on, oct_amax_flat_two *p, uint8_t dtype,
                          octet_error *err) {
     int64_t chunk = OCT_FLAT_THREADS * OCT_FLAT_LOADS * (dtype == OCTET_F32 ? 4 : 8);
-    int64_t most = (int64_t)oct_cuda_facts_of(on->cuda)->processors * BLOCKS_EACH;
+    int64_t most = (int64_t)oct_cuda_facts_of(on->cuda)->processors * OCT_FLAT_RESIDENT;
     int64_t first = oct_size_ceil_div(p->of[0].count, chunk);
-    int64_t second = oct_size_ceil_div(p->of[1].count, chunk);
-    double part = first + second > most ? (double)most / (double)(first + second) : 1.0;
-    p->split = (uint32_t)((double)first * part + 0.5);
-    p->split = first && !p->split ? 1 : p->split;
-    uint32_t rest = (uint32_t)((double)second * part);
+    int64_t blocks = first + oct_size_ceil_div(p->of[1].count, chunk);
+    most = most < OCT_AMAX_SHARES ? most : OCT_AMAX_SHARES;
+    blocks = blocks < most ? blocks : most;
+    blocks = blocks ? blocks : p->of[0].shares || p->of[1].shares;
+    p->of[1].first = blocks ? (uint32_t)(first % blocks) : 0;
     oct_cuda_launch launch = {.module = OCT_MODULE_amax, .params = p};
     launch.kernel = flat_names[oct_dtype_index(dtype)];
-    launch.grid[0] = p->split + (second && !rest ? 1 : rest);
+    launch.grid[0] = (uint32_t)blocks;
     launch.grid[1] = launch.grid[2] = 1;
     launch.threads = OCT_FLAT_THREADS;
     launch.params_bytes = sizeof *p;
@@ -48,31 +52,36 @@ static octet_status tiles(const oct_cuda_on *on, const oct_amax_tiles_params *p,
     return oct_cuda_launch_kernel(on, &launch, err);
 }
 
-/* A tensor's amax into one or two places. */
-static octet_status measure(const oct_cuda_on *on, float *out, float *copy,
-                            const oct_matrix *source, octet_error *err) {
-    oct_amax_flat_two one = {.of = {flat_of(out, copy, source)}};
-    oct_amax_tiles_params many = {.row = out, .col = copy};
-    many.q = oct_cuda_quantize_params(source, source);
-    return is_dense(source) ? flat(on, &one, source->dtype, err)
-                            : tiles(on, &many, source->dtype, err);
+/* A tensor's amax, raised in a second place as well where that is not NULL. */
+static octet_status measure(const oct_cuda_on *on, const oct_cuda_amaxing *one, float *copy,
+                            octet_error *err) {
+    const oct_matrix *source = one->source;
+    if (is_dense(source)) {
+        oct_amax_flat_two p = {.of = {flat_of(one)}};
+        p.of[0].copy = copy;
+        return flat(on, &p, source->dtype, err);
+    }
+    oct_amax_tiles_params p = {.row = one->out, .col = copy};
+    p.q = oct_cuda_quantize_params(source, source);
+    int64_t zeros = one->count > 1 ? one->count * (int64_t)sizeof(float) : 0;
+    octet_status status = oct_cuda_zero(on, one->out, zeros, err);
+    return status ? status : tiles(on, &p, source->dtype, err);
 }
 
-octet_status oct_cuda_amax(const oct_cuda_on *on, float *out, const oct_matrix *source,
+octet_status oct_cuda_amax(const oct_cuda_on *on, const oct_cuda_amaxing *one,
                            octet_error *err) {
-    return measure(on, out, NULL, source, err);
+    return measure(on, one, NULL, err);
 }
 
 octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two[2],
                                octet_error *err) {
     const oct_matrix *a = two[0].source, *b = two[1].source;
     if (is_dense(a) && is_dense(b) && a->dtype == b->dtype) {
-        oct_amax_flat_two both = {
-            .of = {flat_of(two[0].out, NULL, a), flat_of(two[1].out, NULL, b)}};
+        oct_amax_flat_two both = {.of = {flat_of(&two[0]), flat_of(&two[1])}};
         return flat(on, &both, a->dtype, err);
     }
-    octet_status status = oct_cuda_amax(on, two[0].out, a, err);
-    return status ? status : oct_cuda_amax(on, two[1].out, b, err);
+    octet_status status = oct_cuda_amax(on, &two[0], err);
+    return status ? status : oct_cuda_amax(on, &two[1], err);
 }
 
 octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
@@ -80,7 +89,8 @@ octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
     const octet_quantizer *q = &dst->quantizer;
     float *row = dst->parts[OCTET_PART_ROW_AMAX], *col = dst->parts[OCTET_PART_COL_AMAX];
     if (!q->row_scaled && !(q->hadamard && col)) {
-        return measure(on, row ? row : col, row ? col : NULL, source, err);
+        oct_cuda_amaxing one = {row ? row : col, 1, source};
+        return measure(on, &one, row ? col : NULL, err);
     }
     oct_amax_tiles_params p = {.row = row, .col = col, .by_line = q->row_scaled};
     p.q = oct_cuda_quantize_params(source, source);

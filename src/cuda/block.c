@@ -3,25 +3,34 @@
 
 #include "cuda/quantize.h"
 
-static const char *const names[2][3][2] = {
-    {{"block_lines_f32_e4m3", "block_lines_f32_e5m2"},
-     {"block_lines_bf16_e4m3", "block_lines_bf16_e5m2"},
-     {"block_lines_f16_e4m3", "block_lines_f16_e5m2"}},
-    {{"block_square_f32_e4m3", "block_square_f32_e5m2"},
-     {"block_square_bf16_e4m3", "block_square_bf16_e5m2"},
-     {"block_square_f16_e4m3", "block_square_f16_e5m2"}},
+static const char *const names[3][2] = {
+    {"block_f32_e4m3", "block_f32_e5m2"},
+    {"block_bf16_e4m3", "block_bf16_e5m2"},
+    {"block_f16_e4m3", "block_f16_e5m2"},
 };
 
-octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *call, octet_error *err) {
+static oct_block_params params_of(const oct_cuda_quantize_call *call) {
     const octet_quantizer *q = &call->dst->quantizer;
-    uint8_t dtype = call->source->dtype;
     oct_block_params p = {.q = oct_cuda_quantize_params(call->dst, call->source)};
-    p.rule = (oct_scale_rule){oct_largest(q->format), q->epsilon, oct_largest(dtype), q->pow2};
-    oct_cuda_launch launch = {.module = OCT_MODULE_block, .params = &p};
-    launch.kernel = names[oct_is_square(q)][oct_dtype_index(dtype)][q->format == OCTET_E5M2];
-    launch.grid[0] = oct_cuda_slabs(&p.q, dtype);
-    launch.grid[1] = launch.grid[2] = 1;
+    p.rule = (oct_scale_rule){oct_largest(q->format), q->epsilon,
+                              oct_largest(call->source->dtype), q->pow2};
+    p.square = oct_is_square(q);
+    return p;
+}
+
+octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *calls, int count,
+                                     octet_error *err) {
+    uint8_t dtype = calls->source->dtype, format = calls->dst->quantizer.format;
+    oct_block_two p = {.of = {params_of(&calls[0])}};
+    oct_cuda_launch launch = {.module = OCT_MODULE_block, .grid = {0, 1, 1}};
+    p.split = launch.grid[0] = oct_cuda_slabs(&p.of[0].q, dtype);
+    if (count > 1) {
+        p.of[1] = params_of(&calls[1]);
+        launch.grid[0] += oct_cuda_slabs(&p.of[1].q, dtype);
+    }
+    launch.kernel = names[oct_dtype_index(dtype)][format == OCTET_E5M2];
     launch.threads = OCT_SLAB_THREADS;
+    launch.params = &p;
     launch.params_bytes = sizeof p;
-    return oct_cuda_launch_kernel(call->on, &launch, err);
+    return oct_cuda_launch_kernel(calls->on, &launch, err);
 }

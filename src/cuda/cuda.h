@@ -21,12 +21,17 @@ typedef struct oct_cuda_on {
 octet_status oct_cuda_enter(const octet_cuda *cuda, bool *pushed, octet_error *err);
 void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
 
+/* A tensor's amax is one float, raised from 0; or this many, maxima of its parts, all written.
+ */
+#define OCT_CUDA_AMAXES 512
+
 /* Live state of one quantize, in device memory; what the scheme does not use is NULL. */
 typedef struct oct_cuda_live {
     const float *scale;    /* delayed: the stored scale */
     const float *amax;     /* current: the tensor's amax */
     float *new_amax;       /* delayed: raised to the amax; may be NULL */
     const int64_t *random; /* stochastic rounding: the seed is their sum */
+    int64_t amaxes;        /* floats at amax; 0 is 1 */
 } oct_cuda_live;
 
 /* Its index and architecture, as plans name it. */
@@ -34,14 +39,15 @@ octet_device oct_cuda_device_of(const octet_cuda *cuda);
 
 /* `bytes` zeros. */
 octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet_error *err);
-/* *out raised to the amax of a plain matrix. */
-octet_status oct_cuda_amax(const oct_cuda_on *on, float *out, const oct_matrix *source,
-                           octet_error *err);
-/* Two of them, in one launch where they can. */
+/* The amax of a plain matrix. */
 typedef struct oct_cuda_amaxing {
     float *out;
+    int64_t count; /* floats there: 1 or OCT_CUDA_AMAXES */
     const oct_matrix *source;
 } oct_cuda_amaxing;
+octet_status oct_cuda_amax(const oct_cuda_on *on, const oct_cuda_amaxing *one,
+                           octet_error *err);
+/* Two of them, in one launch where they can, the first one first. */
 octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two[2],
                                octet_error *err);
 /* NVFP4: the amax parts that dst has, raised to source's: per tensor or per row and column,
@@ -52,7 +58,8 @@ octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
 octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_cuda_live *live,
                                octet_error *err);
-/* Two of them, in one launch where they can and are small. */
+/* Two of them, in one launch where they can, the second one first: what was measured last is
+ * still in the cache. */
 typedef struct oct_cuda_quantizing {
     const oct_matrix *dst, *source;
     oct_cuda_live live;

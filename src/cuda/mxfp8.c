@@ -9,16 +9,25 @@ static const char *const names[3][2] = {
     {"mxfp8_f16_e4m3", "mxfp8_f16_e5m2"},
 };
 
-octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *call, octet_error *err) {
-    const octet_quantizer *q = &call->dst->quantizer;
-    uint8_t dtype = call->source->dtype;
+static oct_mxfp8_params params_of(const oct_cuda_quantize_call *call) {
     oct_mxfp8_params p = {.q = oct_cuda_quantize_params(call->dst, call->source)};
-    p.square = oct_is_square(q);
-    oct_cuda_launch launch = {.module = OCT_MODULE_mxfp8, .params = &p};
-    launch.kernel = names[oct_dtype_index(dtype)][q->format == OCTET_E5M2];
-    launch.grid[0] = oct_cuda_tiles(p.q.rows, p.q.cols);
-    launch.grid[1] = launch.grid[2] = 1;
+    p.square = oct_is_square(&call->dst->quantizer);
+    return p;
+}
+
+octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *calls, int count,
+                                     octet_error *err) {
+    uint8_t dtype = calls->source->dtype, format = calls->dst->quantizer.format;
+    oct_mxfp8_two p = {.of = {params_of(&calls[0])}};
+    oct_cuda_launch launch = {.module = OCT_MODULE_mxfp8, .grid = {0, 1, 1}};
+    p.split = launch.grid[0] = oct_cuda_tiles(p.of[0].q.rows, p.of[0].q.cols);
+    if (count > 1) {
+        p.of[1] = params_of(&calls[1]);
+        launch.grid[0] += oct_cuda_tiles(p.of[1].q.rows, p.of[1].q.cols);
+    }
+    launch.kernel = names[oct_dtype_index(dtype)][format == OCTET_E5M2];
     launch.threads = oct_cuda_tile_threads(dtype);
+    launch.params = &p;
     launch.params_bytes = sizeof p;
-    return oct_cuda_launch_kernel(call->on, &launch, err);
+    return oct_cuda_launch_kernel(calls->on, &launch, err);
 }

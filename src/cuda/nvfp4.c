@@ -29,7 +29,7 @@ static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
     return p;
 }
 
-octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *call, octet_error *err) {
+static octet_status quantize(const oct_cuda_quantize_call *call, octet_error *err) {
     const octet_quantizer *q = &call->dst->quantizer;
     if (q->four_over_six) {
         return oct_cuda_quantize_four_over_six(call, err);
@@ -43,4 +43,13 @@ octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *call, octet_e
     launch.shared_bytes = OCT_NV_SHARED_BYTES(launch.threads);
     launch.params_bytes = sizeof p;
     return oct_cuda_launch_kernel(call->on, &launch, err);
+}
+
+octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *calls, int count,
+                                     octet_error *err) {
+    octet_status status = OCTET_OK;
+    for (int i = 0; i < count && !status; i++) {
+        status = quantize(&calls[i], err);
+    }
+    return status;
 }

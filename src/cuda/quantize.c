@@ -1,7 +1,8 @@
 /* quantize.c - every part of a quantized tensor but its amaxes, by the scheme's function. */
 #include "cuda/quantize.h"
 
-typedef octet_status (*scheme_fn)(const oct_cuda_quantize_call *call, octet_error *err);
+typedef octet_status (*scheme_fn)(const oct_cuda_quantize_call *calls, int count,
+                                  octet_error *err);
 
 static const scheme_fn schemes[OCTET_SCHEMES] = {
     [OCTET_FP8_TENSOR] = oct_cuda_quantize_per_tensor,
@@ -75,29 +76,25 @@ octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_cuda_live *live,
                                octet_error *err) {
     oct_cuda_quantize_call call = {on, dst, source, live};
-    return schemes[dst->quantizer.scheme](&call, err);
+    return schemes[dst->quantizer.scheme](&call, 1, err);
 }
 
 static bool is_alike(const oct_cuda_quantizing *a, const oct_cuda_quantizing *b) {
-    return schemes[a->dst->quantizer.scheme] == oct_cuda_quantize_per_tensor &&
-           schemes[b->dst->quantizer.scheme] == oct_cuda_quantize_per_tensor &&
-           a->source->dtype == b->source->dtype &&
-           a->dst->quantizer.format == b->dst->quantizer.format;
+    const octet_quantizer *p = &a->dst->quantizer, *q = &b->dst->quantizer;
+    return schemes[p->scheme] == schemes[q->scheme] && p->format == q->format &&
+           a->source->dtype == b->source->dtype;
 }
 
 octet_status oct_cuda_quantize_two(const oct_cuda_on *on, const oct_cuda_quantizing two[2],
                                    octet_error *err) {
     oct_cuda_quantize_call calls[2];
-    octet_status status = OCTET_OK;
-    bool done = false;
     for (int i = 0; i < 2; i++) {
-        calls[i] = (oct_cuda_quantize_call){on, two[i].dst, two[i].source, &two[i].live};
+        const oct_cuda_quantizing *of = &two[1 - i];
+        calls[i] = (oct_cuda_quantize_call){on, of->dst, of->source, &of->live};
     }
     if (is_alike(&two[0], &two[1])) {
-        status = oct_cuda_quantize_per_tensor_two(&done, calls, err);
+        return schemes[two[0].dst->quantizer.scheme](calls, 2, err);
     }
-    for (int i = 0; i < 2 && !status && !done; i++) {
-        status = schemes[two[i].dst->quantizer.scheme](&calls[i], err);
-    }
-    return status;
+    octet_status status = schemes[two[1].dst->quantizer.scheme](&calls[0], 1, err);
+    return status ? status : schemes[two[0].dst->quantizer.scheme](&calls[1], 1, err);
 }

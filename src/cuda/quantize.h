@@ -12,13 +12,15 @@ typedef struct oct_cuda_quantize_call {
     const oct_cuda_live *live;
 } oct_cuda_quantize_call;
 
-octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *call, octet_error *err);
-/* Two of one dtype and format at once; *done false: they are large enough for a launch each. */
-octet_status oct_cuda_quantize_per_tensor_two(bool *done, const oct_cuda_quantize_call two[2],
-                                              octet_error *err);
-octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *call, octet_error *err);
-octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *call, octet_error *err);
-octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *call, octet_error *err);
+/* One tensor, or two of one dtype and format: in one launch, but for NVFP4. */
+octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *calls, int count,
+                                          octet_error *err);
+octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *calls, int count,
+                                     octet_error *err);
+octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *calls, int count,
+                                     octet_error *err);
+octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *calls, int count,
+                                     octet_error *err);
 /* NVFP4 where each block may map its amax to 4 instead of 6. */
 octet_status oct_cuda_quantize_four_over_six(const oct_cuda_quantize_call *call,
                                              octet_error *err);

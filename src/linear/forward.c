@@ -315,3 +315,12 @@ octet_status octet_linear_cache_quantizer(octet_quantizer *out, const octet_line
                                        : oct_quantizer_default(OCTET_SCHEME_NONE);
     return OCTET_OK;
 }
+
+octet_status octet_linear_parameter_quantizer(octet_quantizer *out,
+                                              const octet_linear_args *args, octet_error *err) {
+    octet_status status = octet_linear_cache_quantizer(out, args, err);
+    if (!status) {
+        out->swizzled = 0;
+    }
+    return status;
+}

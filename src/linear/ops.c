@@ -2,6 +2,7 @@
 #include "linear/ops.h"
 
 #include "core/dtype.h"
+#include "cuda/cuda.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
@@ -62,10 +63,14 @@ static octet_place part_place(const oct_quantizing *how, uint8_t part) {
     return is_amax && how->reduce ? visible(place) : place;
 }
 
-/* The amax of a tensor with one scale: a scalar, agreed on by the ranks if need be. */
+/* The amax of a tensor with one scale: a scalar, agreed on by the ranks if need be. On a GPU it
+ * is the maxima of parts, unless ranks are to see it: these need no zeros to begin with. */
 static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
     octet_plan_name name = (octet_plan_name)oct_tensor_at(b, source)->name;
     uint8_t measured = oct_tensor(b, name, OCTET_FORM_MEASURED, OCTET_F32, NULL);
+    if (b->device.kind == OCTET_CUDA && !reduce) {
+        oct_tensor_at(b, measured)->cols = oct_axis_times(OCTET_AXIS_ONE, OCT_CUDA_AMAXES);
+    }
     oct_place(b, measured, OCT_ALL_PARTS, reduce ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK);
     octet_step *step = oct_step(b, OCTET_OP_AMAX);
     step->a = source;

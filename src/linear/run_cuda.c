@@ -5,12 +5,18 @@
 
 /* ---- amaxes ---------------------------------------------------------------------------- */
 
+/* Whether a measuring step leaves maxima of parts, which need no zeros to begin with. */
+static bool writes_shares(const octet_plan *plan, const octet_step *step) {
+    return step->op == OCTET_OP_AMAX && step->amax != OCTET_ABSENT &&
+           plan->buffers[step->amax].bytes > (int64_t)sizeof(float);
+}
+
 /* What the steps of a phase raise from 0, or leave there. */
 static uint64_t raised(const octet_plan *plan, int phase) {
     uint64_t bits = 0;
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        if (step->phase != phase) {
+        if (step->phase != phase || writes_shares(plan, step)) {
             continue;
         }
         if (step->op == OCTET_OP_AMAX || step->op == OCTET_OP_ZERO) {
@@ -79,8 +85,13 @@ static octet_status do_cast(const oct_work *work, const oct_cuda_on *on, octet_e
     return oct_cuda_cast(on, &work->dst, &work->a, err);
 }
 
+static oct_cuda_amaxing amaxing_of(const oct_work *work) {
+    return (oct_cuda_amaxing){work->amax, work->amaxes, &work->a};
+}
+
 static octet_status do_amax(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
-    return work->step->dst == OCTET_ABSENT ? oct_cuda_amax(on, work->amax, &work->a, err)
+    oct_cuda_amaxing one = amaxing_of(work);
+    return work->step->dst == OCTET_ABSENT ? oct_cuda_amax(on, &one, err)
                                            : oct_cuda_amax_parts(on, &work->dst, &work->a, err);
 }
 
@@ -89,7 +100,8 @@ static oct_cuda_live live_of(const oct_work *work) {
     return (oct_cuda_live){.scale = work->scale,
                            .amax = stored ? NULL : work->amax,
                            .new_amax = stored ? work->amax : NULL,
-                           .random = work->random};
+                           .random = work->random,
+                           .amaxes = work->amaxes};
 }
 
 static octet_status do_quantize(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
@@ -199,7 +211,7 @@ octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet
                                octet_error *err) {
     oct_cuda_on on = {exec->cuda, exec->stream, true};
     if (a->step->op == OCTET_OP_AMAX) {
-        oct_cuda_amaxing two[2] = {{a->amax, &a->a}, {b->amax, &b->a}};
+        oct_cuda_amaxing two[2] = {amaxing_of(a), amaxing_of(b)};
         return oct_cuda_amax_two(&on, two, err);
     }
     oct_cuda_quantizing two[2] = {{&a->dst, &a->a, live_of(a)}, {&b->dst, &b->a, live_of(b)}};

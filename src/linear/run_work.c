@@ -53,6 +53,9 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
     out->scale = at(&r, step->scale);
     out->amax = at(&r, step->amax);
+    if (step->amax != OCTET_ABSENT) {
+        out->amaxes = plan->buffers[step->amax].bytes / (int64_t)sizeof(float);
+    }
     out->random = at(&r, step->random);
     out->bias.at = at(&r, step->bias);
     out->bias.dtype = step->bias == OCTET_ABSENT ? 0 : plan->buffers[step->bias].dtype;

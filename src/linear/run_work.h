@@ -15,6 +15,7 @@ typedef struct oct_work {
     int64_t to_bytes;
     const float *scale; /* delayed scaling's */
     float *amax;
+    int64_t amaxes; /* floats there */
     const int64_t *random;
     void *scratch; /* a GEMM's */
     int64_t scratch_bytes;

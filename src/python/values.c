@@ -185,7 +185,7 @@ static PyObject *role_quantizer(PyObject *self, PyObject *args) {
     return status ? oct_py_raise(status, &err) : print(&v, QUANTIZER);
 }
 
-static PyObject *cache_quantizer(PyObject *self, PyObject *args) {
+static PyObject *parameter_quantizer(PyObject *self, PyObject *args) {
     const char *text;
     octet_error err;
     value problem, v;
@@ -193,7 +193,7 @@ static PyObject *cache_quantizer(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "s", &text) || read_value(&problem, "linear", text) < 0) {
         return NULL;
     }
-    octet_status status = octet_linear_cache_quantizer(&v.quantizer, &problem.linear, &err);
+    octet_status status = octet_linear_parameter_quantizer(&v.quantizer, &problem.linear, &err);
     return status ? oct_py_raise(status, &err) : print(&v, QUANTIZER);
 }
 
@@ -231,8 +231,8 @@ PyMethodDef oct_py_value_methods[] = {
     {"row_step", row_step, METH_VARARGS,
      "row_step(quantizer) -> rows that stay together; 0: all"},
     {"role_quantizer", role_quantizer, METH_VARARGS, "role_quantizer(recipe, role) -> text"},
-    {"cache_quantizer", cache_quantizer, METH_VARARGS,
-     "cache_quantizer(linear) -> the quantizer of a weight that is stored for the call"},
+    {"parameter_quantizer", parameter_quantizer, METH_VARARGS,
+     "parameter_quantizer(linear) -> the quantizer of a weight that is stored for such calls"},
     {"custom_recipe", custom_recipe, METH_VARARGS, "custom_recipe({role: quantizer}) -> text"},
     {NULL, NULL, 0, NULL},
 };

@@ -4,6 +4,8 @@
 #ifndef OCTET_TEST_CUDA_COMPARE_H
 #define OCTET_TEST_CUDA_COMPARE_H
 
+#include <math.h>
+
 #include "../cpu/inputs.h"
 #include "../cpu/quantizers.h"
 #include "device.h"
@@ -66,6 +68,15 @@ static inline cpu_tensor cuda_quantized(const octet_quantizer *q, const cpu_tens
     return out;
 }
 
+/* Of the shares of an amax; NaN where one of them is. */
+static inline float cuda_largest(const float *shares) {
+    float most = 0;
+    for (int i = 0; i < OCT_CUDA_AMAXES; i++) {
+        most = shares[i] >= most ? shares[i] : shares[i] < most ? most : NAN;
+    }
+    return most;
+}
+
 /* amax, amax parts and quantize on both devices; the source begins `shift` elements past a
  * boundary. */
 static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tensor *x,
@@ -76,15 +87,25 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     cpu_tensor from = cuda_exact(x, shift);
     bool delayed = q->scheme == OCTET_FP8_DELAYED, current = q->scheme == OCTET_FP8_TENSOR;
     float scale = 3.0f, amax = 0, new_amax[2] = {delayed ? -1 : 0, 0}, cuda_amax = 0;
+    float shares[OCT_CUDA_AMAXES];
     int64_t random[2] = {(int64_t)(seed / 2), (int64_t)(seed - seed / 2)};
     oct_cpu_amax(&amax, &x->m, NULL);
     oct_live live = {&scale, &amax, delayed ? &new_amax[0] : NULL, seed};
     oct_cuda_live cuda_live = {delayed ? &scale : NULL, current ? &cuda_amax : NULL,
-                               delayed ? &new_amax[1] : NULL, q->stochastic ? random : NULL};
+                               delayed ? &new_amax[1] : NULL, q->stochastic ? random : NULL, 1};
     oct_cpu_amax_parts(&want.m, &x->m, NULL);
     oct_cpu_quantize(&want.m, &x->m, &live, NULL);
-    CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &cuda_amax, &from.m, NULL), OCTET_OK);
+    oct_cuda_amaxing whole = {&cuda_amax, 1, &from.m},
+                     parts = {shares, OCT_CUDA_AMAXES, &from.m};
+    memset(shares, 0xFF, sizeof shares);
+    CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &whole, NULL), OCTET_OK);
+    CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &parts, NULL), OCTET_OK);
     CHECK_EQ_BITS(cuda_amax, amax);
+    CHECK_EQ_BITS(cuda_largest(shares), amax);
+    if (current && seed & 1) {
+        cuda_live.amax = shares;
+        cuda_live.amaxes = OCT_CUDA_AMAXES;
+    }
     if (q->scheme == OCTET_NVFP4) {
         for (int part = OCTET_PART_ROW_AMAX; part <= OCTET_PART_COL_AMAX; part++) {
             if (got.m.parts[part]) {

@@ -6,6 +6,7 @@
 #include "cuda/api.h"
 #include "emulate_launch.h"
 
+#include <atomic>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,8 @@ const char context_object = 0;
 void *const the_context = const_cast<char *>(&context_object);
 thread_local int depth; /* of the thread's contexts, all of them this one */
 
+std::atomic<int> launches, fills;
+
 struct module {
     char name[64];
 };
@@ -38,6 +41,14 @@ void *address(uint64_t at) {
 }
 
 } // namespace
+
+int emulated_launches(void) {
+    return launches;
+}
+
+int emulated_fills(void) {
+    return fills;
+}
 
 int cuInit(unsigned) {
     return 0;
@@ -158,11 +169,13 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
     emulated_launch launch = {function, {grid_x, grid_y, grid_z},
                               block_x,  shared_bytes,
                               extra[1], *static_cast<const size_t *>(extra[3])};
+    launches++;
     emulated_run(&launch);
     return 0;
 }
 
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *) {
+    fills++;
     memset(address(to), value, count);
     return 0;
 }
@@ -171,6 +184,7 @@ int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *) {
     if (to % 4) {
         return INVALID;
     }
+    fills++;
     for (size_t i = 0; i < count; i++) {
         static_cast<unsigned *>(address(to))[i] = value;
     }

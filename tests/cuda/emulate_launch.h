@@ -22,6 +22,9 @@ typedef struct emulated_launch {
 void *emulated_kernel(const char *module, const char *name);
 /* Returns when the last block has ended. One launch at a time; others wait. */
 void emulated_run(const emulated_launch *launch);
+/* How many kernels and fills have been launched so far. */
+int emulated_launches(void);
+int emulated_fills(void);
 /* How many products cuBLASLt has done, and the first word of the last one's algorithm. */
 int emulated_matmuls(void);
 uint64_t emulated_algorithm(void);

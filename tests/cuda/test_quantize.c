@@ -85,6 +85,83 @@ TEST(quantize__large_tensors_equal_the_cpu) {
     }
 }
 
+/* ---- two at once ------------------------------------------------------------------------ */
+
+/* A tensor on both devices, and what its amax is. */
+typedef struct tensor {
+    cpu_tensor x, want, got;
+    float shares[OCT_CUDA_AMAXES], scale, amax, new_amax[2];
+} tensor;
+
+static tensor make_tensor(const octet_quantizer *q, const int64_t *shape, octet_dtype dtype,
+                          uint64_t seed) {
+    int64_t rows = shape[0], cols = shape[1];
+    tensor t = {.scale = 3.0f, .new_amax = {-1, 0}};
+    t.x = cpu_tensor_plain(dtype, rows, cols, cols + (seed >> 40 & 7 ? 0 : 8));
+    cpu_fill(&t.x, (cpu_input)(seed % CPU_INPUTS), seed);
+    t.want = cpu_tensor_quantized(q, dtype, rows, cols, 1);
+    t.got = cpu_tensor_quantized(q, dtype, rows, cols, 1);
+    memset(t.shares, 0xFF, sizeof t.shares);
+    oct_live live = {&t.scale, &t.amax, &t.new_amax[0], 0};
+    oct_cpu_amax(&t.amax, &t.x.m, NULL);
+    oct_cpu_quantize(&t.want.m, &t.x.m, &live, NULL);
+    return t;
+}
+
+static oct_cuda_quantizing quantizing_of(tensor *t) {
+    bool delayed = t->want.m.quantizer.scheme == OCTET_FP8_DELAYED;
+    oct_cuda_live live = {delayed ? &t->scale : NULL, delayed ? NULL : t->shares,
+                          delayed ? &t->new_amax[1] : NULL, NULL, OCT_CUDA_AMAXES};
+    return (oct_cuda_quantizing){&t->got.m, &t->x.m, live};
+}
+
+static void check_tensor(tensor *t) {
+    CHECK_EQ_BITS(cuda_largest(t->shares), t->amax);
+    if (t->want.m.quantizer.scheme == OCTET_FP8_DELAYED) {
+        CHECK_EQ_BITS(t->new_amax[1], t->new_amax[0]);
+    }
+    cuda_check_parts(&t->got, &t->want);
+    cpu_tensor_free(&t->x);
+    cpu_tensor_free(&t->want);
+    cpu_tensor_free(&t->got);
+}
+
+static void check_two(const octet_quantizer *p, const octet_quantizer *q, uint64_t seed) {
+    octet_dtype dtype = (octet_dtype)(OCTET_F32 + seed % 3);
+    octet_dtype other = seed >> 8 & 7 ? dtype : (octet_dtype)(OCTET_F32 + (seed + 1) % 3);
+    tensor a = make_tensor(p, cpu_shapes[(seed >> 16 & 0xff) % CPU_SHAPES], dtype, seed >> 3);
+    tensor b = make_tensor(q, cpu_shapes[(seed >> 24 & 0xff) % CPU_SHAPES], other, seed >> 5);
+    oct_cuda_amaxing amaxes[2] = {{a.shares, OCT_CUDA_AMAXES, &a.x.m},
+                                  {b.shares, OCT_CUDA_AMAXES, &b.x.m}};
+    oct_cuda_quantizing two[2] = {quantizing_of(&a), quantizing_of(&b)};
+    CHECK_EQ_INT(oct_cuda_amax_two(cuda_on(), amaxes, NULL), OCTET_OK);
+    CHECK_EQ_INT(oct_cuda_quantize_two(cuda_on(), two, NULL), OCTET_OK);
+    check_tensor(&a);
+    check_tensor(&b);
+}
+
+TEST(quantize__two_at_once_equal_the_cpu) {
+    static const char *const texts[][2] = {
+        {"fp8-tensor:e4m3", "fp8-tensor:e4m3"},
+        {"fp8-tensor:e5m2+row", "fp8-tensor:e5m2+pow2"},
+        {"fp8-tensor:e4m3", "fp8-tensor:e5m2"},
+        {"fp8-delayed:e4m3", "fp8-delayed:e4m3+row"},
+        {"fp8-tensor:e4m3", "fp8-delayed:e4m3"},
+        {"fp8-block:e4m3", "fp8-block:e4m3/128x128"},
+        {"fp8-block:e5m2+row", "fp8-block:e5m2"},
+        {"mxfp8:e4m3", "mxfp8:e4m3/32x32"},
+        {"mxfp8:e5m2", "fp8-block:e5m2"},
+    };
+    uint64_t state = 5;
+    for (int i = 0; i < 9 * 60; i++) {
+        octet_quantizer p, q;
+        CHECK_EQ_INT(octet_quantizer_parse(&p, texts[i % 9][0], NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i % 9][1], NULL), OCTET_OK);
+        check_two(&p, &q, cpu_random(&state));
+    }
+}
+
 TEST_MAIN(quantize__one_scale_equals_the_cpu, quantize__blocks_equal_the_cpu,
           quantize__mxfp8_equals_the_cpu, quantize__nvfp4_equals_the_cpu,
-          quantize__every_16_bit_value, quantize__large_tensors_equal_the_cpu)
+          quantize__every_16_bit_value, quantize__large_tensors_equal_the_cpu,
+          quantize__two_at_once_equal_the_cpu)

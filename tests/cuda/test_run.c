@@ -244,8 +244,34 @@ TEST(cuda_run__main_grad_in_every_dtype) {
     finish(&report, &ran, 72);
 }
 
+/* Beside the products: what is measured, in one launch a pass, and what is cast, in one. */
+TEST(cuda_run__few_launches_and_no_fill) {
+    static const struct {
+        const char *recipe;
+        int launches;
+    } cases[] = {{"current", 4}, {"block", 2}};
+    run_report report = {0};
+    tally ran = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        octet_linear_backward_args args;
+        run_options options = {.seed = i, .fill = 0xFF, .cuda = gpu_of(HOPPER)};
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=272 k=128 n=400 in=bf16 recipe=%s device=cuda:0/90",
+                       cases[i].recipe);
+        int launches = emulated_launches(), fills = emulated_fills();
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+        }
+        CHECK_EQ_INT(emulated_launches() - launches, cases[i].launches);
+        CHECK_EQ_INT(emulated_fills() - fills, 0);
+    }
+    finish(&report, &ran, 2);
+    CHECK_EQ_INT(ran.matmuls, ran.products);
+}
+
 TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_every_gpu,
           cuda_run__own_kernels, cuda_run__options_at_random,
           cuda_run__per_tensor_layers_of_any_shape_are_the_librarys,
           cuda_run__blocks_of_any_number_of_rows_are_the_librarys,
-          cuda_run__main_grad_in_every_dtype)
+          cuda_run__main_grad_in_every_dtype, cuda_run__few_launches_and_no_fill)

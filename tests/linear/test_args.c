@@ -221,6 +221,60 @@ TEST(args__cache_quantizer_is_what_the_plan_asks_for) {
     }
 }
 
+/* As a cache's, but for the order of scales, which is any device's. */
+TEST(args__parameter_quantizer_has_what_both_ways_read) {
+    static const struct {
+        const char *text, *quantizer;
+    } cases[] = {
+        {SMALL "recipe=current", "fp8-tensor:e4m3+row"},
+        {SMALL "recipe=current device=cuda:0/80", "fp8-tensor:e4m3+row"},
+        {SMALL "recipe=current device=cuda:0/89", "fp8-tensor:e4m3+row+col"},
+        {SMALL "recipe=current device=cuda:0/90", "fp8-tensor:e4m3+row+col"},
+        {SMALL "recipe=current device=cuda:0/90 grad=w", "fp8-tensor:e4m3+row"},
+        {SMALL "recipe=current device=cuda:0/100", "fp8-tensor:e4m3+row"},
+        {SMALL "recipe=block device=cuda:0/90", "fp8-block:e4m3/128x128+row+col"},
+        {SMALL "recipe=mxfp8 device=cuda:0/100", "mxfp8:e4m3/1x32+row+col"},
+        {SMALL "recipe=nvfp4 device=cuda:0/100", "nvfp4:e2m1/16x16+row+col"},
+        {SMALL, "none"},
+    };
+    char text[OCTET_QUANTIZER_TEXT];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        octet_linear_args args = parsed(cases[i].text);
+        octet_quantizer q;
+        CHECK_EQ_INT(octet_linear_parameter_quantizer(&q, &args, NULL), OCTET_OK);
+        octet_quantizer_print(text, sizeof text, &q);
+        CHECK_EQ_STR(text, cases[i].quantizer);
+    }
+}
+
+/* No step of forward or backward makes such a weight's bytes anew, or turns them. */
+TEST(args__parameter_quantizer_leaves_nothing_to_make) {
+    static const char *const recipes[] = {"current", "block", "mxfp8"};
+    static const char *const devices[] = {"cpu", "cuda:0/80", "cuda:0/89", "cuda:0/90"};
+    for (int i = 0; i < 12; i++) {
+        char text[256], weight[OCTET_QUANTIZER_TEXT];
+        octet_quantizer q;
+        octet_linear_backward_args back = OCTET_LINEAR_BACKWARD_ARGS_INIT;
+        octet_plan plan = OCTET_PLAN_INIT;
+        (void)snprintf(text, sizeof text, SMALL "recipe=%s device=%s", recipes[i / 4],
+                       devices[i % 4]);
+        octet_linear_args args = parsed(text);
+        CHECK_EQ_INT(octet_linear_parameter_quantizer(&q, &args, NULL), OCTET_OK);
+        octet_quantizer_print(weight, sizeof weight, &q);
+        (void)snprintf(text, sizeof text, SMALL "recipe=%s qw=%s device=%s", recipes[i / 4],
+                       weight, devices[i % 4]);
+        args = parsed(text);
+        CHECK_EQ_INT(octet_linear_backward_make(&back, &args, NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_plan_linear_backward(&plan, &back, NULL), OCTET_OK);
+        for (int s = 0; s < plan.step_count; s++) {
+            const octet_step *step = &plan.steps[s];
+            bool weights =
+                step->a != OCTET_ABSENT && plan.tensors[step->a].name == OCTET_NAME_WEIGHT;
+            CHECK_OF(!weights || step->op == OCTET_OP_GEMM, text);
+        }
+    }
+}
+
 TEST(args__gather_choice_follows_whole_blocks) {
     static const struct {
         const char *text;
@@ -258,4 +312,6 @@ TEST_MAIN(args__canonical_texts_are_fixpoints,
           args__wrong_structs_are_refused_and_nothing_is_written,
           args__gradient_of_another_shape_is_refused,
           args__cache_quantizer_is_what_the_plan_asks_for,
+          args__parameter_quantizer_has_what_both_ways_read,
+          args__parameter_quantizer_leaves_nothing_to_make,
           args__gather_choice_follows_whole_blocks)

@@ -3,6 +3,7 @@
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, within
+from octet import _texts
 
 import torch
 
@@ -77,6 +78,24 @@ def test_model_init__trains_saves_and_loads(name: str) -> None:
         target.load_state_dict(linear.state_dict())
     assert torch.equal(other.weight.dequantize(), linear.weight.dequantize())
     assert torch.equal(plain.weight, linear.weight.dequantize())
+
+
+def test_model_init__holds_the_bytes_that_its_device_reads() -> None:
+    hopper = ("device=cuda:0/90",)
+    assert _texts.stored_weight("current", "bf16", hopper) == "fp8-tensor:e4m3+row+col"
+    assert _texts.stored_weight("current", "bf16", ()) == "fp8-tensor:e4m3+row"
+
+
+def test_model_init__takes_from_a_state_the_bytes_that_it_holds() -> None:
+    """A weight of both directions, as on some GPUs, loaded into one of rows: no rounding."""
+    rows = octet.Float8CurrentScalingQuantizer("e4m3", columnwise=False)
+    taken = rows(torch.zeros(4, 8))
+    for weight in torch.randn(50, 4, 8, generator=torch.Generator().manual_seed(1)):
+        both = octet.Float8CurrentScalingQuantizer("e4m3")(weight)
+        taken.copy_(both)
+        both.update_usage(columnwise_usage=False)
+        for mine, theirs in zip(taken.buffers(), both.buffers(), strict=True):
+            assert torch.equal(mine, theirs)
 
 
 def test_model_init__ends_where_it_ends() -> None:

@@ -9,14 +9,6 @@
 
 /* ---- a dense tensor -------------------------------------------------------------------- */
 
-/* Once for a block, without waiting for what is there. */
-static inline void raise_both(const oct_amax_flat_params &p, uint32_t most) {
-    atomicMax((uint32_t *)p.out, most);
-    if (p.copy) {
-        atomicMax((uint32_t *)p.copy, most);
-    }
-}
-
 /* Vectors of 16 bytes from `from` on: whole chunks of all loads, then what is left. */
 template <class T>
 static inline uint32_t vectors_max(const uint4 *from, int64_t count, uint32_t block,
@@ -50,32 +42,55 @@ template <class T> static inline uint32_t element_max(uint32_t most, T x) {
     return oct_f32_bits(oct_larger(oct_bits_f32(most), oct_to_float(x)));
 }
 
-template <class T>
-static inline void flat(const oct_amax_flat_params &p, uint32_t block, uint32_t blocks) {
-    __shared__ uint32_t shares[OCT_FLAT_THREADS / OCT_WARP];
+/* This thread's share of what the block has of a tensor. */
+template <class T> static inline uint32_t dense_max(const oct_amax_flat_params &p) {
     const T *from = (const T *)p.source;
     int64_t head = (int64_t)((0u - (uint32_t)(uintptr_t)from) % 16u / sizeof(T));
     head = head < p.count ? head : p.count;
     int64_t vectors = (p.count - head) / oct_vector_of<T>::count;
     int64_t tail = head + vectors * oct_vector_of<T>::count;
-    uint32_t most = vectors_max<T>((const uint4 *)(from + head), vectors, block, blocks);
+    uint32_t block = blockIdx.x - p.first + (blockIdx.x < p.first ? gridDim.x : 0u);
+    uint32_t most = vectors_max<T>((const uint4 *)(from + head), vectors, block, gridDim.x);
     if (block == 0 && threadIdx.x < head) {
         most = element_max(most, from[threadIdx.x]);
     }
     if (block == 0 && tail + threadIdx.x < p.count) {
         most = element_max(most, from[tail + threadIdx.x]);
     }
-    most = oct_warp_max(most);
-    if (threadIdx.x % OCT_WARP == 0) {
-        shares[threadIdx.x / OCT_WARP] = most;
+    return most;
+}
+
+/* By a warp: the block's maximum among the shares, and zeros where no block has one; or raised,
+ * without waiting for what is there. */
+static inline void put(const oct_amax_flat_params &p, uint32_t most) {
+    uint32_t lane = threadIdx.x % OCT_WARP;
+    if (p.shares) {
+        for (uint32_t i = lane; blockIdx.x + i * gridDim.x < OCT_AMAX_SHARES; i += OCT_WARP) {
+            p.shares[blockIdx.x + i * gridDim.x] = oct_bits_f32(i == 0 ? most : 0u);
+        }
+    }
+    if (p.out && lane == 0) {
+        atomicMax((uint32_t *)p.out, most);
+    }
+    if (p.copy && lane == 0) {
+        atomicMax((uint32_t *)p.copy, most);
+    }
+}
+
+template <class T> static inline void flat(const oct_amax_flat_two &p) {
+    constexpr uint32_t warps = OCT_FLAT_THREADS / OCT_WARP;
+    __shared__ uint32_t maxima[2][warps];
+    uint32_t warp = threadIdx.x / OCT_WARP;
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) {
+        uint32_t most = oct_warp_max(dense_max<T>(p.of[i]));
+        if (threadIdx.x % OCT_WARP == 0) {
+            maxima[i][warp] = most;
+        }
     }
     __syncthreads();
-    if (threadIdx.x < OCT_WARP) {
-        int share = (int)threadIdx.x % (OCT_FLAT_THREADS / OCT_WARP);
-        most = oct_warp_max(shares[share]);
-        if (threadIdx.x == 0) {
-            raise_both(p, most);
-        }
+    if (warp < 2) {
+        put(p.of[warp], oct_warp_max(maxima[warp][threadIdx.x % warps]));
     }
 }
 
@@ -150,11 +165,9 @@ template <class T> static inline void tiles(const oct_amax_tiles_params &p) {
 }
 
 #define KERNEL(name, T)                                                                        \
-    extern "C" __global__ void __launch_bounds__(OCT_FLAT_THREADS)                             \
+    extern "C" __global__ void __launch_bounds__(OCT_FLAT_THREADS, OCT_FLAT_RESIDENT)          \
         amax_flat_##name(const __grid_constant__ oct_amax_flat_two p) {                        \
-        bool second = blockIdx.x >= p.split;                                                   \
-        flat<T>(p.of[second], blockIdx.x - (second ? p.split : 0u),                            \
-                second ? gridDim.x - p.split : p.split);                                       \
+        flat<T>(p);                                                                            \
     }                                                                                          \
     extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
                                                  oct_shape<T>::resident)                       \

@@ -6,19 +6,23 @@
 #include "format/hadamard.h"
 
 #define OCT_FLAT_THREADS 256
-#define OCT_FLAT_LOADS 8 /* of 16 bytes, in flight in a thread */
+#define OCT_FLAT_LOADS 8    /* of 16 bytes, in flight in a thread */
+#define OCT_FLAT_RESIDENT 4 /* blocks on a multiprocessor at once */
 
-/* Rows without gaps are one long row. Outputs are raised. */
+/* Rows without gaps are one long row, walked from its beginning by all blocks together, a chunk
+ * each at a time. */
 typedef struct oct_amax_flat_params {
     const void *source;
     int64_t count;
-    float *out, *copy; /* copy: the same amax; may be NULL */
+    float *out, *copy; /* raised; copy: the same amax; may be NULL */
+    float *shares;     /* or OCT_AMAX_SHARES maxima, every one of them written; else NULL */
+    uint32_t first;    /* the block that has the first chunk */
+    uint32_t reserved;
 } oct_amax_flat_params;
 
-/* One tensor or two in a launch: the first `split` blocks are the first one's. */
+/* One tensor or two in a launch, the second after the first. */
 typedef struct oct_amax_flat_two {
     oct_amax_flat_params of[2];
-    uint32_t split;
 } oct_amax_flat_two;
 
 typedef struct oct_amax_tiles_params {

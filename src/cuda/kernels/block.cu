@@ -117,10 +117,11 @@ static inline void encode_cols(oct_slab_turned<T> &turned, const oct_patch<T> &p
     }
 }
 
-template <class T, int FORMAT> static inline void quantize_lines(const oct_block_params &p) {
-    __shared__ oct_slab_turned<T> turned;
+template <class T, int FORMAT>
+static inline void quantize_lines(oct_slab_turned<T> &turned, const oct_block_params &p,
+                                  uint32_t tile) {
     __shared__ block_lines<T> lines;
-    oct_patch<T> patch = oct_slab_patch<T>(p.q, blockIdx.x);
+    oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
     oct_slab_load(patch, p.q);
     if (p.q.col) {
         lines.peaks[threadIdx.x / OCT_WARP][threadIdx.x % OCT_WARP] = oct_patch_peaks(patch);
@@ -198,10 +199,11 @@ static inline void store_squares(const block_squares<T> &squares, const oct_patc
     }
 }
 
-template <class T, int FORMAT> static inline void quantize_square(const oct_block_params &p) {
-    __shared__ oct_slab_turned<T> turned;
+template <class T, int FORMAT>
+static inline void quantize_square(oct_slab_turned<T> &turned, const oct_block_params &p,
+                                   uint32_t tile) {
     __shared__ block_squares<T> squares;
-    oct_patch<T> patch = oct_slab_patch<T>(p.q, blockIdx.x);
+    oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
     oct_slab_load(patch, p.q);
     uint32_t most = oct_patch_max(patch);
     int mine = (int)threadIdx.x % OCT_WARP / lanes_of<T>::count;
@@ -223,14 +225,21 @@ template <class T, int FORMAT> static inline void quantize_square(const oct_bloc
     store_squares(squares, patch, p.q);
 }
 
+template <class T, int FORMAT>
+static inline void quantize(const oct_block_params &p, uint32_t tile) {
+    __shared__ oct_slab_turned<T> turned;
+    if (p.square) {
+        quantize_square<T, FORMAT>(turned, p, tile);
+    } else {
+        quantize_lines<T, FORMAT>(turned, p, tile);
+    }
+}
+
 #define KERNEL(name, T, format)                                                                \
     extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, 2)                          \
-        block_lines_##name(oct_block_params p) {                                               \
-        quantize_lines<T, format>(p);                                                          \
-    }                                                                                          \
-    extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, 2)                          \
-        block_square_##name(oct_block_params p) {                                              \
-        quantize_square<T, format>(p);                                                         \
+        block_##name(const __grid_constant__ oct_block_two p) {                                \
+        bool second = blockIdx.x >= p.split;                                                   \
+        quantize<T, format>(p.of[second], blockIdx.x - (second ? p.split : 0u));               \
     }
 
 KERNEL(f32_e4m3, float, OCTET_E4M3)

@@ -8,6 +8,14 @@
 typedef struct oct_block_params {
     oct_quantize_params q;
     oct_scale_rule rule;
+    uint8_t square; /* blocks of 128 x 128 */
+    uint8_t reserved[7];
 } oct_block_params;
+
+/* One tensor or two in a launch: the first `split` blocks of threads are the first one's. */
+typedef struct oct_block_two {
+    oct_block_params of[2];
+    uint32_t split, reserved;
+} oct_block_two;
 
 #endif

@@ -145,6 +145,18 @@ static inline void oct_write16(void *at, uint4 v) {
 #endif
 }
 
+/* The same for what is not read soon: other lines outlive it in the cache. */
+static inline void oct_write16_late(void *at, uint4 v) {
+#if OCT_PTX
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+#else
+    oct_store16(at, v);
+#endif
+}
+
 /* How the cache treats what is read for the last time: other lines outlive it. */
 static inline uint64_t oct_evict_first() {
 #if OCT_PTX

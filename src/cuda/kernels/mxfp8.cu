@@ -20,12 +20,13 @@ template <class T> struct mx_shape {
     static constexpr int warps = OCT_TILE / (across * cols); /* beside each other */
 };
 
-template <class T> static inline oct_patch<T> patch_of(const oct_quantize_params &q) {
+template <class T>
+static inline oct_patch<T> patch_of(const oct_quantize_params &q, uint32_t tile) {
     typedef mx_shape<T> shape;
     int lane = (int)threadIdx.x % OCT_WARP, warp = (int)threadIdx.x / OCT_WARP;
     int beside = warp % shape::warps * shape::across + lane / 2;
     oct_patch<T> p = oct_patch_in_tile<T>(
-        q, warp / shape::warps * BLOCK + lane % 2 * OCT_PATCH_ROWS, beside * shape::cols);
+        q, tile, warp / shape::warps * BLOCK + lane % 2 * OCT_PATCH_ROWS, beside * shape::cols);
     p.lane_across = beside % shape::lanes;
     p.warp_across = beside / shape::lanes;
     p.band = warp / shape::warps;
@@ -185,10 +186,11 @@ static inline void encode(const oct_patch<T> &patch, const oct_quantize_params &
     }
 }
 
-template <class T, int FORMAT> static inline void quantize(const oct_mxfp8_params &p) {
+template <class T, int FORMAT>
+static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
     __shared__ mx_scales scales;
     const oct_quantize_params &q = p.q;
-    oct_patch<T> patch = patch_of<T>(q);
+    oct_patch<T> patch = patch_of<T>(q, tile);
     oct_patch_load(patch, q);
     if (q.row) {
         scale_rows<T, FORMAT>(scales, patch, p.square);
@@ -205,9 +207,11 @@ template <class T, int FORMAT> static inline void quantize(const oct_mxfp8_param
 }
 
 #define KERNEL(name, T, format)                                                                \
-    extern "C" __global__ void __launch_bounds__(                                              \
-        oct_shape<T>::threads, oct_shape<T>::resident) mxfp8_##name(oct_mxfp8_params p) {      \
-        quantize<T, format>(p);                                                                \
+    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
+                                                 oct_shape<T>::resident)                       \
+        mxfp8_##name(const __grid_constant__ oct_mxfp8_two p) {                                \
+        bool second = blockIdx.x >= p.split;                                                   \
+        quantize<T, format>(p.of[second], blockIdx.x - (second ? p.split : 0u));               \
     }
 
 KERNEL(f32_e4m3, float, OCTET_E4M3)

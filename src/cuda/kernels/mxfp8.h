@@ -11,4 +11,10 @@ typedef struct oct_mxfp8_params {
     uint8_t reserved[7];
 } oct_mxfp8_params;
 
+/* One tensor or two in a launch: the first `split` blocks of threads are the first one's. */
+typedef struct oct_mxfp8_two {
+    oct_mxfp8_params of[2];
+    uint32_t split, reserved;
+} oct_mxfp8_two;
+
 #endif

@@ -38,11 +38,11 @@ static inline int oct_limited(int64_t n) {
     return (int)(n < OCT_TILE ? n : OCT_TILE);
 }
 
-/* The patch at (row, col) of this block's tile. */
+/* The patch at (row, col) of a tile. */
 template <class T>
-static inline oct_patch<T> oct_patch_in_tile(const oct_quantize_params &q, int row, int col) {
+static inline oct_patch<T> oct_patch_in_tile(const oct_quantize_params &q, uint32_t tile,
+                                             int row, int col) {
     oct_patch<T> p;
-    uint32_t tile = q.backward ? gridDim.x - 1u - blockIdx.x : blockIdx.x;
     p.tile_row = (int64_t)(tile / q.across) * OCT_TILE;
     p.tile_col = (int64_t)(tile % q.across) * OCT_TILE;
     p.row = row;
@@ -53,14 +53,16 @@ static inline oct_patch<T> oct_patch_in_tile(const oct_quantize_params &q, int r
     return p;
 }
 
+/* This thread's patch of its block's tile. */
 template <class T> static inline oct_patch<T> oct_patch_of(const oct_quantize_params &q) {
     typedef oct_shape<T> shape;
     int lane = (int)threadIdx.x % OCT_WARP, warp = (int)threadIdx.x / OCT_WARP;
     int lane_across = lane / shape::down, warp_across = warp % shape::warps;
     int band = warp / shape::warps;
-    oct_patch<T> p =
-        oct_patch_in_tile<T>(q, (band * shape::down + lane % shape::down) * OCT_PATCH_ROWS,
-                             warp_across * OCT_WARP_COLS + lane_across * shape::cols);
+    uint32_t tile = q.backward ? gridDim.x - 1u - blockIdx.x : blockIdx.x;
+    oct_patch<T> p = oct_patch_in_tile<T>(
+        q, tile, (band * shape::down + lane % shape::down) * OCT_PATCH_ROWS,
+        warp_across * OCT_WARP_COLS + lane_across * shape::cols);
     p.lane_across = lane_across;
     p.warp_across = warp_across;
     p.band = band;

@@ -8,10 +8,11 @@
 typedef struct oct_per_tensor_params {
     oct_quantize_params q;
     oct_scale_rule rule;
-    const float *amax;  /* current: the scale is made from it */
-    const float *scale; /* delayed: the scale; else NULL */
-    float *new_amax;    /* raised to the amax; may be NULL */
-    float *inverse;     /* receives 1 / scale; may be NULL */
+    const float *amax;   /* current: the scale is made from it, */
+    const float *shares; /* or from OCT_AMAX_SHARES maxima; else NULL */
+    const float *scale;  /* delayed: the scale; else NULL */
+    float *new_amax;     /* raised to the amax; may be NULL */
+    float *inverse;      /* receives 1 / scale; may be NULL */
 } oct_per_tensor_params;
 
 /* Two tensors in a launch: the first `split` blocks are the first one's. */

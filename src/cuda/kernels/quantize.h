@@ -11,6 +11,10 @@
 #define OCT_SLAB_THREADS 256
 #define OCT_SLAB_COLS(element_bytes) (512 / (element_bytes))
 
+/* A tensor's amax is one float, or as many maxima of parts of it: zero where there are fewer.
+ */
+#define OCT_AMAX_SHARES 512
+
 typedef struct oct_quantize_params {
     const void *source;
     int64_t rows, cols, stride;  /* stride: elements from one row of the source to the next */

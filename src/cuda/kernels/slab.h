@@ -29,8 +29,8 @@ static inline oct_patch<T> oct_slab_patch(const oct_quantize_params &q, uint32_t
     uint32_t down = tile / q.across;
     p.tile_row = (int64_t)down * OCT_TILE;
     p.tile_col = (int64_t)(tile - down * q.across) * oct_slab<T>::cols;
-    p.row = (int)threadIdx.x / OCT_WARP * OCT_PATCH_ROWS;
-    p.col = (int)threadIdx.x % OCT_WARP * oct_slab<T>::each;
+    p.row = (int)(threadIdx.x / OCT_WARP * OCT_PATCH_ROWS);
+    p.col = (int)(threadIdx.x % OCT_WARP * oct_slab<T>::each);
     int64_t cols = q.cols - p.tile_col;
     p.rows_left = oct_limited(q.rows - p.tile_row) - p.row;
     p.cols_left = (int)(cols < oct_slab<T>::cols ? cols : oct_slab<T>::cols) - p.col;
@@ -74,12 +74,13 @@ static inline void oct_slab_put(oct_slab_turned<T> &turned, const oct_patch<T> &
     turned.units[p.col + c][oct_slab_unit<T>(p.col, p.row / OCT_PATCH_ROWS)] = codes;
 }
 
-/* By all threads of the block, after a barrier: what whole patches have put there. */
+/* By all threads of the block, after a barrier: what whole patches have put there. A
+ * product reads rows before another reads columns, so columns leave them the cache. */
 template <class T>
 static inline void oct_slab_store(const oct_slab_turned<T> &turned, const oct_patch<T> &p,
                                   const oct_quantize_params &q) {
     constexpr int step = OCT_SLAB_THREADS / OCT_SLAB_WARPS;
-    int unit = (int)threadIdx.x % OCT_SLAB_WARPS, first = (int)threadIdx.x / OCT_SLAB_WARPS;
+    int unit = (int)(threadIdx.x % OCT_SLAB_WARPS), first = (int)(threadIdx.x / OCT_SLAB_WARPS);
     int rows = p.rows_left + p.row, cols = p.cols_left + p.col;
     if ((unit + 1) * OCT_PATCH_ROWS > rows) {
         return;
@@ -88,7 +89,12 @@ static inline void oct_slab_store(const oct_slab_turned<T> &turned, const oct_pa
 #pragma unroll 4
     for (int col = first; col < oct_slab<T>::cols; col += step) {
         if (col / oct_slab<T>::each * oct_slab<T>::each + oct_slab<T>::each <= cols) {
-            oct_store_col(to, turned.units[col][oct_slab_unit<T>(col, unit)], q.wide_col);
+            uint4 codes = turned.units[col][oct_slab_unit<T>(col, unit)];
+            if (q.wide_col == 16) {
+                oct_write16_late(to, codes);
+            } else {
+                oct_store_col(to, codes, q.wide_col);
+            }
         }
         to += step * q.rows;
     }
