@@ -172,15 +172,15 @@ TEST(launch__a_run_enters_the_context_once) {
     octet_memory memory = OCTET_MEMORY_INIT;
     octet_exec exec = OCTET_EXEC_INIT;
     octet_error err = {OCTET_OK, 0, ""};
-    static _Alignas(256) unsigned char bytes[8][1024];
+    static _Alignas(256) unsigned char bytes[8][4096];
     exec.cuda = cuda;
     proto.device = (octet_device){OCTET_CUDA, 0, 90};
     CHECK_EQ_INT(octet_quantizer_parse(&quantizer, "fp8-tensor:e4m3+row+col", &err), OCTET_OK);
     CHECK_EQ_INT(octet_plan_quantize(&plan, &proto, &quantizer, &err), OCTET_OK);
-    CHECK(plan.arg_count == 1 && plan.out_count <= 6 && plan.workspace_bytes <= 1024);
+    CHECK(plan.arg_count == 1 && plan.out_count <= 6 && plan.workspace_bytes <= 4096);
     memory.args[0] = bytes[0];
     memory.workspace = bytes[1];
-    memory.workspace_bytes = 1024;
+    memory.workspace_bytes = 4096;
     for (int i = 0; i < plan.out_count; i++) {
         memory.outs[i] = bytes[2 + i];
     }

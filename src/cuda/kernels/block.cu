@@ -96,12 +96,7 @@ static inline void store_scales(const block_lines<T> &lines, const oct_patch<T> 
 
 template <class T, int FORMAT>
 static inline void encode_cols(oct_slab_turned<T> &turned, const oct_patch<T> &patch,
-                               const oct_block_params &p, const float *factors) {
-    if (!patch.full || !p.q.wide_col) {
-        oct_patch_encode_each<T, FORMAT>(patch, oct_patch_turned(patch, p.q),
-                                         [=](int, int c) { return factors[c]; });
-        return;
-    }
+                               const float *factors) {
 #pragma unroll
     for (int c = 0; c < oct_slab<T>::each; c++) {
         uint32_t codes[4];
@@ -138,11 +133,9 @@ static inline void quantize_lines(oct_slab_turned<T> &turned, const oct_block_pa
     }
     if (p.q.col) {
         __syncthreads();
-        encode_cols<T, FORMAT>(turned, patch, p, lines.col_factor + patch.col);
+        encode_cols<T, FORMAT>(turned, patch, lines.col_factor + patch.col);
         __syncthreads();
-        if (p.q.wide_col) {
-            oct_slab_store(turned, patch, p.q);
-        }
+        oct_slab_store(turned, patch, p.q);
     }
     store_scales(lines, patch, p.q);
 }
@@ -219,7 +212,7 @@ static inline void quantize_square(oct_slab_turned<T> &turned, const oct_block_p
     __syncthreads();
     oct_slab_encode<T, FORMAT>(turned, patch, p.q, squares.factor[mine]);
     __syncthreads();
-    if (p.q.col && p.q.wide_col) {
+    if (p.q.col) {
         oct_slab_store(turned, patch, p.q);
     }
     store_squares(squares, patch, p.q);

@@ -71,18 +71,31 @@ template <class T> static inline oct_patch<T> oct_patch_of(const oct_quantize_pa
 
 /* ---- elements -------------------------------------------------------------------------- */
 
+/* 16 bytes of a row, in the largest units that it is aligned to; elements from `count` on are
+ * 0. */
+template <class T> static inline uint4 oct_load_some(const T *from, int count) {
+    constexpr int cols = oct_shape<T>::cols;
+    if (count >= cols && (uintptr_t)from % 8 == 0) {
+        uint2 low = *(const uint2 *)from, high = *(const uint2 *)(from + cols / 2);
+        return {low.x, low.y, high.x, high.y};
+    }
+    if (count >= cols && (uintptr_t)from % 4 == 0) {
+        const uint32_t *words = (const uint32_t *)from;
+        return {words[0], words[1], words[2], words[3]};
+    }
+    alignas(16) T some[cols];
+#pragma unroll
+    for (int c = 0; c < cols; c++) {
+        some[c] = c < count ? from[c] : T{};
+    }
+    return oct_load16(some);
+}
+
 template <class T>
 static inline void oct_patch_load_part(oct_patch<T> &p, const T *from, int64_t stride) {
-    typedef oct_shape<T> shape;
-    alignas(16) T part[OCT_PATCH_ROWS * shape::cols];
-#pragma unroll 1
-    for (int i = 0; i < OCT_PATCH_ROWS * shape::cols; i++) {
-        int r = i / shape::cols, c = i % shape::cols;
-        part[i] = r < p.rows_left && c < p.cols_left ? from[r * stride + c] : T{};
-    }
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        p.raw[r] = oct_load16(part + r * shape::cols);
+        p.raw[r] = oct_load_some(from + r * stride, r < p.rows_left ? p.cols_left : 0);
     }
 }
 
@@ -123,19 +136,10 @@ template <class T> static inline float oct_patch_at(const oct_patch<T> &p, int r
 
 /* ---- codes of one byte ----------------------------------------------------------------- */
 
-/* Bytes, as many as exist. */
-static inline void oct_store_bytes(uint8_t *to, const uint8_t *from, int count) {
-#pragma unroll 1
-    for (int i = 0; i < count; i++) {
-        to[i] = from[i];
-    }
-}
-
-/* Where a patch's codes go: that of (r, c) lies r row_step + c col_step bytes behind the first.
- */
+/* Where a patch's codes go: that of (r, c) lies r row_step + c bytes behind the first. */
 struct oct_codes_place {
     uint8_t *to;
-    int64_t row_step, col_step;
+    int64_t row_step;
     bool wide; /* the patch lies whole in the matrix, and lines are aligned */
 };
 
@@ -145,15 +149,7 @@ static inline oct_codes_place oct_patch_rows_of(const oct_patch<T> &p,
                                                 const oct_quantize_params &q, uint8_t *data,
                                                 bool wide) {
     int64_t at = (p.tile_row + p.row) * q.cols + p.tile_col + p.col;
-    return {data + at, q.cols, 1, wide && p.full};
-}
-
-/* Turned bytes. */
-template <class T>
-static inline oct_codes_place oct_patch_turned(const oct_patch<T> &p,
-                                               const oct_quantize_params &q) {
-    int64_t at = (p.tile_col + p.col) * q.rows + p.tile_row + p.row;
-    return {q.col + at, 1, q.rows, q.wide_col && p.full};
+    return {data + at, q.cols, wide && p.full};
 }
 
 /* One by one, those that exist. factor(r, c) is what an element is multiplied by. */
@@ -172,7 +168,7 @@ static inline void oct_patch_encode_each(const oct_patch<T> &p, const oct_codes_
         if (r < p.rows_left && c < p.cols_left) {
             float value = oct_to_float(part[i]) * factor(r, c);
             uint32_t code = oct_encode4<FORMAT>(value, 0.0f, 0.0f, 0.0f);
-            place.to[r * place.row_step + c * place.col_step] = (uint8_t)(code & 0xffu);
+            place.to[r * place.row_step + c] = (uint8_t)(code & 0xffu);
         }
     }
 }
@@ -182,6 +178,30 @@ template <class T> static inline void oct_store_row(uint8_t *to, const uint32_t 
         *(uint2 *)to = uint2{codes[0], codes[1]};
     } else {
         *(uint32_t *)to = codes[0];
+    }
+}
+
+/* Bytes of a word, the first of which is byte `first` of a line, as far as they are in it. */
+static inline void oct_put_bytes(uint8_t *line, int first, uint32_t word, int count) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (first + i >= 0 && first + i < count) {
+            line[first + i] = (uint8_t)(word >> 8 * i);
+        }
+    }
+}
+
+/* Codes of a row that are not stored at once: it is not aligned, or ends among them. */
+template <class T>
+static inline void oct_store_some(uint8_t *to, const uint32_t *codes, int count) {
+    constexpr int words = oct_shape<T>::words;
+#pragma unroll
+    for (int w = 0; w < words; w++) {
+        if (count >= 4 * words && (uintptr_t)to % 4 == 0) {
+            ((uint32_t *)to)[w] = codes[w];
+        } else {
+            oct_put_bytes(to, 4 * w, codes[w], count);
+        }
     }
 }
 
@@ -204,10 +224,6 @@ static inline void oct_store_col(uint8_t *to, uint4 codes, int unit) {
 template <class T, int FORMAT, class F>
 static inline void oct_patch_encode_rows(const oct_patch<T> &p, const oct_codes_place &place,
                                          const F &factor) {
-    if (!place.wide) {
-        oct_patch_encode_each<T, FORMAT>(p, place, factor);
-        return;
-    }
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         uint32_t codes[2];
@@ -219,88 +235,11 @@ static inline void oct_patch_encode_rows(const oct_patch<T> &p, const oct_codes_
                                     oct_patch_at(p, r, 4 * w + 2) * factor(r, 4 * w + 2),
                                     oct_patch_at(p, r, 4 * w + 3) * factor(r, 4 * w + 3));
         }
-        oct_store_row<T>(place.to + r * place.row_step, codes);
-    }
-}
-
-/* Turned. */
-template <class T, int FORMAT, class F>
-static inline void oct_patch_encode_turned(const oct_patch<T> &p, const oct_quantize_params &q,
-                                           const F &factor) {
-    oct_codes_place place = oct_patch_turned(p, q);
-    if (!place.wide) {
-        oct_patch_encode_each<T, FORMAT>(p, place, factor);
-        return;
-    }
-#pragma unroll
-    for (int c = 0; c < oct_shape<T>::cols; c++) {
-        uint32_t codes[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            codes[i] =
-                oct_encode4<FORMAT>(oct_patch_at(p, 4 * i, c) * factor(4 * i, c),
-                                    oct_patch_at(p, 4 * i + 1, c) * factor(4 * i + 1, c),
-                                    oct_patch_at(p, 4 * i + 2, c) * factor(4 * i + 2, c),
-                                    oct_patch_at(p, 4 * i + 3, c) * factor(4 * i + 3, c));
+        if (place.wide) {
+            oct_store_row<T>(place.to + r * place.row_step, codes);
+        } else if (r < p.rows_left) {
+            oct_store_some<T>(place.to + r * place.row_step, codes, p.cols_left);
         }
-        oct_store_col(place.to + c * place.col_step,
-                      uint4{codes[0], codes[1], codes[2], codes[3]}, q.wide_col);
-    }
-}
-
-/* Bytes of rows into bytes of columns. */
-template <class T>
-static inline void oct_patch_turn(const uint32_t (&codes)[OCT_PATCH_ROWS][oct_shape<T>::words],
-                                  const oct_codes_place &place, int unit) {
-#pragma unroll
-    for (int w = 0; w < oct_shape<T>::words; w++) {
-        uint32_t turned[4][4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t rows[4] = {codes[4 * i][w], codes[4 * i + 1][w], codes[4 * i + 2][w],
-                                codes[4 * i + 3][w]};
-            oct_turn4(turned[i], rows);
-        }
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            oct_store_col(place.to + (4 * w + c) * place.col_step,
-                          uint4{turned[0][c], turned[1][c], turned[2][c], turned[3][c]}, unit);
-        }
-    }
-}
-
-/* Every element times one factor, in the directions that are wanted, encoded once. */
-template <class T, int FORMAT>
-static inline void oct_patch_encode(const oct_patch<T> &p, const oct_quantize_params &q,
-                                    float one) {
-    auto factor = [=](int, int) { return one; };
-    uint32_t codes[OCT_PATCH_ROWS][oct_shape<T>::words];
-    bool rows = q.row && q.wide_row && p.full, cols = q.col && q.wide_col && p.full;
-    if (q.row && !rows) {
-        oct_patch_encode_each<T, FORMAT>(p, oct_patch_rows_of(p, q, q.row, false), factor);
-    }
-    if (q.col && !cols) {
-        oct_patch_encode_each<T, FORMAT>(p, oct_patch_turned(p, q), factor);
-    }
-    if (!p.full) {
-        return;
-    }
-    uint8_t *to = oct_patch_rows_of(p, q, q.row, true).to;
-#pragma unroll
-    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-#pragma unroll
-        for (int w = 0; w < oct_shape<T>::words; w++) {
-            codes[r][w] = oct_encode4<FORMAT>(
-                oct_patch_at(p, r, 4 * w) * one, oct_patch_at(p, r, 4 * w + 1) * one,
-                oct_patch_at(p, r, 4 * w + 2) * one, oct_patch_at(p, r, 4 * w + 3) * one);
-        }
-        if (rows) {
-            oct_store_row<T>(to, codes[r]);
-        }
-        to += q.cols;
-    }
-    if (cols) {
-        oct_patch_turn<T>(codes, oct_patch_turned(p, q), q.wide_col);
     }
 }
 

@@ -50,7 +50,7 @@ static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint3
     }
     oct_slab_encode<T, FORMAT>(turned, patch, p.q, scale);
     __syncthreads();
-    if (p.q.col && p.q.wide_col) {
+    if (p.q.col) {
         oct_slab_store(turned, patch, p.q);
     }
     if (p.new_amax && threadIdx.x == 0) {

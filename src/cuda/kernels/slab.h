@@ -74,21 +74,18 @@ static inline void oct_slab_put(oct_slab_turned<T> &turned, const oct_patch<T> &
     turned.units[p.col + c][oct_slab_unit<T>(p.col, p.row / OCT_PATCH_ROWS)] = codes;
 }
 
-/* By all threads of the block, after a barrier: what whole patches have put there. A
+/* Those of a tile with all its rows, where columns begin at multiples of `wide_col` bytes. A
  * product reads rows before another reads columns, so columns leave them the cache. */
 template <class T>
-static inline void oct_slab_store(const oct_slab_turned<T> &turned, const oct_patch<T> &p,
-                                  const oct_quantize_params &q) {
+static inline void oct_slab_store_units(const oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                        const oct_quantize_params &q) {
     constexpr int step = OCT_SLAB_THREADS / OCT_SLAB_WARPS;
     int unit = (int)(threadIdx.x % OCT_SLAB_WARPS), first = (int)(threadIdx.x / OCT_SLAB_WARPS);
-    int rows = p.rows_left + p.row, cols = p.cols_left + p.col;
-    if ((unit + 1) * OCT_PATCH_ROWS > rows) {
-        return;
-    }
+    int cols = p.cols_left + p.col;
     uint8_t *to = q.col + (p.tile_col + first) * q.rows + p.tile_row + unit * OCT_PATCH_ROWS;
 #pragma unroll 4
     for (int col = first; col < oct_slab<T>::cols; col += step) {
-        if (col / oct_slab<T>::each * oct_slab<T>::each + oct_slab<T>::each <= cols) {
+        if (col < cols) {
             uint4 codes = turned.units[col][oct_slab_unit<T>(col, unit)];
             if (q.wide_col == 16) {
                 oct_write16_late(to, codes);
@@ -97,6 +94,48 @@ static inline void oct_slab_store(const oct_slab_turned<T> &turned, const oct_pa
             }
         }
         to += step * q.rows;
+    }
+}
+
+/* By a warp, four bytes of a line to each lane; it begins anywhere and is `count` bytes long.
+ * Words are moved to where memory has them, and those that lie whole in the line stored so. */
+static inline void oct_store_line(uint8_t *line, uint32_t word, int count) {
+    int lane = (int)(threadIdx.x % OCT_WARP), over = (int)((uintptr_t)line % 4);
+    uint32_t before = __shfl_up_sync(OCT_ALL_LANES, word, 1);
+    uint32_t moved = over ? word << 8 * over | before >> (32 - 8 * over) : word;
+    int first = 4 * lane - over;
+    if (first >= 0 && first + 4 <= count) {
+        *(uint32_t *)(line + first) = moved;
+    } else {
+        oct_put_bytes(line, first, moved, count);
+    }
+    if (over && lane == OCT_WARP - 1) {
+        oct_put_bytes(line, first + 4, word >> (32 - 8 * over),
+                      count < OCT_TILE ? count : OCT_TILE);
+    }
+}
+
+/* A column to a warp at a time. */
+template <class T>
+static inline void oct_slab_store_lines(const oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                        const oct_quantize_params &q) {
+    int lane = (int)(threadIdx.x % OCT_WARP), rows = p.rows_left + p.row;
+    int cols = p.cols_left + p.col;
+    for (int col = (int)(threadIdx.x / OCT_WARP); col < cols; col += OCT_SLAB_WARPS) {
+        const uint4 *units = turned.units[col];
+        const uint32_t *words = (const uint32_t *)&units[oct_slab_unit<T>(col, lane / 4)];
+        oct_store_line(q.col + (p.tile_col + col) * q.rows + p.tile_row, words[lane % 4], rows);
+    }
+}
+
+/* By all threads of the block, after a barrier: what the patches have put there. */
+template <class T>
+static inline void oct_slab_store(const oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                  const oct_quantize_params &q) {
+    if (q.wide_col && p.rows_left + p.row == OCT_TILE) {
+        oct_slab_store_units(turned, p, q);
+    } else {
+        oct_slab_store_lines(turned, p, q);
     }
 }
 
@@ -124,13 +163,13 @@ static inline void oct_slab_encode4(uint32_t (*codes)[4], uint32_t (*down)[4],
     }
 }
 
-/* Every element of a whole patch times one factor, encoded once: rows are stored, columns put
- * into shared memory. */
+/* Every element times one factor, encoded once: rows are stored, columns put into shared
+ * memory. */
 template <class T, int FORMAT>
-static inline void oct_slab_encode_whole(oct_slab_turned<T> &turned, const oct_patch<T> &p,
-                                         const oct_quantize_params &q, float one) {
+static inline void oct_slab_encode(oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                   const oct_quantize_params &q, float one) {
     uint8_t *to = oct_patch_rows_of(p, q, q.row, true).to;
-    bool rows = q.row && q.wide_row;
+    bool whole = q.row && q.wide_row && p.full;
     uint32_t down[oct_slab<T>::each][4];
 #pragma unroll
     for (int i = 0; i < OCT_PATCH_ROWS / 4; i++) {
@@ -139,33 +178,19 @@ static inline void oct_slab_encode_whole(oct_slab_turned<T> &turned, const oct_p
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             uint32_t row[2] = {codes[0][r], codes[oct_shape<T>::words - 1][r]};
-            if (rows) {
+            if (whole) {
                 oct_store_row<T>(to, row);
+            } else if (q.row && 4 * i + r < p.rows_left) {
+                oct_store_some<T>(to, row, p.cols_left);
             }
             to += q.cols;
         }
     }
-    if (q.col && q.wide_col) {
+    if (q.col) {
 #pragma unroll
         for (int c = 0; c < oct_slab<T>::each; c++) {
             oct_slab_put(turned, p, c, uint4{down[c][0], down[c][1], down[c][2], down[c][3]});
         }
-    }
-}
-
-/* The same for any patch; what cannot be stored whole is stored here, one by one. */
-template <class T, int FORMAT>
-static inline void oct_slab_encode(oct_slab_turned<T> &turned, const oct_patch<T> &p,
-                                   const oct_quantize_params &q, float one) {
-    auto factor = [=](int, int) { return one; };
-    if (q.row && !(q.wide_row && p.full)) {
-        oct_patch_encode_each<T, FORMAT>(p, oct_patch_rows_of(p, q, q.row, false), factor);
-    }
-    if (q.col && !(q.wide_col && p.full)) {
-        oct_patch_encode_each<T, FORMAT>(p, oct_patch_turned(p, q), factor);
-    }
-    if (p.full) {
-        oct_slab_encode_whole<T, FORMAT>(turned, p, q, one);
     }
 }
 
