@@ -13,7 +13,13 @@
 typedef struct oct_cuda_on {
     octet_cuda *cuda;
     void *stream; /* CUstream */
+    bool entered; /* between oct_cuda_enter and leave: an operation need not look itself */
 } oct_cuda_on;
+
+/* Makes the GPU's context the thread's current one where it is not; *pushed goes to the leaving
+ * call, which brings back what was current. */
+octet_status oct_cuda_enter(const octet_cuda *cuda, bool *pushed, octet_error *err);
+void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
 
 /* Live state of one quantize, in device memory; what the scheme does not use is NULL. */
 typedef struct oct_cuda_live {

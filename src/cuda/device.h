@@ -30,7 +30,7 @@ typedef enum oct_cuda_module {
  * kernel declare in a common header, kernels/<module>.h. */
 typedef struct oct_cuda_launch {
     oct_cuda_module module;
-    const char *kernel;    /* the extern "C" name; a string literal, told apart by its text */
+    const char *kernel;    /* the extern "C" name; a string literal, found by its address */
     uint32_t grid[3];      /* blocks; a grid of 0 blocks launches nothing and succeeds */
     uint32_t threads;      /* of a block, in x */
     uint32_t shared_bytes; /* dynamic; more than 48 KB is asked for on first use */
@@ -62,11 +62,13 @@ const oct_cuda_facts *oct_cuda_facts_of(const octet_cuda *cuda);
  * of a kernel that ran earlier is told as that. */
 octet_status oct_cuda_failed(octet_error *err, const char *call, int result);
 
-/* Makes the GPU's context the thread's current one where it is not; *pushed goes to the leaving
- * call, which brings back what was current. Libraries that launch need it; launches here do it
- * themselves. */
-octet_status oct_cuda_enter(const octet_cuda *cuda, bool *pushed, octet_error *err);
-void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
+/* The same for an operation: it enters where its caller has not. Libraries that launch need it;
+ * launches here do it themselves. */
+static inline octet_status oct_cuda_enter_on(const oct_cuda_on *on, bool *pushed,
+                                             octet_error *err) {
+    *pushed = false;
+    return on->entered ? OCTET_OK : oct_cuda_enter(on->cuda, pushed, err);
+}
 
 /* While a stream is being captured, what is made once (a module, a library's handle) may still
  * be made by this thread between these two. Gives what the leaving call takes. */

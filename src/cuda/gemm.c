@@ -79,7 +79,7 @@ typedef struct job {
 static octet_status find(oct_lt_algorithm *out, bool *found, const job *j,
                          const oct_lt_product *product, octet_error *err) {
     bool pushed;
-    octet_status status = oct_cuda_enter(j->on->cuda, &pushed, err);
+    octet_status status = oct_cuda_enter_on(j->on, &pushed, err);
     *found = false;
     if (!status) {
         status = oct_lt_find(out, found, j->lt, product, err);
@@ -91,7 +91,7 @@ static octet_status find(oct_lt_algorithm *out, bool *found, const job *j,
 static octet_status run(bool *refused, const job *j, const oct_lt_product *product,
                         oct_lt_algorithm *algorithm, octet_error *err) {
     bool pushed;
-    octet_status status = oct_cuda_enter(j->on->cuda, &pushed, err);
+    octet_status status = oct_cuda_enter_on(j->on, &pushed, err);
     *refused = false;
     if (!status) {
         status = oct_lt_run(refused, j->lt, product, algorithm, j->on->stream, err);

@@ -33,7 +33,7 @@ octet_status oct_cuda_launch_kernel(const oct_cuda_on *on, const oct_cuda_launch
         return OCTET_OK;
     }
     bool pushed;
-    octet_status status = oct_cuda_enter(on->cuda, &pushed, err);
+    octet_status status = oct_cuda_enter_on(on, &pushed, err);
     if (!status) {
         status = launch_current(on, launch, err);
         oct_cuda_leave(on->cuda, pushed);
@@ -48,7 +48,7 @@ static uint64_t address(const void *pointer) {
 octet_status oct_cuda_fill(const oct_cuda_on *on, void *to, uint32_t value, int64_t count,
                            octet_error *err) {
     bool pushed;
-    octet_status status = count > 0 ? oct_cuda_enter(on->cuda, &pushed, err) : OCTET_OK;
+    octet_status status = count > 0 ? oct_cuda_enter_on(on, &pushed, err) : OCTET_OK;
     if (status || count <= 0) {
         return status;
     }
@@ -63,7 +63,7 @@ octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet
         return oct_cuda_fill(on, to, 0, bytes / 4, err);
     }
     bool pushed;
-    octet_status status = oct_cuda_enter(on->cuda, &pushed, err);
+    octet_status status = oct_cuda_enter_on(on, &pushed, err);
     if (status) {
         return status;
     }
@@ -75,7 +75,7 @@ octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet
 octet_status oct_cuda_copy(const oct_cuda_on *on, void *to, const void *from, int64_t bytes,
                            octet_error *err) {
     bool pushed;
-    octet_status status = bytes > 0 ? oct_cuda_enter(on->cuda, &pushed, err) : OCTET_OK;
+    octet_status status = bytes > 0 ? oct_cuda_enter_on(on, &pushed, err) : OCTET_OK;
     if (status || bytes <= 0) {
         return status;
     }

@@ -1,8 +1,9 @@
 /* module.c - a kernel by its name: its module compiled, or read from the cache, when first
  * used.
  *
- * Kernels are found without a lock in a table that only grows; a miss takes the module's lock,
- * so that a module is compiled once however many threads wait for it. */
+ * Kernels are found without a lock in a table that only grows, by the address of their name; a
+ * miss takes the module's lock, so that a module is compiled once however many threads wait for
+ * it. The same name at a second address always takes it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,21 +16,32 @@ static const char *const names[OCT_MODULES] = {
 #undef X
 };
 
-/* FNV-1a. */
 static unsigned list_of(const char *name) {
-    uint32_t hash = 2166136261u;
-    for (; *name; name++) {
-        hash = (hash ^ (unsigned char)*name) * 16777619u;
-    }
-    return (hash ^ hash >> 16) % OCT_KERNEL_LISTS;
+    uint64_t hash = (uint64_t)(uintptr_t)name * 0x9e3779b97f4a7c15u;
+    return (unsigned)(hash >> 32) % OCT_KERNEL_LISTS;
 }
 
-static oct_kernel *find(oct_module *module, unsigned list, const char *name) {
-    oct_kernel *kernel = atomic_load_explicit(&module->kernels[list], memory_order_acquire);
-    while (kernel && strcmp(kernel->name, name) != 0) {
+static oct_kernel *find(oct_module *module, const char *name) {
+    oct_kernel *kernel =
+        atomic_load_explicit(&module->kernels[list_of(name)], memory_order_acquire);
+    while (kernel && kernel->name != name) {
         kernel = kernel->next;
     }
     return kernel;
+}
+
+/* Under the module's lock. */
+static oct_kernel *find_text(oct_module *module, const char *name) {
+    for (int list = 0; list < OCT_KERNEL_LISTS; list++) {
+        oct_kernel *kernel = atomic_load_explicit(&module->kernels[list], memory_order_relaxed);
+        while (kernel && strcmp(kernel->name, name) != 0) {
+            kernel = kernel->next;
+        }
+        if (kernel) {
+            return kernel;
+        }
+    }
+    return NULL;
 }
 
 /* The module's code: from the cache, else compiled and put there. */
@@ -82,16 +94,15 @@ static octet_status add(oct_kernel **out, oct_module *module, octet_cuda *cuda,
     if (result) {
         return oct_cuda_failed(err, name, result);
     }
-    size_t length = strlen(name) + 1;
-    oct_kernel *kernel = malloc(sizeof *kernel + length);
+    oct_kernel *kernel = malloc(sizeof *kernel);
     if (!kernel) {
         return oct_fail(err, OCTET_NO_MEMORY, "no memory for the kernel %s", name);
     }
     _Atomic(oct_kernel *) *head = &module->kernels[list_of(name)];
     kernel->next = atomic_load_explicit(head, memory_order_relaxed);
+    kernel->name = name;
     kernel->function = function;
     atomic_init(&kernel->shared_bytes, 0);
-    memcpy(kernel->name, name, length);
     atomic_store_explicit(head, kernel, memory_order_release);
     *out = kernel;
     return OCTET_OK;
@@ -127,7 +138,7 @@ static octet_status make_ready(oct_kernel **out, octet_cuda *cuda,
     if (status) {
         return status;
     }
-    *out = find(module, list_of(launch->kernel), launch->kernel);
+    *out = find_text(module, launch->kernel);
     status = *out ? OCTET_OK : add(out, module, cuda, launch->kernel, err);
     return status ? status : ask_shared(*out, cuda, launch, err);
 }
@@ -135,7 +146,7 @@ static octet_status make_ready(oct_kernel **out, octet_cuda *cuda,
 octet_status oct_cuda_kernel(const oct_kernel **out, octet_cuda *cuda,
                              const oct_cuda_launch *launch, octet_error *err) {
     oct_module *module = &cuda->modules[launch->module];
-    oct_kernel *kernel = find(module, list_of(launch->kernel), launch->kernel);
+    oct_kernel *kernel = find(module, launch->kernel);
     octet_status status = OCTET_OK;
     if (!kernel || launch->shared_bytes >
                        atomic_load_explicit(&kernel->shared_bytes, memory_order_acquire)) {

@@ -13,9 +13,9 @@
  */
 typedef struct oct_kernel {
     struct oct_kernel *next;
+    const char *name;
     void *function;
     atomic_uint shared_bytes; /* dynamic shared memory that has been asked for */
-    char name[];
 } oct_kernel;
 
 #define OCT_KERNEL_LISTS 32 /* a power of two; a module has some tens of kernels */

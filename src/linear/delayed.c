@@ -42,7 +42,7 @@ static octet_status check_exec(oct_cuda_on *on, const octet_exec *exec, octet_er
     octet_status status =
         exec ? oct_need_size(exec->size, sizeof *exec, "octet_exec", err) : OCTET_OK;
     if (!status && exec) {
-        *on = (oct_cuda_on){exec->cuda, exec->stream};
+        *on = (oct_cuda_on){.cuda = exec->cuda, .stream = exec->stream};
     }
     return status;
 }
@@ -59,7 +59,7 @@ static octet_status check_record(oct_cuda_on *on, const octet_delayed *state, co
 
 octet_status octet_delayed_record(const octet_delayed *state, const float *amax,
                                   const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {NULL, NULL};
+    oct_cuda_on on = {.cuda = NULL};
     octet_status status = check_record(&on, state, amax, exec, err);
     if (!status && on.cuda) {
         return oct_cuda_delayed_record(&on, state, amax, err);
@@ -72,7 +72,7 @@ octet_status octet_delayed_record(const octet_delayed *state, const float *amax,
 
 octet_status octet_delayed_update(const octet_delayed *state, const float *reduced,
                                   const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {NULL, NULL};
+    oct_cuda_on on = {.cuda = NULL};
     octet_status status = check_state(state, err);
     status = status ? status : check_exec(&on, exec, err);
     if (!status && on.cuda) {
@@ -86,7 +86,7 @@ octet_status octet_delayed_update(const octet_delayed *state, const float *reduc
 
 octet_status octet_delayed_step(const octet_delayed *state, const float *amax,
                                 const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {NULL, NULL};
+    oct_cuda_on on = {.cuda = NULL};
     octet_status status = check_record(&on, state, amax, exec, err);
     if (!status && on.cuda) {
         return oct_cuda_delayed_update(&on, state, amax, NULL, err);
@@ -99,7 +99,7 @@ octet_status octet_delayed_step(const octet_delayed *state, const float *amax,
 }
 
 octet_status octet_random_advance(int64_t *random, const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {NULL, NULL};
+    oct_cuda_on on = {.cuda = NULL};
     octet_status status = oct_need(random, "random", err);
     status = status ? status : check_exec(&on, exec, err);
     if (!status && on.cuda) {

@@ -69,11 +69,11 @@ static octet_status run_step(running *r, int index, octet_error *err) {
     return oct_work_cuda_two(&work, &other, r->exec, err);
 }
 
-static octet_status run_checked(const octet_plan *plan, int phase, const octet_memory *memory,
-                                const octet_exec *exec, octet_error *err) {
+static octet_status run_steps(const octet_plan *plan, int phase, const octet_memory *memory,
+                              const octet_exec *exec, octet_error *err) {
     running r = {plan, memory, exec, 0};
-    octet_status status = oct_memory_check(plan, phase, memory, err);
-    if (!status && plan->device.kind == OCTET_CUDA) {
+    octet_status status = OCTET_OK;
+    if (plan->device.kind == OCTET_CUDA) {
         status = oct_begin_cuda(plan, phase, memory, exec, err);
     }
     for (int i = 0; !status && i < plan->step_count; i++) {
@@ -81,6 +81,22 @@ static octet_status run_checked(const octet_plan *plan, int phase, const octet_m
         if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE && !(r.done >> i & 1)) {
             status = run_step(&r, i, err);
         }
+    }
+    return status;
+}
+
+/* A GPU's context is entered once for all steps. */
+static octet_status run_checked(const octet_plan *plan, int phase, const octet_memory *memory,
+                                const octet_exec *exec, octet_error *err) {
+    octet_status status = oct_memory_check(plan, phase, memory, err);
+    if (status || plan->device.kind != OCTET_CUDA) {
+        return status ? status : run_steps(plan, phase, memory, exec, err);
+    }
+    bool pushed;
+    status = oct_cuda_enter(exec->cuda, &pushed, err);
+    if (!status) {
+        status = run_steps(plan, phase, memory, exec, err);
+        oct_cuda_leave(exec->cuda, pushed);
     }
     return status;
 }

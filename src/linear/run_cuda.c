@@ -44,7 +44,7 @@ static uint8_t next_of(const octet_plan *plan, uint64_t bits, octet_place place,
 /* Before the first step of a phase, in as few fills as there are spans: most often one. */
 octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
                             const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {exec->cuda, exec->stream};
+    oct_cuda_on on = {exec->cuda, exec->stream, true};
     uint64_t bits = raised(plan, phase);
     octet_status status = OCTET_OK;
     for (int place = 0; bits && !status && place < OCTET_PLACES; place++) {
@@ -160,7 +160,7 @@ static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on 
 };
 
 octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {exec->cuda, exec->stream};
+    oct_cuda_on on = {exec->cuda, exec->stream, true};
     return ops[work->step->op](work, &on, err);
 }
 
@@ -197,7 +197,7 @@ int oct_partner_cuda(const octet_plan *plan, int index, uint32_t done) {
 
 octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
                                octet_error *err) {
-    oct_cuda_on on = {exec->cuda, exec->stream};
+    oct_cuda_on on = {exec->cuda, exec->stream, true};
     if (a->step->op == OCTET_OP_AMAX) {
         oct_cuda_amaxing two[2] = {{a->amax, &a->a}, {b->amax, &b->a}};
         return oct_cuda_amax_two(&on, two, err);

@@ -14,7 +14,8 @@ typedef struct region {
     int64_t given;  /* bytes that a block has */
     int64_t need;   /* bytes that the plan uses */
     int align;
-    bool is_used, is_written; /* by a step of the phase */
+    int index;       /* its place in the order below */
+    bool is_written; /* by a step of the phase */
 } region;
 
 /* Regions by place: ports one after the other, then the blocks. */
@@ -27,8 +28,10 @@ enum {
     REGIONS
 };
 
+_Static_assert(REGIONS <= 64, "regions are bits of a word");
+
 static int region_of(const octet_plan_buffer *buffer) {
-    static const int first[OCTET_PLACES] = {
+    static const uint8_t first[OCTET_PLACES] = {
         [OCTET_PLACE_ARG] = 0,       [OCTET_PLACE_OUT] = OUTS,
         [OCTET_PLACE_SAVED] = SAVED, [OCTET_PLACE_KEPT] = KEPT,
         [OCTET_PLACE_WORK] = WORK,   [OCTET_PLACE_EXCHANGE] = EXCHANGES,
@@ -37,13 +40,21 @@ static int region_of(const octet_plan_buffer *buffer) {
     return first[buffer->place] + (single ? 0 : buffer->port);
 }
 
-static const void *region_start(const octet_memory *memory, int index) {
-    return index < OUTS        ? memory->args[index]
-           : index < EXCHANGES ? memory->outs[index - OUTS]
-           : index < SAVED     ? memory->exchanges[index - EXCHANGES]
-           : index == SAVED    ? memory->saved
-           : index < WORK      ? memory->kept[index - KEPT]
-                               : memory->workspace;
+static const void *place_start(const octet_memory *memory, const octet_plan_buffer *buffer) {
+    switch ((octet_place)buffer->place) {
+    case OCTET_PLACE_ARG:
+        return memory->args[buffer->port];
+    case OCTET_PLACE_OUT:
+        return memory->outs[buffer->port];
+    case OCTET_PLACE_SAVED:
+        return memory->saved;
+    case OCTET_PLACE_KEPT:
+        return memory->kept[buffer->port];
+    case OCTET_PLACE_WORK:
+        return memory->workspace;
+    default:
+        return memory->exchanges[buffer->port];
+    }
 }
 
 void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t buffer) {
@@ -51,19 +62,19 @@ void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t 
         return NULL;
     }
     const octet_plan_buffer *b = &plan->buffers[buffer];
-    return (char *)region_start(memory, region_of(b)) + b->offset;
+    return (char *)place_start(memory, b) + b->offset;
 }
 
 /* ---- what the phase uses --------------------------------------------------------------- */
 
-static void set_port(region *r, const octet_port *port, const void *at, int64_t stride) {
+static region port_region(const octet_port *port, const void *at, int64_t stride) {
     int bytes = octet_dtype_bits((octet_dtype)port->dtype) / 8;
-    *r =
-        (region){.port = port, .at = at, .stride = stride, .need = port->bytes, .align = bytes};
+    return (region){
+        .port = port, .at = at, .stride = stride, .need = port->bytes, .align = bytes};
 }
 
-static void set_block(region *r, const void *at, int64_t given, int64_t need) {
-    *r = (region){.at = at, .given = given, .need = need, .align = OCTET_BLOCK_ALIGN};
+static region block_region(const void *at, int64_t given, int64_t need) {
+    return (region){.at = at, .given = given, .need = need, .align = OCTET_BLOCK_ALIGN};
 }
 
 /* The bytes of an earlier plan's block up to the last that this plan knows of. */
@@ -77,25 +88,26 @@ static int64_t kept_bytes(const octet_plan *plan, int port) {
     return bytes;
 }
 
-static void lay_out(region regions[REGIONS], const octet_plan *plan, const octet_memory *m) {
-    for (int i = 0; i < plan->arg_count; i++) {
-        set_port(&regions[i], &plan->args[i], m->args[i], m->arg_strides[i]);
-    }
-    for (int i = 0; i < plan->out_count; i++) {
-        set_port(&regions[OUTS + i], &plan->outs[i], m->outs[i], 0);
-    }
-    for (int i = 0; i < plan->exchange_count; i++) {
-        set_port(&regions[EXCHANGES + i], &plan->exchanges[i], m->exchanges[i], 0);
-    }
-    set_block(&regions[SAVED], m->saved, m->saved_bytes, plan->saved_bytes);
-    for (int i = 0; i < 2; i++) {
-        set_block(&regions[KEPT + i], m->kept[i], m->kept_bytes[i], kept_bytes(plan, i));
-    }
-    set_block(&regions[WORK], m->workspace, m->workspace_bytes, plan->workspace_bytes);
+static region region_at(const octet_plan *plan, const octet_memory *m, int index) {
+    int out = index - OUTS, exchange = index - EXCHANGES, kept = index - KEPT;
+    return index < OUTS ? port_region(&plan->args[index], m->args[index], m->arg_strides[index])
+           : index < EXCHANGES ? port_region(&plan->outs[out], m->outs[out], 0)
+           : index < SAVED  ? port_region(&plan->exchanges[exchange], m->exchanges[exchange], 0)
+           : index == SAVED ? block_region(m->saved, m->saved_bytes, plan->saved_bytes)
+           : index == WORK
+               ? block_region(m->workspace, m->workspace_bytes, plan->workspace_bytes)
+               : block_region(m->kept[kept], m->kept_bytes[kept], kept_bytes(plan, kept));
 }
 
-static void mark_used(region regions[REGIONS], const octet_plan *plan, int phase) {
-    uint64_t reads = 0, writes = 0;
+/* The regions that a phase uses, one after the other. */
+typedef struct used_regions {
+    region at[REGIONS];
+    int count;
+} used_regions;
+
+static void find_used(used_regions *out, const octet_plan *plan, int phase,
+                      const octet_memory *memory) {
+    uint64_t reads = 0, writes = 0, used = 0, written = 0;
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE) {
@@ -105,12 +117,19 @@ static void mark_used(region regions[REGIONS], const octet_plan *plan, int phase
         }
     }
     for (int i = 0; i < plan->buffer_count; i++) {
-        region *r = &regions[region_of(&plan->buffers[i])];
-        r->is_used |= ((reads | writes) >> i & 1) != 0;
-        r->is_written |= (writes >> i & 1) != 0;
+        uint64_t bit = (uint64_t)1 << region_of(&plan->buffers[i]);
+        used |= (reads | writes) >> i & 1 ? bit : 0;
+        written |= writes >> i & 1 ? bit : 0;
     }
-    for (int i = 0; i < REGIONS; i++) {
-        regions[i].is_used = regions[i].is_used && regions[i].need > 0;
+    out->count = 0;
+    for (int i = 0; i < REGIONS && used >> i; i++) {
+        if (used >> i & 1) {
+            region *r = &out->at[out->count];
+            *r = region_at(plan, memory, i);
+            r->index = i;
+            r->is_written = written >> i & 1;
+            out->count += r->need > 0;
+        }
     }
 }
 
@@ -119,7 +138,8 @@ static void mark_used(region regions[REGIONS], const octet_plan *plan, int phase
 #define NAME_TEXT 96
 
 /* "argument 2 (weight.cached rowwise data)", "the workspace". */
-static const char *name_of(char text[NAME_TEXT], const region *r, int index) {
+static const char *name_of(char text[NAME_TEXT], const region *r) {
+    int index = r->index;
     static const char *const blocks[] = {"saved", "kept[0]", "kept[1]", "workspace"};
     oct_writer writer = oct_writer_start(text, NAME_TEXT);
     if (!r->port) {
@@ -139,7 +159,7 @@ static const char *name_of(char text[NAME_TEXT], const region *r, int index) {
 }
 
 /* Rows of a plain matrix may lie apart; then the region is as long as they reach. */
-static octet_status check_stride(region *r, int index, octet_error *err) {
+static octet_status check_stride(region *r, octet_error *err) {
     char name[NAME_TEXT];
     if (!r->stride) {
         return OCTET_OK;
@@ -151,38 +171,38 @@ static octet_status check_stride(region *r, int index, octet_error *err) {
         return oct_fail(err, OCTET_INVALID,
                         "%s has a stride of %lld elements; only a matrix that is not quantized "
                         "may have one",
-                        name_of(name, r, index), (long long)r->stride);
+                        name_of(name, r), (long long)r->stride);
     }
     if (r->stride < cols) {
         return oct_fail(err, OCTET_INVALID,
                         "%s has a stride of %lld elements, less than its row of %lld",
-                        name_of(name, r, index), (long long)r->stride, (long long)cols);
+                        name_of(name, r), (long long)r->stride, (long long)cols);
     }
     int64_t apart;
     if (is_matrix &&
         (!oct_size_mul(&apart, port->shape[0] - 1, r->stride) ||
          !oct_size_add(&apart, apart, cols) || !oct_size_mul(&r->need, apart, r->align))) {
         return oct_fail(err, OCTET_INVALID, "%s with a stride of %lld exceeds 64-bit sizes",
-                        name_of(name, r, index), (long long)r->stride);
+                        name_of(name, r), (long long)r->stride);
     }
     return OCTET_OK;
 }
 
-static octet_status check_region(region *r, int index, octet_error *err) {
+static octet_status check_region(region *r, octet_error *err) {
     char name[NAME_TEXT];
     if (!r->at) {
         return oct_fail(err, OCTET_INVALID, "%s is NULL; this phase uses %lld bytes of it",
-                        name_of(name, r, index), (long long)r->need);
+                        name_of(name, r), (long long)r->need);
     }
     if (!r->port && r->given < r->need) {
         return oct_fail(err, OCTET_INVALID, "%s has %lld bytes; the plan needs %lld",
-                        name_of(name, r, index), (long long)r->given, (long long)r->need);
+                        name_of(name, r), (long long)r->given, (long long)r->need);
     }
     if ((uintptr_t)r->at % (uintptr_t)r->align) {
         return oct_fail(err, OCTET_INVALID, "%s is at %p; it must be aligned to %d bytes",
-                        name_of(name, r, index), (void *)r->at, r->align);
+                        name_of(name, r), (void *)r->at, r->align);
     }
-    return check_stride(r, index, err);
+    return check_stride(r, err);
 }
 
 static bool overlap(const region *a, const region *b) {
@@ -190,26 +210,16 @@ static bool overlap(const region *a, const region *b) {
     return x < y + (uint64_t)b->need && y < x + (uint64_t)a->need;
 }
 
-/* The regions that the phase uses, by their index. */
-typedef struct used_regions {
-    uint8_t at[REGIONS];
-    int count;
-} used_regions;
-
-_Static_assert(REGIONS <= UINT8_MAX, "an index fits its byte");
-
 /* What one step writes no other may see change, so written memory is nothing else besides. */
-static octet_status check_overlap(const region regions[REGIONS], const used_regions *used,
-                                  int index, octet_error *err) {
-    const region *written = &regions[index];
-    for (int n = 0; n < used->count; n++) {
-        int i = used->at[n];
-        const region *other = &regions[i];
-        if (i != index && overlap(written, other)) {
+static octet_status check_overlap(const used_regions *used, const region *written,
+                                  octet_error *err) {
+    for (int i = 0; i < used->count; i++) {
+        const region *other = &used->at[i];
+        if (other != written && overlap(written, other)) {
             char here[NAME_TEXT], there[NAME_TEXT];
             return oct_fail(err, OCTET_INVALID,
                             "%s is written but overlaps %s: %lld bytes at %p and %lld at %p",
-                            name_of(here, written, index), name_of(there, other, i),
+                            name_of(here, written), name_of(there, other),
                             (long long)written->need, (void *)written->at,
                             (long long)other->need, (void *)other->at);
         }
@@ -219,20 +229,15 @@ static octet_status check_overlap(const region regions[REGIONS], const used_regi
 
 octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
                               octet_error *err) {
-    region regions[REGIONS] = {{0}};
-    used_regions used = {.count = 0};
+    used_regions used;
     octet_status status = OCTET_OK;
-    lay_out(regions, plan, memory);
-    mark_used(regions, plan, phase);
-    for (int i = 0; i < REGIONS && !status; i++) {
-        if (regions[i].is_used) {
-            used.at[used.count++] = (uint8_t)i;
-            status = check_region(&regions[i], i, err);
-        }
+    find_used(&used, plan, phase, memory);
+    for (int i = 0; i < used.count && !status; i++) {
+        status = check_region(&used.at[i], err);
     }
-    for (int n = 0; n < used.count && !status; n++) {
-        if (regions[used.at[n]].is_written) {
-            status = check_overlap(regions, &used, used.at[n], err);
+    for (int i = 0; i < used.count && !status; i++) {
+        if (used.at[i].is_written) {
+            status = check_overlap(&used, &used.at[i], err);
         }
     }
     return status;

@@ -24,7 +24,7 @@ typedef struct oct_work {
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
                  const octet_step *step);
 
-/* Does a step that is no collective. */
+/* Does a step that is no collective. On a GPU the context is entered, here and below. */
 octet_status oct_work_cpu(const oct_work *work, const octet_exec *exec, octet_error *err);
 octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err);
 /* A later step of the phase that may as well be done together with this one, of the same kind

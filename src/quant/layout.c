@@ -124,6 +124,10 @@ octet_status octet_layout_make(octet_layout *out, const octet_quantizer *quantiz
 bool oct_dim_number(int64_t *out, const octet_dim *dim, const octet_extents *extents) {
     const int64_t axes[] = {1, extents->m, extents->k, extents->n, extents->m};
     int64_t size;
+    if (dim->mul == 1 && dim->div == 1 && dim->align == 1 && !dim->most) {
+        *out = axes[dim->axis];
+        return true;
+    }
     if (!oct_size_mul(&size, axes[dim->axis], dim->mul) ||
         !oct_size_round_up(out, oct_size_ceil_div(size, dim->div), dim->align)) {
         return false;

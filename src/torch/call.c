@@ -168,20 +168,42 @@ static octet_status make_memory(octet_memory *memory, oct_call *call, const octe
     return status;
 }
 
+/* The workspace of one run: a tensor, or just memory. */
+typedef struct workspace {
+    oct_tensors tensor;
+    void *memory;
+} workspace;
+
+static octet_status make_workspace(octet_memory *memory, workspace *own, const octet_plan *plan,
+                                   octet_error *err) {
+    const octet_device *device = &plan->device;
+    memory->workspace_bytes = plan->workspace_bytes;
+    if (device->kind == OCTET_CUDA &&
+        oct_torch_cuda_take(&own->memory, device->index, plan->workspace_bytes)) {
+        memory->workspace = own->memory;
+        return OCTET_OK;
+    }
+    return new_block(&memory->workspace, &own->tensor, plan->workspace_bytes, plan, err);
+}
+
+static void free_workspace(workspace *own) {
+    oct_torch_cuda_give_back(own->memory);
+    oct_free_tensors(&own->tensor);
+}
+
 static octet_status run_plan(oct_call *call, const octet_plan *plan, octet_error *err) {
     octet_exec exec = oct_exec_make(call->problem.threads);
     octet_memory memory = OCTET_MEMORY_INIT;
-    oct_tensors work = {.count = 0};
+    workspace own = {.memory = NULL};
     octet_status status = make_memory(&memory, call, plan, err);
     if (!status && plan->device.kind == OCTET_CUDA) {
         status = oct_torch_cuda_exec(&exec, plan->device.index, err);
     }
     if (!status && plan->workspace_bytes) {
-        memory.workspace_bytes = plan->workspace_bytes;
-        status = new_block(&memory.workspace, &work, plan->workspace_bytes, plan, err);
+        status = make_workspace(&memory, &own, plan, err);
     }
     status = status ? status : octet_run(plan, &memory, &exec, err);
-    oct_free_tensors(&work);
+    free_workspace(&own);
     return status;
 }
 

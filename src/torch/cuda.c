@@ -1,4 +1,4 @@
-/* cuda.c - torch's GPUs: Octet's handle on each, and torch's current stream there. */
+/* cuda.c - torch's GPUs: Octet's handle on each, torch's current stream and memory there. */
 #include "torch/cuda.h"
 
 #include <dlfcn.h>
@@ -9,13 +9,28 @@
 #define FOLDERS 4096
 
 /* Set once, before the first op: torch's function for its streams (since 2.6, in the half of
- * torch that knows CUDA), and where its libraries lie. */
+ * torch that knows CUDA), those for its memory (since 2.10; NULL: it lacks one of them), and
+ * where its libraries lie. */
 static int32_t (*current_stream)(int32_t index, void **stream);
+static int32_t (*current_device)(int32_t *index);
+static int32_t (*allocate)(uint64_t bytes, void **memory);
+static int32_t (*release)(void *memory);
 static char folders[FOLDERS];
 
 /* Octet's handle on each GPU, made at its first use and kept: ops may run until the process
  * ends. */
 static _Atomic(octet_cuda *) opened[GPUS];
+
+static void find_memory(void *library) {
+    void *device = dlsym(library, "aoti_torch_get_current_device_index");
+    void *take = dlsym(library, "aoti_torch_cuda_caching_allocator_raw_alloc");
+    void *give = dlsym(library, "aoti_torch_cuda_caching_allocator_raw_delete");
+    if (device && take && give) {
+        memcpy(&current_device, &device, sizeof device);
+        memcpy(&release, &give, sizeof give);
+        memcpy(&allocate, &take, sizeof take);
+    }
+}
 
 octet_status oct_torch_cuda_load(const char *path, const char *libraries, octet_error *err) {
     void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
@@ -24,7 +39,7 @@ octet_status oct_torch_cuda_load(const char *path, const char *libraries, octet_
         return oct_torch_fail(err, OCTET_UNSUPPORTED,
                               "%s has no aoti_torch_get_current_cuda_stream: Octet needs torch "
                               "2.10 or newer",
-                              path);
+                              path ? path : "the program");
     }
     if (strlen(libraries) >= sizeof folders) {
         return oct_torch_fail(err, OCTET_INVALID, "more than %d characters of library folders",
@@ -32,6 +47,7 @@ octet_status oct_torch_cuda_load(const char *path, const char *libraries, octet_
     }
     memcpy(&current_stream, &found, sizeof found);
     memcpy(folders, libraries, strlen(libraries) + 1);
+    find_memory(library);
     return OCTET_OK;
 }
 
@@ -65,4 +81,17 @@ octet_status oct_torch_cuda_exec(octet_exec *exec, int index, octet_error *err) 
             oct_torch_fail(err, OCTET_DEVICE, "torch has no current stream on cuda:%d", index);
     }
     return status;
+}
+
+bool oct_torch_cuda_take(void **out, int index, int64_t bytes) {
+    int32_t current = -1;
+    *out = NULL;
+    return allocate && !current_device(&current) && current == index &&
+           !allocate((uint64_t)bytes, out) && *out;
+}
+
+void oct_torch_cuda_give_back(void *memory) {
+    if (memory) {
+        (void)release(memory);
+    }
 }

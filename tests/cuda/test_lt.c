@@ -272,7 +272,7 @@ static int multiply_with(const char *gemm, const char *algo) {
     void *scratch = aligned_alloc(64, SCRATCH_BYTES);
     oct_cuda_gemm_call call = call_of(p, &g, scratch);
     octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
-    oct_cuda_on on = {NULL, cuda_on()->stream};
+    oct_cuda_on on = {.stream = cuda_on()->stream};
     int before = emulated_matmuls();
     memcpy(call.dst.parts[0], p->old, (size_t)p->dst_bytes);
     options.cache = "";

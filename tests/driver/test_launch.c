@@ -93,7 +93,7 @@ TEST(launch__bad_options_and_old_gpus_are_refused) {
 
 TEST(launch__passes_what_it_was_given) {
     octet_cuda *cuda = begin("");
-    oct_cuda_on on = {cuda, NULL};
+    oct_cuda_on on = {.cuda = cuda};
     oct_cuda_launch launch = launch_of("some_kernel");
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, NULL), OCTET_OK);
     CHECK_EQ_STR(fake->kernel, "some_kernel");
@@ -108,7 +108,7 @@ TEST(launch__passes_what_it_was_given) {
 
 TEST(launch__compiles_for_the_exact_gpu_without_fusing_or_flushing) {
     octet_cuda *cuda = begin("");
-    oct_cuda_on on = {cuda, NULL};
+    oct_cuda_on on = {.cuda = cuda};
     oct_cuda_launch launch = launch_of("some_kernel");
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, NULL), OCTET_OK);
     CHECK_EQ_STR(fake->options, "-std=c++20 -default-device --fmad=false --ftz=false "
@@ -137,13 +137,59 @@ TEST(launch__a_gpu_that_the_compiler_does_not_know_is_refused) {
     octet_cuda *cuda = begin("");
     octet_error err = {OCTET_OK, 0, ""};
     octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
-    oct_cuda_on on = {NULL, NULL};
+    oct_cuda_on on = {.cuda = NULL};
     oct_cuda_launch launch = launch_of("some_kernel");
     fake->arch = 130;
     CHECK_EQ_INT(octet_cuda_open(&on.cuda, &options, NULL), OCTET_OK);
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_UNSUPPORTED);
     CHECK(strstr(err.text, "NVRTC 13.0 does not know compute capability 13.0") != NULL);
     octet_cuda_close(on.cuda);
+    end(cuda);
+}
+
+TEST(launch__a_name_at_another_address_is_the_same_kernel) {
+    char copy[] = "some_kernel";
+    octet_cuda *cuda = begin("");
+    oct_cuda_on on = {.cuda = cuda};
+    oct_cuda_launch launch = launch_of("some_kernel"), again = launch_of(copy);
+    launch.shared_bytes = 100000;
+    again.shared_bytes = 60000;
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, NULL), OCTET_OK);
+        CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &again, NULL), OCTET_OK);
+        CHECK_EQ_STR(fake->kernel, "some_kernel");
+    }
+    CHECK(fake->launches == 4 && fake->functions == 1 && fake->attributes == 1);
+    end(cuda);
+}
+
+/* The thread has another context, or none, before and after. */
+TEST(launch__a_run_enters_the_context_once) {
+    octet_cuda *cuda = begin("");
+    octet_proto proto = octet_proto_make(OCTET_BF16, 2, (int64_t[]){16, 16});
+    octet_quantizer quantizer;
+    octet_plan plan = OCTET_PLAN_INIT;
+    octet_memory memory = OCTET_MEMORY_INIT;
+    octet_exec exec = OCTET_EXEC_INIT;
+    octet_error err = {OCTET_OK, 0, ""};
+    static _Alignas(256) unsigned char bytes[8][1024];
+    exec.cuda = cuda;
+    proto.device = (octet_device){OCTET_CUDA, 0, 90};
+    CHECK_EQ_INT(octet_quantizer_parse(&quantizer, "fp8-tensor:e4m3+row+col", &err), OCTET_OK);
+    CHECK_EQ_INT(octet_plan_quantize(&plan, &proto, &quantizer, &err), OCTET_OK);
+    CHECK(plan.arg_count == 1 && plan.out_count <= 6 && plan.workspace_bytes <= 1024);
+    memory.args[0] = bytes[0];
+    memory.workspace = bytes[1];
+    memory.workspace_bytes = 1024;
+    for (int i = 0; i < plan.out_count; i++) {
+        memory.outs[i] = bytes[2 + i];
+    }
+    int before = fake->pushes;
+    CHECK_OF(octet_run(&plan, &memory, &exec, &err) == OCTET_OK, err.text);
+    CHECK(fake->launches >= 2 && fake->pushes == before + 1 && fake->pops == fake->pushes);
+    fake->launch_result = 700;
+    CHECK_EQ_INT(octet_run(&plan, &memory, &exec, &err), OCTET_DEVICE);
+    CHECK(fake->pushes == before + 2 && fake->pops == fake->pushes);
     end(cuda);
 }
 
@@ -166,7 +212,7 @@ static void *launch_many(void *arg) {
 
 TEST(launch__threads_compile_a_module_once_and_look_a_kernel_up_once) {
     octet_cuda *cuda = begin("");
-    oct_cuda_on on = {cuda, NULL};
+    oct_cuda_on on = {.cuda = cuda};
     pthread_t threads[4];
     thread_work work[4];
     for (int i = 0; i < 4; i++) {
@@ -186,7 +232,7 @@ TEST(launch__threads_compile_a_module_once_and_look_a_kernel_up_once) {
 TEST(launch__a_kernel_or_memory_that_is_not_there_is_told) {
     octet_cuda *cuda = begin("");
     octet_error err = {OCTET_OK, 0, ""};
-    oct_cuda_on on = {cuda, NULL};
+    oct_cuda_on on = {.cuda = cuda};
     oct_cuda_launch launch = launch_of("absent_kernel");
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
     CHECK(strstr(err.text, "absent_kernel") && strstr(err.text, "CUDA_ERROR_NOT_FOUND"));
@@ -204,7 +250,7 @@ TEST(launch__a_kernel_or_memory_that_is_not_there_is_told) {
 TEST(launch__a_failed_compile_gives_the_log_and_the_next_call_works) {
     octet_cuda *cuda = begin("");
     octet_error err = {OCTET_OK, 0, ""};
-    oct_cuda_on on = {cuda, NULL};
+    oct_cuda_on on = {.cuda = cuda};
     oct_cuda_launch launch = launch_of("some_kernel");
     fake->compile_result = 6;
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
@@ -222,7 +268,7 @@ TEST(launch__a_failed_compile_gives_the_log_and_the_next_call_works) {
 TEST(launch__the_error_of_an_earlier_kernel_is_not_blamed_on_this_one) {
     octet_cuda *cuda = begin("");
     octet_error err = {OCTET_OK, 0, ""};
-    oct_cuda_on on = {cuda, NULL};
+    oct_cuda_on on = {.cuda = cuda};
     oct_cuda_launch launch = launch_of("innocent");
     fake->launch_result = 700;
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
@@ -237,7 +283,7 @@ TEST(launch__the_error_of_an_earlier_kernel_is_not_blamed_on_this_one) {
 TEST(launch__fills_and_copies_reach_every_byte) {
     octet_cuda *cuda = begin("");
     octet_error err = {OCTET_OK, 0, ""};
-    oct_cuda_on on = {cuda, NULL};
+    oct_cuda_on on = {.cuda = cuda};
     uint32_t words[4] = {9, 9, 9, 9}, copy[4];
     unsigned char bytes[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     CHECK_EQ_INT(oct_cuda_fill(&on, words, 0x01020304, 3, &err), OCTET_OK);
@@ -260,7 +306,7 @@ TEST(launch__fills_and_copies_reach_every_byte) {
 
 static void launch_once(const char *cache) {
     octet_cuda *cuda = begin(cache);
-    oct_cuda_on on = {cuda, NULL};
+    oct_cuda_on on = {.cuda = cuda};
     oct_cuda_launch launch = launch_of("some_kernel");
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, NULL), OCTET_OK);
     end(cuda);
@@ -320,6 +366,8 @@ TEST_MAIN(launch__facts_are_the_gpus, launch__bad_options_and_old_gpus_are_refus
           launch__passes_what_it_was_given,
           launch__compiles_for_the_exact_gpu_without_fusing_or_flushing,
           launch__a_gpu_that_the_compiler_does_not_know_is_refused,
+          launch__a_name_at_another_address_is_the_same_kernel,
+          launch__a_run_enters_the_context_once,
           launch__threads_compile_a_module_once_and_look_a_kernel_up_once,
           launch__a_kernel_or_memory_that_is_not_there_is_told,
           launch__a_failed_compile_gives_the_log_and_the_next_call_works,
