@@ -57,8 +57,9 @@ static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
 
 /* ---- ragged bytes ---------------------------------------------------------------------- */
 
-/* Sums of a ragged dst: at most 2^SUM_ROWS rows at a time, enough to fill a GPU. */
-enum { SUM_ROWS = 11 };
+/* Sums of a ragged dst: at most 2^SUM_ROWS rows at a time. With a few thousand columns they
+ * fill a GPU, and its cache holds them until they are rounded. */
+enum { SUM_ROWS = 10 };
 
 static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
                       octet_dim cols) {

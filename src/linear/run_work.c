@@ -37,6 +37,14 @@ static void set_matrix(oct_matrix *out, const running *r, uint8_t tensor, uint64
     }
 }
 
+/* A product's copy, where the sizes ask for one. */
+static void set_copy(oct_matrix *out, const running *r, uint8_t tensor, uint64_t mask) {
+    if (tensor != OCTET_ABSENT) {
+        uint8_t values = r->plan->tensors[tensor].buffers[OCTET_PART_VALUES];
+        set_matrix(out, r, r->plan->buffers[values].bytes ? tensor : OCTET_ABSENT, mask);
+    }
+}
+
 /* A quantized dst is also read: its amaxes are there before its data. */
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
                  const octet_step *step) {
@@ -46,9 +54,9 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     set_matrix(&out->dst, &r, step->dst, step->writes | (has_amax ? step->reads : 0));
     set_matrix(&out->a, &r, step->a, step->reads);
     set_matrix(&out->b, &r, step->b, step->reads);
-    set_matrix(&out->a_copy, &r, step->a_copy, step->writes);
-    set_matrix(&out->b_copy, &r, step->b_copy, step->writes);
-    set_matrix(&out->dst_copy, &r, step->dst_copy, step->writes);
+    set_copy(&out->a_copy, &r, step->a_copy, step->writes);
+    set_copy(&out->b_copy, &r, step->b_copy, step->writes);
+    set_copy(&out->dst_copy, &r, step->dst_copy, step->writes);
     out->to = at(&r, step->to);
     out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
     out->scale = at(&r, step->scale);

@@ -200,6 +200,30 @@ TEST(cuda_run__per_tensor_layers_of_any_shape_are_the_librarys) {
     finish(&report, &ran, 300);
 }
 
+/* Of a ragged result the library leaves sums of 1024 rows at a time; on a GPU that reads bytes
+ * across the product, rows are rounded up as well. */
+TEST(cuda_run__sums_of_a_ragged_result_come_in_parts) {
+    static const char *const texts[] = {
+        "linear-backward m=2100 k=16 n=17 in=bf16 bias recipe=current device=cuda:0/90",
+        "linear-backward m=2100 k=17 n=16 in=bf16 recipe=delayed device=cuda:0/89",
+        "linear-backward m=24 k=17 n=2100 in=bf16 main_grad=add recipe=current "
+        "device=cuda:0/100",
+    };
+    static const int gpus[] = {HOPPER, HOPPER - 1, HOPPER + 1};
+    run_report report = {0};
+    for (int i = 0; i < 3; i++) {
+        octet_linear_backward_args args;
+        run_options options = {.seed = (uint64_t)i, .fill = 0xFF, .cuda = gpu_of(gpus[i])};
+        tally ran = {0};
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, texts[i], NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+            CHECK_EQ_INT(ran.products, 3);
+            CHECK_EQ_INT(ran.matmuls, 5); /* one of the three results is tall and ragged */
+        }
+    }
+    CHECK_EQ_INT(report.failures, 0);
+}
+
 /* 128-blocks of any number of rows, too: fprop and dgrad in two parts, wgrad in one. */
 TEST(cuda_run__blocks_of_any_number_of_rows_are_the_librarys) {
     static const int rows[] = {9, 37, 131, 200};
@@ -273,5 +297,6 @@ TEST(cuda_run__few_launches_and_no_fill) {
 TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_every_gpu,
           cuda_run__own_kernels, cuda_run__options_at_random,
           cuda_run__per_tensor_layers_of_any_shape_are_the_librarys,
+          cuda_run__sums_of_a_ragged_result_come_in_parts,
           cuda_run__blocks_of_any_number_of_rows_are_the_librarys,
           cuda_run__main_grad_in_every_dtype, cuda_run__few_launches_and_no_fill)

@@ -12,7 +12,15 @@ from octet import recipe
 import torch
 
 every_recipe = pytest.mark.parametrize("name", RECIPES)
-SHAPES = [(64, 96, 48), (39, 70, 44), (1, 16, 16), (0, 32, 16), (256, 512, 384)]
+SHAPES = [
+    (64, 96, 48),
+    (39, 70, 44),
+    (1, 16, 16),
+    (0, 32, 16),
+    (256, 512, 384),
+    (250, 512, 384),  # ragged rows
+    (1300, 128, 75),  # sums of a ragged result, in two parts
+]
 
 
 def layers(k: int, n: int, **options: Any) -> tuple[octet.Linear, octet.Linear]:  # noqa: ANN401
