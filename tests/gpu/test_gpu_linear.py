@@ -95,6 +95,26 @@ def test_gpu_linear__against_double(name: str) -> None:
         assert error < limit, float(error)
 
 
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [("current", True), ("current", False), ("block", True), ("block", False), ("mxfp8", True)],
+)
+def test_gpu_linear__a_stored_weight_steps_as_a_plain_one(name: str, columns: bool) -> None:
+    """Cast in one launch with the input, or alone before; its columns kept, or turned anew."""
+    _, plain = layers(1024, 1536)
+    with octet.quantized_model_init(recipe=RECIPES[name]):
+        _, stored = layers(1024, 1536)
+    stored.load_state_dict(plain.state_dict())
+    stored.rounding_state.copy_(plain.rounding_state)
+    if not columns:
+        stored.weight.update_usage(columnwise_usage=False)
+    x, dy = (t.cuda() for t in data(2048, 1024, 1536))
+    assert_same(
+        step(plain, within(RECIPES[name], plain), x, dy),
+        step(stored, within(RECIPES[name], stored), x, dy),
+    )
+
+
 # ---- the same in every way -------------------------------------------------------------------
 
 
