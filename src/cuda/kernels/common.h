@@ -145,43 +145,6 @@ static inline void oct_write16(void *at, uint4 v) {
 #endif
 }
 
-/* The same for what is not read soon: other lines outlive it in the cache. */
-static inline void oct_write16_late(void *at, uint4 v) {
-#if OCT_PTX
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-#else
-    oct_store16(at, v);
-#endif
-}
-
-/* How the cache treats what is read for the last time: other lines outlive it. */
-static inline uint64_t oct_evict_first() {
-#if OCT_PTX
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-#else
-    return 0;
-#endif
-}
-
-/* oct_stream16 under such a policy. */
-static inline uint4 oct_stream16_by(const void *at, uint64_t policy) {
-#if OCT_PTX
-    uint4 v;
-    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(at), "l"(policy));
-    return v;
-#else
-    (void)policy;
-    return oct_load16(at);
-#endif
-}
-
 /* Word i; i is a constant once the loop around it is unrolled. */
 static inline uint32_t oct_word(const uint4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;

@@ -220,10 +220,10 @@ static inline void oct_store_col(uint8_t *to, uint4 codes, int unit) {
     }
 }
 
-/* As the rows lie. */
-template <class T, int FORMAT, class F>
-static inline void oct_patch_encode_rows(const oct_patch<T> &p, const oct_codes_place &place,
-                                         const F &factor) {
+/* As the rows lie; WIDE: as the place says. */
+template <class T, int FORMAT, bool WIDE, class F>
+static inline void oct_patch_encode_rows_as(const oct_patch<T> &p, const oct_codes_place &place,
+                                            const F &factor) {
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         uint32_t codes[2];
@@ -235,11 +235,21 @@ static inline void oct_patch_encode_rows(const oct_patch<T> &p, const oct_codes_
                                     oct_patch_at(p, r, 4 * w + 2) * factor(r, 4 * w + 2),
                                     oct_patch_at(p, r, 4 * w + 3) * factor(r, 4 * w + 3));
         }
-        if (place.wide) {
+        if (WIDE) {
             oct_store_row<T>(place.to + r * place.row_step, codes);
         } else if (r < p.rows_left) {
             oct_store_some<T>(place.to + r * place.row_step, codes, p.cols_left);
         }
+    }
+}
+
+template <class T, int FORMAT, class F>
+static inline void oct_patch_encode_rows(const oct_patch<T> &p, const oct_codes_place &place,
+                                         const F &factor) {
+    if (place.wide) {
+        oct_patch_encode_rows_as<T, FORMAT, true>(p, place, factor);
+    } else {
+        oct_patch_encode_rows_as<T, FORMAT, false>(p, place, factor);
     }
 }
 

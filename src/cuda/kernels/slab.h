@@ -39,7 +39,6 @@ static inline oct_patch<T> oct_slab_patch(const oct_quantize_params &q, uint32_t
     return p;
 }
 
-/* By its last reader: codes stay in the cache rather than what they were made from. */
 template <class T>
 static inline void oct_slab_load(oct_patch<T> &p, const oct_quantize_params &q) {
     int64_t at = (p.tile_row + p.row) * q.stride + p.tile_col + p.col;
@@ -48,10 +47,9 @@ static inline void oct_slab_load(oct_patch<T> &p, const oct_quantize_params &q) 
         oct_patch_load_part(p, from, q.stride);
         return;
     }
-    uint64_t policy = oct_evict_first();
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        p.raw[r] = oct_stream16_by(from + r * q.stride, policy);
+        p.raw[r] = oct_stream16(from + r * q.stride);
     }
 }
 
@@ -68,14 +66,20 @@ template <class T> static inline int oct_slab_unit(int col, int unit) {
     return unit ^ (col / oct_slab<T>::each % OCT_SLAB_WARPS);
 }
 
+/* That of column c of a patch. */
+template <class T>
+static inline uint4 *oct_slab_unit_of(oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                      int c) {
+    return &turned.units[p.col + c][oct_slab_unit<T>(p.col, p.row / OCT_PATCH_ROWS)];
+}
+
 template <class T>
 static inline void oct_slab_put(oct_slab_turned<T> &turned, const oct_patch<T> &p, int c,
                                 uint4 codes) {
-    turned.units[p.col + c][oct_slab_unit<T>(p.col, p.row / OCT_PATCH_ROWS)] = codes;
+    *oct_slab_unit_of(turned, p, c) = codes;
 }
 
-/* Those of a tile with all its rows, where columns begin at multiples of `wide_col` bytes. A
- * product reads rows before another reads columns, so columns leave them the cache. */
+/* Those of a tile with all its rows, where columns begin at multiples of `wide_col` bytes. */
 template <class T>
 static inline void oct_slab_store_units(const oct_slab_turned<T> &turned, const oct_patch<T> &p,
                                         const oct_quantize_params &q) {
@@ -87,11 +91,7 @@ static inline void oct_slab_store_units(const oct_slab_turned<T> &turned, const 
     for (int col = first; col < oct_slab<T>::cols; col += step) {
         if (col < cols) {
             uint4 codes = turned.units[col][oct_slab_unit<T>(col, unit)];
-            if (q.wide_col == 16) {
-                oct_write16_late(to, codes);
-            } else {
-                oct_store_col(to, codes, q.wide_col);
-            }
+            oct_store_col(to, codes, q.wide_col);
         }
         to += step * q.rows;
     }
@@ -163,13 +163,12 @@ static inline void oct_slab_encode4(uint32_t (*codes)[4], uint32_t (*down)[4],
     }
 }
 
-/* Every element times one factor, encoded once: rows are stored, columns put into shared
- * memory. */
+/* Every element of a whole patch times one factor, encoded once: rows are stored, columns put
+ * into shared memory. */
 template <class T, int FORMAT>
-static inline void oct_slab_encode(oct_slab_turned<T> &turned, const oct_patch<T> &p,
-                                   const oct_quantize_params &q, float one) {
+static inline void oct_slab_encode_whole(oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                         const oct_quantize_params &q, float one) {
     uint8_t *to = oct_patch_rows_of(p, q, q.row, true).to;
-    bool whole = q.row && q.wide_row && p.full;
     uint32_t down[oct_slab<T>::each][4];
 #pragma unroll
     for (int i = 0; i < OCT_PATCH_ROWS / 4; i++) {
@@ -178,10 +177,8 @@ static inline void oct_slab_encode(oct_slab_turned<T> &turned, const oct_patch<T
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             uint32_t row[2] = {codes[0][r], codes[oct_shape<T>::words - 1][r]};
-            if (whole) {
+            if (q.row) {
                 oct_store_row<T>(to, row);
-            } else if (q.row && 4 * i + r < p.rows_left) {
-                oct_store_some<T>(to, row, p.cols_left);
             }
             to += q.cols;
         }
@@ -191,6 +188,52 @@ static inline void oct_slab_encode(oct_slab_turned<T> &turned, const oct_patch<T
         for (int c = 0; c < oct_slab<T>::each; c++) {
             oct_slab_put(turned, p, c, uint4{down[c][0], down[c][1], down[c][2], down[c][3]});
         }
+    }
+}
+
+/* The same for a patch that lies partly outside, or rows that begin anywhere: four rows at a
+ * time, from a copy, so that whole patches stay in registers. */
+template <class T, int FORMAT>
+static inline void oct_slab_encode_some(oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                        const oct_quantize_params &q, float one) {
+    uint4 rows[OCT_PATCH_ROWS];
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        rows[r] = p.raw[r];
+    }
+#pragma unroll 1
+    for (int i = 0; i < OCT_PATCH_ROWS / 4; i++) {
+        uint32_t codes[oct_shape<T>::words][4], down[oct_slab<T>::each][4];
+        oct_patch<T> four;
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            four.raw[r] = rows[4 * i + r];
+        }
+        oct_slab_encode4<T, FORMAT>(codes, down, four, 0, one);
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            uint32_t row[2] = {codes[0][r], codes[oct_shape<T>::words - 1][r]};
+            if (q.row && 4 * i + r < p.rows_left) {
+                oct_store_some<T>(q.row + (p.tile_row + p.row + 4 * i + r) * q.cols +
+                                      p.tile_col + p.col,
+                                  row, p.cols_left);
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < oct_slab<T>::each; c++) {
+            uint4 *unit = oct_slab_unit_of(turned, p, c);
+            ((uint32_t *)unit)[i] = down[c][0];
+        }
+    }
+}
+
+template <class T, int FORMAT>
+static inline void oct_slab_encode(oct_slab_turned<T> &turned, const oct_patch<T> &p,
+                                   const oct_quantize_params &q, float one) {
+    if (p.full && q.wide_row) {
+        oct_slab_encode_whole<T, FORMAT>(turned, p, q, one);
+    } else {
+        oct_slab_encode_some<T, FORMAT>(turned, p, q, one);
     }
 }
 
