@@ -20,6 +20,7 @@ static char folders[FOLDERS];
 /* Octet's handle on each GPU, made at its first use and kept: ops may run until the process
  * ends. */
 static _Atomic(octet_cuda *) opened[GPUS];
+static atomic_uint archs[GPUS]; /* 0: not asked yet */
 
 static void find_memory(void *library) {
     void *device = dlsym(library, "aoti_torch_get_current_device_index");
@@ -63,6 +64,20 @@ static octet_status open_gpu(octet_cuda **out, int index, octet_error *err) {
         made = other;
     }
     *out = made;
+    return status;
+}
+
+octet_status oct_torch_cuda_device(octet_device *out, int index, octet_error *err) {
+    bool kept = index >= 0 && index < GPUS;
+    unsigned arch = kept ? atomic_load_explicit(&archs[index], memory_order_relaxed) : 0;
+    if (arch) {
+        *out = (octet_device){OCTET_CUDA, (uint8_t)index, (uint16_t)arch};
+        return OCTET_OK;
+    }
+    octet_status status = octet_cuda_device(out, index, err);
+    if (!status && kept) {
+        atomic_store_explicit(&archs[index], out->arch, memory_order_relaxed);
+    }
     return status;
 }
 
