@@ -109,7 +109,7 @@ octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octe
     octet_status status = look_where(&kind, &index, tensor, err);
     *out = (octet_device){OCTET_CPU, 0, 0};
     if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
-        status = octet_cuda_device(out, index, err);
+        status = oct_torch_cuda_device(out, index, err);
     }
     return status;
 }
