@@ -67,14 +67,21 @@ void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t 
 
 /* ---- what the phase uses --------------------------------------------------------------- */
 
-static region port_region(const octet_port *port, const void *at, int64_t stride) {
-    int bytes = octet_dtype_bits((octet_dtype)port->dtype) / 8;
-    return (region){
-        .port = port, .at = at, .stride = stride, .need = port->bytes, .align = bytes};
+static void set_port(region *r, const octet_port *port, const void *at, int64_t stride) {
+    r->port = port;
+    r->at = at;
+    r->stride = stride;
+    r->need = port->bytes;
+    r->align = octet_dtype_bits((octet_dtype)port->dtype) / 8;
 }
 
-static region block_region(const void *at, int64_t given, int64_t need) {
-    return (region){.at = at, .given = given, .need = need, .align = OCTET_BLOCK_ALIGN};
+static void set_block(region *r, const void *at, int64_t given, int64_t need) {
+    r->port = NULL;
+    r->at = at;
+    r->stride = 0;
+    r->given = given;
+    r->need = need;
+    r->align = OCTET_BLOCK_ALIGN;
 }
 
 /* The bytes of an earlier plan's block up to the last that this plan knows of. */
@@ -88,15 +95,22 @@ static int64_t kept_bytes(const octet_plan *plan, int port) {
     return bytes;
 }
 
-static region region_at(const octet_plan *plan, const octet_memory *m, int index) {
+static void set_region(region *r, const octet_plan *plan, const octet_memory *m, int index) {
     int out = index - OUTS, exchange = index - EXCHANGES, kept = index - KEPT;
-    return index < OUTS ? port_region(&plan->args[index], m->args[index], m->arg_strides[index])
-           : index < EXCHANGES ? port_region(&plan->outs[out], m->outs[out], 0)
-           : index < SAVED  ? port_region(&plan->exchanges[exchange], m->exchanges[exchange], 0)
-           : index == SAVED ? block_region(m->saved, m->saved_bytes, plan->saved_bytes)
-           : index == WORK
-               ? block_region(m->workspace, m->workspace_bytes, plan->workspace_bytes)
-               : block_region(m->kept[kept], m->kept_bytes[kept], kept_bytes(plan, kept));
+    r->index = index;
+    if (index < OUTS) {
+        set_port(r, &plan->args[index], m->args[index], m->arg_strides[index]);
+    } else if (index < EXCHANGES) {
+        set_port(r, &plan->outs[out], m->outs[out], 0);
+    } else if (index < SAVED) {
+        set_port(r, &plan->exchanges[exchange], m->exchanges[exchange], 0);
+    } else if (index == SAVED) {
+        set_block(r, m->saved, m->saved_bytes, plan->saved_bytes);
+    } else if (index == WORK) {
+        set_block(r, m->workspace, m->workspace_bytes, plan->workspace_bytes);
+    } else {
+        set_block(r, m->kept[kept], m->kept_bytes[kept], kept_bytes(plan, kept));
+    }
 }
 
 /* The regions that a phase uses, one after the other. */
@@ -125,8 +139,7 @@ static void find_used(used_regions *out, const octet_plan *plan, int phase,
     for (int i = 0; i < REGIONS && used >> i; i++) {
         if (used >> i & 1) {
             region *r = &out->at[out->count];
-            *r = region_at(plan, memory, i);
-            r->index = i;
+            set_region(r, plan, memory, i);
             r->is_written = written >> i & 1;
             out->count += r->need > 0;
         }

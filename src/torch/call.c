@@ -7,16 +7,6 @@
 #include "torch/plan_cache.h"
 #include "torch/threads.h"
 
-static bool has_place(const octet_plan *plan, octet_place place, int port) {
-    for (int i = 0; i < plan->buffer_count; i++) {
-        const octet_plan_buffer *b = &plan->buffers[i];
-        if (b->place == place && (place == OCTET_PLACE_SAVED || b->port == port)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static octet_status name_argument(octet_error *err, const octet_plan *plan, int port) {
     char name[64];
     octet_error cause = *err;
@@ -47,31 +37,13 @@ static octet_status view_arguments(octet_memory *memory, oct_call *call, const o
     return OCTET_OK;
 }
 
-static octet_status view_block(void **data, int64_t *bytes, oct_torch_tensor **tensor,
-                               const octet_plan *plan, octet_error *err) {
-    octet_port port = {
-        .part = OCTET_PART_VALUES, .dtype = OCTET_U8, .ndim = 1, .is_mutable = 1};
-    int64_t *sizes = NULL;
-    int64_t dim = 0;
-    oct_view view;
-    if (oct_torch.aoti_torch_get_dim(*tensor, &dim) ||
-        oct_torch.aoti_torch_get_sizes(*tensor, &sizes) || dim != 1) {
-        return oct_torch_fail(err, OCTET_INVALID, "a kept block has %lld axes instead of one",
-                              (long long)dim);
-    }
-    port.bytes = port.shape[0] = *bytes = sizes[0];
-    octet_status status = oct_view_port(&view, tensor, plan, &port, err);
-    *data = status ? NULL : view.data;
-    return status;
-}
-
 /* The blocks that earlier plans kept follow the arguments. */
 static octet_status view_kept(octet_memory *memory, oct_call *call, const octet_plan *plan,
                               octet_error *err) {
     octet_status status = OCTET_OK;
     int next = plan->arg_count - call->mutated.count;
     for (int i = 0; i < 2 && !status; i++) {
-        if (!has_place(plan, OCTET_PLACE_KEPT, i)) {
+        if (!oct_plan_blocks_of(plan)->keeps[i]) {
             continue;
         }
         if (next >= call->in.count) {
@@ -79,9 +51,9 @@ static octet_status view_kept(octet_memory *memory, oct_call *call, const octet_
                                   "%d tensors: the block kept by %s is missing", call->in.count,
                                   i ? "backward" : "forward");
         }
-        void *data = NULL;
-        status = view_block(&data, &memory->kept_bytes[i], &call->in.at[next++], plan, err);
-        memory->kept[i] = data;
+        oct_view view = {.data = NULL};
+        status = oct_view_block(&view, &memory->kept_bytes[i], &call->in.at[next++], plan, err);
+        memory->kept[i] = view.data;
     }
     if (!status && next < call->in.count) {
         status = oct_torch_fail(err, OCTET_INVALID, "%d tensors; the plan takes %d",
@@ -158,7 +130,7 @@ static octet_status make_memory(octet_memory *memory, oct_call *call, const octe
     status = status              ? status
              : call->given.count ? view_given(memory, call, plan, err)
                                  : make_outputs(memory, call, plan, err);
-    if (!status && has_place(plan, OCTET_PLACE_SAVED, 0)) {
+    if (!status && oct_plan_blocks_of(plan)->saves) {
         memory->saved_bytes = plan->saved_bytes;
         status = new_block(&memory->saved, &call->out, plan->saved_bytes, plan, err);
         if (!status) {

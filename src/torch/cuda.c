@@ -11,31 +11,34 @@
 /* Set once, before the first op: torch's function for its streams (since 2.6, in the half of
  * torch that knows CUDA), those for its memory (since 2.10; NULL: it lacks one of them), and
  * where its libraries lie. */
-static int32_t (*current_stream)(int32_t index, void **stream);
-static int32_t (*current_device)(int32_t *index);
-static int32_t (*allocate)(uint64_t bytes, void **memory);
-static int32_t (*release)(void *memory);
+static struct {
+    int32_t (*current_stream)(int32_t index, void **stream);
+    int32_t (*current_device)(int32_t *index);
+    int32_t (*allocate)(uint64_t bytes, void **memory);
+    int32_t (*release)(void *memory);
+} found;
 static char folders[FOLDERS];
 
 /* Octet's handle on each GPU, made at its first use and kept: ops may run until the process
  * ends. */
 static _Atomic(octet_cuda *) opened[GPUS];
+static atomic_uint archs[GPUS]; /* 0: not asked yet */
 
 static void find_memory(void *library) {
     void *device = dlsym(library, "aoti_torch_get_current_device_index");
     void *take = dlsym(library, "aoti_torch_cuda_caching_allocator_raw_alloc");
     void *give = dlsym(library, "aoti_torch_cuda_caching_allocator_raw_delete");
     if (device && take && give) {
-        memcpy(&current_device, &device, sizeof device);
-        memcpy(&release, &give, sizeof give);
-        memcpy(&allocate, &take, sizeof take);
+        memcpy(&found.current_device, &device, sizeof device);
+        memcpy(&found.release, &give, sizeof give);
+        memcpy(&found.allocate, &take, sizeof take);
     }
 }
 
 octet_status oct_torch_cuda_load(const char *path, const char *libraries, octet_error *err) {
     void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    void *found = library ? dlsym(library, "aoti_torch_get_current_cuda_stream") : NULL;
-    if (!found) {
+    void *stream = library ? dlsym(library, "aoti_torch_get_current_cuda_stream") : NULL;
+    if (!stream) {
         return oct_torch_fail(err, OCTET_UNSUPPORTED,
                               "%s has no aoti_torch_get_current_cuda_stream: Octet needs torch "
                               "2.10 or newer",
@@ -45,7 +48,7 @@ octet_status oct_torch_cuda_load(const char *path, const char *libraries, octet_
         return oct_torch_fail(err, OCTET_INVALID, "more than %d characters of library folders",
                               FOLDERS - 1);
     }
-    memcpy(&current_stream, &found, sizeof found);
+    memcpy(&found.current_stream, &stream, sizeof stream);
     memcpy(folders, libraries, strlen(libraries) + 1);
     find_memory(library);
     return OCTET_OK;
@@ -66,9 +69,23 @@ static octet_status open_gpu(octet_cuda **out, int index, octet_error *err) {
     return status;
 }
 
+octet_status oct_torch_cuda_device(octet_device *out, int index, octet_error *err) {
+    bool kept = index >= 0 && index < GPUS;
+    unsigned arch = kept ? atomic_load_explicit(&archs[index], memory_order_relaxed) : 0;
+    if (arch) {
+        *out = (octet_device){OCTET_CUDA, (uint8_t)index, (uint16_t)arch};
+        return OCTET_OK;
+    }
+    octet_status status = octet_cuda_device(out, index, err);
+    if (!status && kept) {
+        atomic_store_explicit(&archs[index], out->arch, memory_order_relaxed);
+    }
+    return status;
+}
+
 octet_status oct_torch_cuda_exec(octet_exec *exec, int index, octet_error *err) {
     octet_status status = OCTET_OK;
-    if (!current_stream || index < 0 || index >= GPUS) {
+    if (!found.current_stream || index < 0 || index >= GPUS) {
         return oct_torch_fail(err, OCTET_UNSUPPORTED,
                               "a tensor is on cuda:%d, but this torch has no CUDA", index);
     }
@@ -76,7 +93,7 @@ octet_status oct_torch_cuda_exec(octet_exec *exec, int index, octet_error *err) 
     if (!exec->cuda) {
         status = open_gpu(&exec->cuda, index, err);
     }
-    if (!status && current_stream(index, &exec->stream)) {
+    if (!status && found.current_stream(index, &exec->stream)) {
         status =
             oct_torch_fail(err, OCTET_DEVICE, "torch has no current stream on cuda:%d", index);
     }
@@ -86,12 +103,12 @@ octet_status oct_torch_cuda_exec(octet_exec *exec, int index, octet_error *err) 
 bool oct_torch_cuda_take(void **out, int index, int64_t bytes) {
     int32_t current = -1;
     *out = NULL;
-    return allocate && !current_device(&current) && current == index &&
-           !allocate((uint64_t)bytes, out) && *out;
+    return found.allocate && !found.current_device(&current) && current == index &&
+           !found.allocate((uint64_t)bytes, out) && *out;
 }
 
 void oct_torch_cuda_give_back(void *memory) {
     if (memory) {
-        (void)release(memory);
+        (void)found.release(memory);
     }
 }

@@ -9,6 +9,9 @@
  * torch has no CUDA. */
 octet_status oct_torch_cuda_load(const char *path, const char *libraries, octet_error *err);
 
+/* GPU `index` as plans name it. The driver is asked once for each. */
+octet_status oct_torch_cuda_device(octet_device *out, int index, octet_error *err);
+
 /* exec's GPU and stream: the current stream that torch has for GPU `index` on this thread. */
 octet_status oct_torch_cuda_exec(octet_exec *exec, int index, octet_error *err);
 

@@ -28,6 +28,7 @@ typedef struct entry {
     uint64_t hash;
     int64_t sizes[OCTET_MAX_RANK + 1];
     size_t length; /* of text */
+    oct_plan_blocks blocks;
     octet_plan plan;
     char text[];
 } entry;
@@ -82,6 +83,18 @@ static void leave(entry *e) {
     }
 }
 
+static oct_plan_blocks blocks_of(const octet_plan *plan) {
+    oct_plan_blocks blocks = {.saves = false};
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[i];
+        if (b->place == OCTET_PLACE_KEPT) {
+            blocks.keeps[b->port] = true;
+        }
+        blocks.saves = blocks.saves || b->place == OCTET_PLACE_SAVED;
+    }
+    return blocks;
+}
+
 static octet_status make(entry **out, const oct_problem *p, uint64_t hash, octet_error *err) {
     size_t length = strlen(p->text);
     entry *e = malloc(sizeof *e + length);
@@ -94,6 +107,7 @@ static octet_status make(entry **out, const oct_problem *p, uint64_t hash, octet
         return status;
     }
     atomic_init(&e->users, 1);
+    e->blocks = blocks_of(&e->plan);
     e->kind = p->kind;
     e->rank = p->rank;
     e->threads = p->threads;
@@ -170,10 +184,18 @@ octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem,
     return OCTET_OK;
 }
 
+static entry *entry_of(const octet_plan *plan) {
+    return (entry *)((char *)(uintptr_t)plan - offsetof(entry, plan));
+}
+
 void oct_plan_release(const octet_plan *plan) {
     if (plan) {
-        leave((entry *)((char *)(uintptr_t)plan - offsetof(entry, plan)));
+        leave(entry_of(plan));
     }
+}
+
+const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan) {
+    return &entry_of(plan)->blocks;
 }
 
 int oct_plan_count(void) {

@@ -12,6 +12,14 @@
 octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem, octet_error *err);
 void oct_plan_release(const octet_plan *plan);
 
+/* Blocks that a plan of oct_plan_get has, known since it was made: it saves one, it reads the
+ * one that the forward kept, and that the backward kept. An empty block is one, too. */
+typedef struct oct_plan_blocks {
+    bool saves;
+    bool keeps[2];
+} oct_plan_blocks;
+const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan);
+
 /* How many plans are remembered now. */
 int oct_plan_count(void);
 

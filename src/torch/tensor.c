@@ -109,7 +109,7 @@ octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octe
     octet_status status = look_where(&kind, &index, tensor, err);
     *out = (octet_device){OCTET_CPU, 0, 0};
     if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
-        status = octet_cuda_device(out, index, err);
+        status = oct_torch_cuda_device(out, index, err);
     }
     return status;
 }
@@ -256,21 +256,27 @@ static octet_status check(const facts *f, const octet_plan *plan, const octet_po
     return OCTET_OK;
 }
 
-octet_status oct_view_port(oct_view *out, oct_torch_tensor **tensor, const octet_plan *plan,
-                           const octet_port *port, octet_error *err) {
+/* A tensor of these facts as a port. */
+typedef struct viewing {
     facts f;
-    octet_status status = look(&f, *tensor, err);
-    status = status ? status : check(&f, plan, port, err);
+    const octet_plan *plan;
+    const octet_port *port;
+} viewing;
+
+static octet_status view(oct_view *out, oct_torch_tensor **tensor, const viewing *v,
+                         octet_error *err) {
+    const octet_port *port = v->port;
+    octet_status status = check(&v->f, v->plan, port, err);
     if (status) {
         return status;
     }
-    int64_t stride = row_stride(&f);
+    int64_t stride = row_stride(&v->f);
     bool matrix = port->part == OCTET_PART_VALUES && port->ndim == 2 && !port->is_mutable;
     if (stride != 0 && port->is_mutable) {
         return oct_torch_fail(err, OCTET_INVALID, "it is written, so it must be contiguous");
     }
     if (stride < 0 || (stride && !matrix)) {
-        status = densify(tensor, &f, plan, port, err);
+        status = densify(tensor, &v->f, v->plan, port, err);
         stride = 0;
     }
     if (!status && oct_torch.aoti_torch_get_data_ptr(*tensor, &out->data)) {
@@ -278,4 +284,28 @@ octet_status oct_view_port(oct_view *out, oct_torch_tensor **tensor, const octet
     }
     out->stride = stride;
     return status;
+}
+
+octet_status oct_view_port(oct_view *out, oct_torch_tensor **tensor, const octet_plan *plan,
+                           const octet_port *port, octet_error *err) {
+    viewing v = {.plan = plan, .port = port};
+    octet_status status = look(&v.f, *tensor, err);
+    return status ? status : view(out, tensor, &v, err);
+}
+
+octet_status oct_view_block(oct_view *out, int64_t *bytes, oct_torch_tensor **tensor,
+                            const octet_plan *plan, octet_error *err) {
+    octet_port port = {
+        .part = OCTET_PART_VALUES, .dtype = OCTET_U8, .ndim = 1, .is_mutable = 1};
+    viewing v = {.plan = plan, .port = &port};
+    octet_status status = look(&v.f, *tensor, err);
+    if (!status && v.f.dim != 1) {
+        status = oct_torch_fail(err, OCTET_INVALID, "a kept block has %lld axes instead of one",
+                                (long long)v.f.dim);
+    }
+    if (status) {
+        return status;
+    }
+    port.bytes = port.shape[0] = *bytes = v.f.sizes[0];
+    return view(out, tensor, &v, err);
 }

@@ -48,5 +48,8 @@ typedef struct oct_view {
 
 octet_status oct_view_port(oct_view *out, oct_torch_tensor **tensor, const octet_plan *plan,
                            const octet_port *port, octet_error *err);
+/* The same of a block of bytes, as long as it is. */
+octet_status oct_view_block(oct_view *out, int64_t *bytes, oct_torch_tensor **tensor,
+                            const octet_plan *plan, octet_error *err);
 
 #endif

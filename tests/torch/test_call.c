@@ -4,9 +4,11 @@
 #include "torch/ops.h"
 #include "torch/tensor.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "fake_cuda.h"
 #include "test.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -263,5 +265,22 @@ TEST(call__a_workspace_where_torch_has_no_such_memory_is_a_tensor) {
     CHECK(torch.blocks_made == 0 && torch.tensors == 0);
 }
 
+/* A driver that would say something else the second time. */
+TEST(call__what_a_gpu_is_is_asked_once) {
+    begin();
+    void *library = dlopen(TEST_FAKE_CUDA, RTLD_NOW);
+    fake_cuda *(*state)(void) = NULL;
+    void *found = library ? dlsym(library, "fake_cuda_state") : NULL;
+    memcpy(&state, &found, sizeof found);
+    CHECK_EQ_INT(quantize(OCTET_CUDA, OCTET_OK), 0);
+    if (CHECK(state != NULL)) {
+        state()->arch = 80;
+        CHECK_EQ_INT(quantize(OCTET_CUDA, OCTET_OK), 0);
+        state()->arch = 90;
+    }
+    CHECK(torch.blocks_made == 2 && torch.blocks == 0 && torch.tensors == 0);
+}
+
 TEST_MAIN(call__a_workspace_on_a_gpu_is_memory_without_a_tensor,
-          call__a_workspace_where_torch_has_no_such_memory_is_a_tensor)
+          call__a_workspace_where_torch_has_no_such_memory_is_a_tensor,
+          call__what_a_gpu_is_is_asked_once)

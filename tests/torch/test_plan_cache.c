@@ -40,6 +40,40 @@ TEST(plan_cache__the_same_problem_has_one_plan) {
     oct_plan_release(NULL);
 }
 
+/* Of forward, backward and wgrad; the wgrad that is delayed reads what both have kept. */
+TEST(plan_cache__the_blocks_of_a_plan_are_known) {
+    static const struct {
+        octet_plan_kind kind;
+        const char *text;
+        oct_plan_blocks wanted;
+    } rows[] = {
+        {OCTET_PLAN_LINEAR, "in=bf16 recipe=mxfp8 grad=xw", {true, {false, false}}},
+        {OCTET_PLAN_LINEAR, "in=bf16 recipe=mxfp8 grad=none", {false, {false, false}}},
+        {OCTET_PLAN_LINEAR_BACKWARD,
+         "in=bf16 recipe=mxfp8 grad=xw dy=bf16",
+         {false, {true, false}}},
+        {OCTET_PLAN_LINEAR_BACKWARD,
+         "in=bf16 recipe=mxfp8 grad=xw delay_wgrad dy=bf16",
+         {true, {true, false}}},
+        {OCTET_PLAN_LINEAR_WGRAD,
+         "in=bf16 recipe=mxfp8 grad=xw delay_wgrad dy=bf16",
+         {false, {true, true}}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        oct_problem problem = linear(32);
+        const octet_plan *plan = NULL;
+        problem.kind = rows[i].kind;
+        problem.text = rows[i].text;
+        if (CHECK_EQ_INT(oct_plan_get(&plan, &problem, NULL), OCTET_OK)) {
+            const oct_plan_blocks *got = oct_plan_blocks_of(plan);
+            CHECK_EQ_INT(got->saves, rows[i].wanted.saves);
+            CHECK_EQ_INT(got->keeps[0], rows[i].wanted.keeps[0]);
+            CHECK_EQ_INT(got->keeps[1], rows[i].wanted.keeps[1]);
+        }
+        oct_plan_release(plan);
+    }
+}
+
 TEST(plan_cache__every_part_of_a_problem_counts) {
     const octet_plan *first = NULL, *other = NULL;
     oct_problem usual = linear(9);
@@ -150,7 +184,7 @@ TEST(plan_cache__threads_ask_at_once) {
     CHECK(oct_plan_count() <= OCT_CACHED_PLANS);
 }
 
-TEST_MAIN(plan_cache__the_same_problem_has_one_plan, plan_cache__every_part_of_a_problem_counts,
-          plan_cache__a_failure_is_not_remembered,
+TEST_MAIN(plan_cache__the_same_problem_has_one_plan, plan_cache__the_blocks_of_a_plan_are_known,
+          plan_cache__every_part_of_a_problem_counts, plan_cache__a_failure_is_not_remembered,
           plan_cache__is_bounded_and_a_plan_in_use_outlives_its_place,
           plan_cache__what_is_used_most_recently_stays, plan_cache__threads_ask_at_once)
