@@ -4,8 +4,10 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from torch.compiler import is_compiling
+
 import torch
-from octet._state import ACTIVE, Init, Region, Step
+from octet._state import ACTIVE, Init, Region, Step, activate, current
 from octet.recipe import MXFP8BlockScaling, Recipe
 
 if TYPE_CHECKING:
@@ -67,11 +69,11 @@ class autocast:  # noqa: N801
         self.recipe = recipe
 
     def __enter__(self) -> "autocast":
-        recipe = default_recipe() if self.recipe is None else self.recipe
-        self._outer = outer = ACTIVE.region
+        recipe = _DEFAULT if self.recipe is None else self.recipe
+        self._outer = outer = current()
         nested = outer.enabled or outer.calibrating
-        step = outer.step if nested else Step(torch.compiler.is_compiling())
-        ACTIVE.region = Region(self.enabled, recipe, self.calibrating, step)
+        step = outer.step if nested else Step(is_compiling())
+        activate(Region(self.enabled, recipe, self.calibrating, step))
         return self
 
     def __exit__(
@@ -80,9 +82,9 @@ class autocast:  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        step, outer = ACTIVE.region.step, self._outer
-        ACTIVE.region = outer
-        if not (outer.enabled or outer.calibrating):
+        step, outer = current().step, self._outer
+        activate(outer)
+        if (step.used or step.in_graph) and not (outer.enabled or outer.calibrating):
             _end(step)
 
 

@@ -9,8 +9,11 @@ first run was.
 from collections import deque
 from typing import Any, NamedTuple
 
+from torch.autograd import _get_sequence_nr
+
 import torch
 from octet._delayed import Rule
+from octet._problem import Call
 from octet.recipe import CustomRecipe
 
 REMEMBERED = 16  # changes that a layer remembers
@@ -52,6 +55,25 @@ def may_recompute() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
+class Memo:
+    """What a layer's last call did, and the key that a call like it has."""
+
+    __slots__ = ("call", "has_graph", "key", "said", "serves")
+
+    def __init__(
+        self,
+        key: Any,  # noqa: ANN401
+        said: Said | None = None,
+        call: Call | None = None,
+        has_graph: bool = False,
+    ) -> None:
+        self.key = key
+        self.said = said
+        self.call = call
+        self.has_graph = has_graph
+        self.serves = call is not None
+
+
 class Span:
     """Calls in a row that went one way: the sequence numbers of the first and the last."""
 
@@ -69,6 +91,8 @@ class Log:
         self._spans: deque[Span] = deque(maxlen=REMEMBERED)
         self._has_forgotten = False
         self.now = Way(Said(""))
+        self._last: Span | None = None
+        self.memo = Memo(None)
 
     def is_empty(self) -> bool:
         """Whether the layer has not been called, but in compiled code."""
@@ -76,12 +100,22 @@ class Log:
 
     def note(self, way: Way) -> None:
         """A call goes this way."""
-        number = torch.autograd._get_sequence_nr()
-        if self._spans and self._spans[-1].way is way:
-            self._spans[-1].last = number
+        number, last = _get_sequence_nr(), self._last
+        if last is not None and last.way is way:
+            last.last = number
         else:
             self._has_forgotten |= len(self._spans) == REMEMBERED
-            self._spans.append(Span(way, number))
+            self._last = Span(way, number)
+            self._spans.append(self._last)
+
+    def note_said(self, said: Said, has_graph: bool) -> None:
+        """A call without scales to move goes by what an autocast says."""
+        way = self.now
+        if way.said is not said and way.said != said:
+            self.now = way = Way(said)
+        if not has_graph:
+            way.waiting += 1
+        self.note(way)
 
     def recall(self) -> Way | None:
         """The way of the call that is being recomputed; None where that is forgotten."""
