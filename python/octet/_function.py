@@ -7,7 +7,7 @@ from torch.compiler import is_dynamo_compiling
 
 import torch
 from octet import _delayed, _ops, _plans, _wgrad
-from octet._problem import backward_signature, forward_signature
+from octet._problem import Forward, backward_signature, forward_signature
 from octet._recompute import Way
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
@@ -26,13 +26,17 @@ def _gather(
     return QuantizedTensor(buffers, group.quantizer, dtype, shape)
 
 
+# A call's text, and what its forward takes, gives and saves.
+Task = tuple[str, Forward]
+
+
 def run_forward(
-    problem: str, sizes: list[Any], tensors: Sequence[torch.Tensor]
+    task: Task, sizes: list[Any], tensors: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor], list[torch.Tensor]]:
     """The output; buffers for the layer to keep; and what backward needs, the block last.
 
     `tensors` are the plan's arguments and, where it measures amaxes, the history for them."""
-    signature = forward_signature(problem)
+    problem, signature = task
     args = list(tensors[: len(signature.args)])
     outs = (_ops.linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
     if signature.amax >= 0:
@@ -52,15 +56,14 @@ def run_forward(
 
 def _forward(
     ctx: Any,  # noqa: ANN401
-    problem: str,
+    task: Task,
     rolls: _delayed.Rule | Way | None,
     sizes: list[Any],
     *tensors: torch.Tensor,
 ) -> Any:  # noqa: ANN401
-    output, others, saved = run_forward(problem, sizes, tensors)
+    output, others, saved = run_forward(task, sizes, tensors)
     ctx.save_for_backward(*saved)
-    lent = tensors[forward_signature(problem).count :]
-    ctx.call = problem, rolls, sizes, lent
+    ctx.call = task[0], rolls, sizes, tensors[task[1].count :]
     if not others:
         return output
     ctx.mark_non_differentiable(*others)
@@ -79,7 +82,8 @@ class LinearFunction(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
-        return _forward(ctx, problem, rolls, [*tensors[0].shape, n], *tensors)
+        task = problem, forward_signature(problem)
+        return _forward(ctx, task, rolls, [*tensors[0].shape, n], *tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -88,7 +92,7 @@ class LinearFunction(torch.autograd.Function):
 
 
 class _Eager(torch.autograd.Function):
-    """LinearFunction of all the sizes; for code that is not traced."""
+    """LinearFunction of a task and all the sizes; for code that is not traced."""
 
     forward = staticmethod(_forward)
     backward = staticmethod(LinearFunction.backward)

@@ -13,7 +13,7 @@ from torch.autograd import _get_sequence_nr
 
 import torch
 from octet._delayed import Rule
-from octet._problem import Call
+from octet._problem import Call, Forward
 from octet.recipe import CustomRecipe
 
 REMEMBERED = 16  # changes that a layer remembers
@@ -58,18 +58,20 @@ def may_recompute() -> bool:
 class Memo:
     """What a layer's last call did, and the key that a call like it has."""
 
-    __slots__ = ("call", "has_graph", "key", "said", "serves")
+    __slots__ = ("call", "has_graph", "key", "said", "serves", "task")
 
     def __init__(
         self,
         key: Any,  # noqa: ANN401
         said: Said | None = None,
         call: Call | None = None,
+        signature: Forward | None = None,
         has_graph: bool = False,
     ) -> None:
         self.key = key
         self.said = said
         self.call = call
+        self.task = None if call is None else (call.problem, signature)
         self.has_graph = has_graph
         self.serves = call is not None
 

@@ -8,12 +8,13 @@ from torch._C import (
     _current_graph_task_id,
     _is_any_autocast_enabled,
 )
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 
 import torch
-from octet import _custom, _delayed, _kept_weight, _texts, _wgrad
+from octet import _custom, _kept_weight, _texts, _wgrad
 from octet._constant import constant
+from octet._delayed import rule_of
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._function import LinearFunction, apply_eagerly, run_forward
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
@@ -130,7 +131,7 @@ class Linear(Parameters):
             has_own = enabled and not all(q._is_core for q in answers.values())
             text = recipe.text_of(answers)
             return Said(text, words, None, recipe if has_own else None)
-        rule = _delayed.rule_of(recipe) if isinstance(recipe, DelayedScaling) else None
+        rule = rule_of(recipe) if isinstance(recipe, DelayedScaling) else None
         if isinstance(rule, DelayedScaling):
             return Said(recipe.text, words, rule)
         return _said(recipe.text, words, rule)
@@ -280,7 +281,7 @@ class Linear(Parameters):
         fp8_grad: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b)."""
-        if is_compiling():
+        if is_dynamo_compiling():
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         # From here on, what most calls need and no more. In eager code a call that is like the
         # last one, by all that decides it, is not decided again.
@@ -334,8 +335,8 @@ class Linear(Parameters):
             buffers = own["_buffers"]
             tensors += [buffers[name] for name in call.tensors]
         if has_graph:
-            return apply_eagerly(call.problem, rolls, sizes, *tensors)
-        return run_forward(call.problem, sizes, tensors)[0]
+            return apply_eagerly(memo.task, rolls, sizes, *tensors)
+        return run_forward(memo.task, sizes, tensors)[0]
 
     def _memo(
         self,
@@ -353,7 +354,7 @@ class Linear(Parameters):
         options = self._options(weight, None, False, False)
         wants = self._wants(inp, weight, bias)
         call = self._call((inp, weight, bias), said.recipe, wants, said.words + options)
-        return Memo(key, said, call, any(wants))
+        return Memo(key, said, call, forward_signature(call.problem), any(wants))
 
     def _run(
         self,
@@ -394,7 +395,8 @@ class Linear(Parameters):
                 output, *others = output
         else:
             sizes = [*inp.shape, self.out_features]
-            output, others, _ = run_forward(call.problem, sizes, tensors)
+            task = call.problem, forward_signature(call.problem)
+            output, others, _ = run_forward(task, sizes, tensors)
         if others:
             text = forward_signature(call.problem).others[0].quantizer
             with torch.no_grad():
