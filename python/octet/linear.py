@@ -44,6 +44,30 @@ def _text_of(tensor: torch.Tensor | TensorProto) -> str | None:
     return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
 
 
+def _key(
+    own: dict[str, Any], inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[Any, ...]:
+    """All that decides what an eager call does, but for its sizes; `own` is the layer's."""
+    region = current()
+    return (
+        region.recipe,
+        region.enabled,
+        region.calibrating,
+        is_grad_enabled(),
+        inp.requires_grad,
+        inp.dtype,
+        inp.device,
+        weight.requires_grad,
+        weight.dtype,
+        weight.device,
+        None if bias is None else (bias.requires_grad, bias.dtype),
+        own["return_bias"],
+        own["fuse_wgrad_accumulation"],
+        own["save_original_input"],
+        own["delay_wgrad_compute"],
+    )
+
+
 class Linear(Parameters):
     """A linear layer that quantizes by the recipe of the ``octet.autocast`` around it.
 
@@ -301,24 +325,8 @@ class Linear(Parameters):
             or _are_functorch_transforms_active()
         ):
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        bias, region, log = parameters["bias"], current(), own["_log"]
-        key = (
-            region.recipe,
-            region.enabled,
-            region.calibrating,
-            is_grad_enabled(),
-            inp.requires_grad,
-            inp.dtype,
-            inp.device,
-            weight.requires_grad,
-            weight.dtype,
-            weight.device,
-            None if bias is None else (bias.requires_grad, bias.dtype),
-            own["return_bias"],
-            own["fuse_wgrad_accumulation"],
-            own["save_original_input"],
-            own["delay_wgrad_compute"],
-        )
+        bias, log = parameters["bias"], own["_log"]
+        key = _key(own, inp, weight, bias)
         memo = log.memo
         if memo.key != key:
             memo = log.memo = self._memo(key, inp, weight, bias)
