@@ -7,25 +7,15 @@ first run was.
 """
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.autograd import _get_sequence_nr
 
 import torch
 from octet._delayed import Rule
-from octet._problem import Call, Forward
-from octet.recipe import CustomRecipe
+from octet._memo import Memo, Said
 
 REMEMBERED = 16  # changes that a layer remembers
-
-
-class Said(NamedTuple):
-    """What an autocast says to a layer."""
-
-    recipe: str  # its text
-    words: tuple[str, ...] = ()  # what it adds to a call's
-    rule: Rule | None = None  # delayed scaling's
-    custom: CustomRecipe | None = None  # the recipe itself, where quantizers are a user's
 
 
 class Way:
@@ -55,27 +45,6 @@ def may_recompute() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-class Memo:
-    """What a layer's last call did, and the key that a call like it has."""
-
-    __slots__ = ("call", "has_graph", "key", "said", "serves", "task")
-
-    def __init__(
-        self,
-        key: Any,  # noqa: ANN401
-        said: Said | None = None,
-        call: Call | None = None,
-        signature: Forward | None = None,
-        has_graph: bool = False,
-    ) -> None:
-        self.key = key
-        self.said = said
-        self.call = call
-        self.task = None if call is None else (call.problem, signature)
-        self.has_graph = has_graph
-        self.serves = call is not None
-
-
 class Span:
     """Calls in a row that went one way: the sequence numbers of the first and the last."""
 
@@ -94,7 +63,7 @@ class Log:
         self._has_forgotten = False
         self.now = Way(Said(""))
         self._last: Span | None = None
-        self.memo = Memo(None)
+        self.memo = Memo(None)  # a copy's is empty, too
 
     def is_empty(self) -> bool:
         """Whether the layer has not been called, but in compiled code."""

@@ -18,9 +18,10 @@ from octet._delayed import rule_of
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._function import LinearFunction, apply_eagerly, run_forward
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
+from octet._memo import Memo, key_of
 from octet._parameters import Parameters, refuse
 from octet._problem import Call, call_of, device_words, forward_signature
-from octet._recompute import Memo, Said
+from octet._recompute import Said
 from octet._state import current
 from octet.proto import TensorProto
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
@@ -42,30 +43,6 @@ def _is_high_precision(dtype: torch.dtype) -> bool:
 
 def _text_of(tensor: torch.Tensor | TensorProto) -> str | None:
     return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
-
-
-def _key(
-    own: dict[str, Any], inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> tuple[Any, ...]:
-    """All that decides what an eager call does, but for its sizes; `own` is the layer's."""
-    region = current()
-    return (
-        region.recipe,
-        region.enabled,
-        region.calibrating,
-        is_grad_enabled(),
-        inp.requires_grad,
-        inp.dtype,
-        inp.device,
-        weight.requires_grad,
-        weight.dtype,
-        weight.device,
-        None if bias is None else (bias.requires_grad, bias.dtype),
-        own["return_bias"],
-        own["fuse_wgrad_accumulation"],
-        own["save_original_input"],
-        own["delay_wgrad_compute"],
-    )
 
 
 class Linear(Parameters):
@@ -326,7 +303,7 @@ class Linear(Parameters):
         ):
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         bias, log = parameters["bias"], own["_log"]
-        key = _key(own, inp, weight, bias)
+        key = key_of(own, inp, weight, bias)
         memo = log.memo
         if memo.key != key:
             memo = log.memo = self._memo(key, inp, weight, bias)
