@@ -4,8 +4,10 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from torch.compiler import is_compiling
+
 import torch
-from octet._state import ACTIVE, Init, Region, Step
+from octet._state import ACTIVE, Init, Region, Step, activate, current
 from octet.recipe import MXFP8BlockScaling, Recipe
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def _end(step: Step) -> None:
                 layer._roll(layer._rule)
 
 
-class autocast:  # noqa: N801
+class autocast(Region):  # noqa: N801
     """Layers inside quantize by a recipe. Nests; the inner one wins.
 
     ``enabled=False`` switches quantization off inside; with ``calibrating=True`` layers then
@@ -64,14 +66,13 @@ class autocast:  # noqa: N801
             )
         self.enabled = enabled
         self.calibrating = calibrating
-        self.recipe = recipe
+        self.recipe = _DEFAULT if recipe is None else recipe
 
     def __enter__(self) -> "autocast":
-        recipe = default_recipe() if self.recipe is None else self.recipe
-        self._outer = outer = ACTIVE.region
+        self._outer = outer = current()
         nested = outer.enabled or outer.calibrating
-        step = outer.step if nested else Step(torch.compiler.is_compiling())
-        ACTIVE.region = Region(self.enabled, recipe, self.calibrating, step)
+        self.step = outer.step if nested else Step(is_compiling())
+        activate(self)
         return self
 
     def __exit__(
@@ -80,9 +81,10 @@ class autocast:  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        step, outer = ACTIVE.region.step, self._outer
-        ACTIVE.region = outer
-        if not (outer.enabled or outer.calibrating):
+        step, outer = self.step, self._outer
+        self.step = outer.step  # whoever keeps this object keeps no layers by it
+        activate(outer)
+        if (step.used or step.in_graph) and not (outer.enabled or outer.calibrating):
             _end(step)
 
 

@@ -140,7 +140,7 @@ class _CustomFunction(torch.autograd.Function):
         grads = list(_function._backward(ctx, dy)[3:])
         if fixed.bias_problem:
             words = f" dy={dtype_name(grad.dtype)}"
-            (grads[2],) = _ops.linear_backward([grad], ctx.sizes, fixed.bias_problem + words)
+            (grads[2],) = _ops.linear_backward([grad], ctx.call[2], fixed.bias_problem + words)
         grads[0] = _quantized(own_dx, grads[0], "grad_input", fixed.label)
         grads[1] = _quantized(own_dw, grads[1], "grad_weight", fixed.label)
         return *([None] * 6), *grads

@@ -3,10 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch.compiler import is_dynamo_compiling
+
 import torch
-from octet import _delayed, _ops, _plans, _problem, _wgrad
+from octet import _delayed, _ops, _plans, _wgrad
+from octet._problem import Forward, backward_signature, forward_signature
 from octet._recompute import Way
 from octet.tensor import QuantizedTensor
+from torch import is_grad_enabled
+
+# The ops below their Python objects, which only tracing needs.
+_linear, _linear_backward = _ops.linear._op, _ops.linear_backward._op
 
 
 def _gather(
@@ -19,28 +26,48 @@ def _gather(
     return QuantizedTensor(buffers, group.quantizer, dtype, shape)
 
 
+# A call's text, and what its forward takes, gives and saves.
+Task = tuple[str, Forward]
+
+
 def run_forward(
-    problem: str, sizes: list[Any], tensors: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+    task: Task, sizes: list[Any], tensors: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Sequence[torch.Tensor], list[torch.Tensor]]:
     """The output; buffers for the layer to keep; and what backward needs, the block last.
 
     `tensors` are the plan's arguments and, where it measures amaxes, the history for them."""
-    signature = _problem.forward_signature(problem)
+    problem, signature = task
     args = list(tensors[: len(signature.args)])
-    outs = _ops.linear(args, sizes, problem)
+    outs = (_ops.linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
     if signature.amax >= 0:
         _ops.delayed_record(tensors[len(args)], outs[signature.amax])
     saved = [args[i] if is_arg else outs[i] for is_arg, i in signature.saves]
     if signature.has_block:
         saved.append(outs[-1])
-    others: list[torch.Tensor] = []
+    others: Sequence[torch.Tensor] = ()
     for group in signature.others:
-        others.extend(outs[group.start : group.start + group.count])
+        others = (*others, *outs[group.start : group.start + group.count])
     output = signature.output
     if output.quantizer == "none":
         return outs[output.start], others, saved
     shape = [*sizes[:-2], sizes[-1]]
     return _gather(output, outs, tensors[0].dtype, shape), others, saved
+
+
+def _forward(
+    ctx: Any,  # noqa: ANN401
+    task: Task,
+    rolls: _delayed.Rule | Way | None,
+    sizes: list[Any],
+    *tensors: torch.Tensor,
+) -> Any:  # noqa: ANN401
+    output, others, saved = run_forward(task, sizes, tensors)
+    ctx.save_for_backward(*saved)
+    ctx.call = task[0], rolls, sizes, tensors[task[1].count :]
+    if not others:
+        return output
+    ctx.mark_non_differentiable(*others)
+    return output, *others
 
 
 class LinearFunction(torch.autograd.Function):
@@ -55,20 +82,26 @@ class LinearFunction(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
-        sizes = [*tensors[0].shape, n]
-        output, others, saved = run_forward(problem, sizes, tensors)
-        ctx.save_for_backward(*saved)
-        ctx.problem, ctx.rolls, ctx.sizes = problem, rolls, sizes
-        ctx.lent = tensors[_problem.forward_signature(problem).count :]
-        if not others:
-            return output
-        ctx.mark_non_differentiable(*others)
-        return output, *others
+        task = problem, forward_signature(problem)
+        return _forward(ctx, task, rolls, [*tensors[0].shape, n], *tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
         """Gradients in the order of forward's arguments."""
-        return _once(ctx, grad) if torch.is_grad_enabled() else _backward(ctx, grad)
+        return _once(ctx, grad) if is_grad_enabled() else _backward(ctx, grad)
+
+
+class _Eager(torch.autograd.Function):
+    """LinearFunction of a task and all the sizes; for code that is not traced."""
+
+    forward = staticmethod(_forward)
+    backward = staticmethod(LinearFunction.backward)
+
+
+# What torch's own `apply` and the node's add is for other functions than this one: transforms
+# of functorch (the caller has looked for them), vjp, a backward that is not there.
+apply_eagerly = super(torch.autograd.Function, _Eager).apply
+_Eager._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
 
 
 def _record(
@@ -88,28 +121,26 @@ def _record(
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     # A gradient that arrives quantized says so itself, where the op meets it: traced code
     # cannot know which kind it will be.
-    signature = _problem.backward_signature(ctx.problem, grad.dtype)
-    sizes, lent = ctx.sizes, ctx.lent
+    problem, rolls, sizes, lent = ctx.call
+    signature = backward_signature(problem, grad.dtype)
     pool = (grad, *ctx.saved_tensors, *lent)
     args = [pool[i] for i in signature.args]
     if signature.main_grad:
         outs = _ops.linear_backward_into(lent[-1], args, sizes, signature.text)
     else:
-        outs = _ops.linear_backward(args, sizes, signature.text)
+        op = _ops.linear_backward if is_dynamo_compiling() else _linear_backward
+        outs = op(args, sizes, signature.text)
     if signature.rounds:
         _ops.advance(lent[0])
     if signature.amax >= 0:
-        _record(ctx.rolls, lent[0], lent[1], outs[signature.amax])
+        _record(rolls, lent[0], lent[1], outs[signature.amax])
     if signature.kept is not None:
         kept = [pool[i] if i >= 0 else outs[-1] for i in signature.kept]
         _wgrad.keep(lent[-1], grad, kept, sizes, signature.text)
-    grads: list[torch.Tensor | None] = [None] * signature.count
-    for at, group in signature.grads:
-        grads[at] = (
-            outs[group.start]
-            if group.quantizer == "none"
-            else _gather(group, outs, grad.dtype, sizes[:-1])
-        )
+    grads = [None if i < 0 else outs[i] for i in signature.places]
+    if not signature.is_plain:
+        for at, group in signature.grads:
+            grads[at] = _gather(group, outs, grad.dtype, sizes[:-1])
     return tuple(grads)
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from torch.compiler import is_compiling
+
 import torch
 from octet import _delayed, _kept_weight, _texts
 from octet._autocast import LAYERS
 from octet._recompute import REMEMBERED, Log, Said, Way, is_recomputing, may_recompute
-from octet._state import ACTIVE
+from octet._state import ACTIVE, current
 from octet.tensor import QuantizedTensor
 
 HISTORY = 1024  # rows of amax history that a layer starts with
@@ -142,7 +144,7 @@ class LayerState(torch.nn.Module):
         rows = _texts.history_rows(recipe)
         if rows <= HISTORY:
             return
-        if torch.compiler.is_compiling():
+        if is_compiling():
             _make_room_everywhere(rows)
         else:
             self._lengthen(rows)
@@ -163,7 +165,7 @@ class LayerState(torch.nn.Module):
         if rule is not None:
             self._make_room(said.recipe)
             is_first = self._is_first(rule)
-        if not torch.compiler.is_compiling():
+        if not is_compiling():
             way = self._log.now
             if is_first or way.said != said:
                 self._log.now = way = Way(said)
@@ -174,14 +176,14 @@ class LayerState(torch.nn.Module):
         return rule if is_first else None
 
     def _is_first(self, rule: _delayed.Rule) -> bool:
-        step = ACTIVE.region.step
+        step = current().step
         if step.traced:
             is_first = (self, rule) not in step.used
             if is_first:
                 step.used.append((self, rule))
             return is_first
         is_first = not self._moved
-        if torch.compiler.is_compiling():
+        if is_compiling():
             step.in_graph = True
         elif is_first:
             step.used.append(self)

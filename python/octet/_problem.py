@@ -101,7 +101,10 @@ class Backward(NamedTuple):
     amax: int  # the output that holds the amaxes; -1 where there is none
     rounds: bool
     main_grad: bool
-    count: int  # arguments of the function: 3, and its tensors
+    # Of each argument of the function (3, and its tensors) the output that is its gradient; -1
+    # where there is none. Where one is quantized it is gathered by `grads`.
+    places: tuple[int, ...]
+    is_plain: bool
     kept: tuple[int, ...] | None  # for a later wgrad; -1 is the block that backward makes
 
 
@@ -168,18 +171,22 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
     made = {group.name: group for group in _made(plan)}
     block = 1 + len(_saves(_plans.describe("linear", problem)))
     args = tuple(place for _, place in sources) + ((block,) if plan.blocks[0] else ())
+    grads = tuple(
+        (3 + at, made[f"grad_{name}"])
+        for at, name in enumerate(("input", "weight", "bias"))
+        if f"grad_{name}" in made
+    )
+    count = 3 + forward_signature(problem).count + len(lent(problem))
+    starts = {at: group.start for at, group in grads}
     return Backward(
         text=text,
         args=args,
-        grads=tuple(
-            (3 + at, made[f"grad_{name}"])
-            for at, name in enumerate(("input", "weight", "bias"))
-            if f"grad_{name}" in made
-        ),
+        grads=grads,
         amax=made["amax"].start if "amax" in made else -1,
         rounds="random" in (name for name, _ in sources),
         main_grad=any(port.is_mutable for port in plan.args),
-        count=3 + forward_signature(problem).count + len(lent(problem)),
+        places=tuple(starts.get(at, -1) for at in range(count)),
+        is_plain=all(group.quantizer == "none" for _, group in grads),
         kept=_kept(text, sources, block) if delays(problem) else None,
     )
 

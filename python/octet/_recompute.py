@@ -7,22 +7,15 @@ first run was.
 """
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
+
+from torch.autograd import _get_sequence_nr
 
 import torch
 from octet._delayed import Rule
-from octet.recipe import CustomRecipe
+from octet._memo import Memo, Said
 
 REMEMBERED = 16  # changes that a layer remembers
-
-
-class Said(NamedTuple):
-    """What an autocast says to a layer."""
-
-    recipe: str  # its text
-    words: tuple[str, ...] = ()  # what it adds to a call's
-    rule: Rule | None = None  # delayed scaling's
-    custom: CustomRecipe | None = None  # the recipe itself, where quantizers are a user's
 
 
 class Way:
@@ -69,6 +62,8 @@ class Log:
         self._spans: deque[Span] = deque(maxlen=REMEMBERED)
         self._has_forgotten = False
         self.now = Way(Said(""))
+        self._last: Span | None = None
+        self.memo = Memo(None)  # a copy's is empty, too
 
     def is_empty(self) -> bool:
         """Whether the layer has not been called, but in compiled code."""
@@ -76,12 +71,22 @@ class Log:
 
     def note(self, way: Way) -> None:
         """A call goes this way."""
-        number = torch.autograd._get_sequence_nr()
-        if self._spans and self._spans[-1].way is way:
-            self._spans[-1].last = number
+        number, last = _get_sequence_nr(), self._last
+        if last is not None and last.way is way:
+            last.last = number
         else:
             self._has_forgotten |= len(self._spans) == REMEMBERED
-            self._spans.append(Span(way, number))
+            self._last = Span(way, number)
+            self._spans.append(self._last)
+
+    def note_said(self, said: Said, has_graph: bool) -> None:
+        """A call without scales to move goes by what an autocast says."""
+        way = self.now
+        if way.said is not said and way.said != said:
+            self.now = way = Way(said)
+        if not has_graph:
+            way.waiting += 1
+        self.note(way)
 
     def recall(self) -> Way | None:
         """The way of the call that is being recomputed; None where that is forgotten."""

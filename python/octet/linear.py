@@ -3,19 +3,42 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch._C import (
+    _are_functorch_transforms_active,
+    _current_graph_task_id,
+    _is_any_autocast_enabled,
+)
+from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.nn import Parameter
+
 import torch
-from octet import _custom, _delayed, _kept_weight, _problem, _texts, _wgrad
+from octet import _custom, _kept_weight, _texts, _wgrad
+from octet._constant import constant
+from octet._delayed import rule_of
 from octet._dtypes import HIGH_PRECISION, dtype_name
-from octet._function import LinearFunction, run_forward
+from octet._function import LinearFunction, apply_eagerly, run_forward
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
+from octet._memo import Memo, key_of
 from octet._parameters import Parameters, refuse
+from octet._problem import Call, call_of, device_words, forward_signature
 from octet._recompute import Said
-from octet._state import ACTIVE
+from octet._state import current
 from octet.proto import TensorProto
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.tensor import QuantizedTensor
+from torch import is_grad_enabled
 
 _NOTHING = Said("none")
+
+
+@constant
+def _said(recipe: str, words: tuple[str, ...], rule: str | None) -> Said:
+    return Said(recipe, words, rule)
+
+
+@constant
+def _is_high_precision(dtype: torch.dtype) -> bool:
+    return dtype in HIGH_PRECISION
 
 
 def _text_of(tensor: torch.Tensor | TensorProto) -> str | None:
@@ -109,12 +132,14 @@ class Linear(Parameters):
             has_own = enabled and not all(q._is_core for q in answers.values())
             text = recipe.text_of(answers)
             return Said(text, words, None, recipe if has_own else None)
-        rule = _delayed.rule_of(recipe) if isinstance(recipe, DelayedScaling) else None
-        return Said(recipe.text, words, rule)
+        rule = rule_of(recipe) if isinstance(recipe, DelayedScaling) else None
+        if isinstance(rule, DelayedScaling):
+            return Said(recipe.text, words, rule)
+        return _said(recipe.text, words, rule)
 
     def _active(self) -> Said:
         """What the active autocast says to this layer."""
-        region = ACTIVE.region
+        region = current()
         if region.enabled or region.calibrating:
             return self._said(region.recipe, region.enabled)
         return _NOTHING
@@ -149,11 +174,11 @@ class Linear(Parameters):
 
     def _checked(self, inp: torch.Tensor | TensorProto) -> Any:  # noqa: ANN401
         """The input in the dtype that torch.autocast asks for."""
-        if torch._C._is_any_autocast_enabled():
+        if _is_any_autocast_enabled():
             kind = inp.device.type
             if torch.is_autocast_enabled(kind):
                 inp = inp.to(torch.get_autocast_dtype(kind))
-        if inp.dtype not in HIGH_PRECISION:
+        if not _is_high_precision(inp.dtype):
             raise ValueError(
                 f"{self._label()}: input is {inp.dtype}; cast it to float32, bfloat16 or "
                 "float16"
@@ -173,7 +198,7 @@ class Linear(Parameters):
         bias: torch.Tensor | None,
     ) -> tuple[bool, bool, bool]:
         """Which of the three get a gradient."""
-        grad = torch.is_grad_enabled()
+        grad = is_grad_enabled()
         return (
             grad and inp.requires_grad,
             grad and weight.requires_grad,
@@ -188,7 +213,7 @@ class Linear(Parameters):
                 f"{self._label()}: input is on {device}, weight on {weight.device}; move one "
                 "of them"
             )
-        return _problem.device_words(device.type, device.index)
+        return device_words(device.type, device.index)
 
     def _call(
         self,
@@ -196,16 +221,16 @@ class Linear(Parameters):
         recipe: str,
         wants: tuple[bool, bool, bool],
         options: tuple[str, ...],
-    ) -> _problem.Call:
+    ) -> Call:
         """The call, where there is nothing against it; a cache that does not serve is made."""
         inp, weight, bias = operands
         dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
         texts = (_text_of(inp), _text_of(weight))
         options += self._where(inp, weight)
-        call = _problem.call_of(dtypes, texts, recipe, wants, options)
+        call = call_of(dtypes, texts, recipe, wants, options)
         if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
             options = tuple("cache=write" if o == "cache=read" else o for o in options)
-            call = _problem.call_of(dtypes, texts, recipe, wants, options)
+            call = call_of(dtypes, texts, recipe, wants, options)
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
         return call
@@ -257,8 +282,75 @@ class Linear(Parameters):
         fp8_grad: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b)."""
+        if is_dynamo_compiling():
+            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+        # From here on, what most calls need and no more. In eager code a call that is like the
+        # last one, by all that decides it, is not decided again.
+        if _is_any_autocast_enabled():
+            inp = self._checked(inp)
+        own = self.__dict__
+        parameters = own["_parameters"]
+        weight = parameters.get("weight")
+        if (
+            type(weight) is not Parameter
+            or type(inp) is not torch.Tensor
+            or is_first_microbatch is not None
+            or fp8_output
+            or fp8_grad
+            or "bias" not in parameters
+            or _current_graph_task_id() != -1
+            or _are_functorch_transforms_active()
+        ):
+            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+        bias, log = parameters["bias"], own["_log"]
+        key = key_of(own, inp, weight, bias)
+        memo = log.memo
+        if memo.key != key:
+            memo = log.memo = self._memo(key, inp, weight, bias)
+        sizes = [*inp.shape, own["out_features"]]
+        if not memo.serves or len(sizes) < 2 or sizes[-2] != own["in_features"]:
+            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+        said, call, has_graph = memo.said, memo.call, memo.has_graph
+        if said.rule is None:
+            rolls = log.note_said(said, has_graph)
+        else:
+            rolls = self._note_use(said, has_graph)
+        tensors = [inp, weight, bias] if call.takes_bias else [inp, weight]
+        if call.tensors:
+            buffers = own["_buffers"]
+            tensors += [buffers[name] for name in call.tensors]
+        if has_graph:
+            return apply_eagerly(memo.task, rolls, sizes, *tensors)
+        return run_forward(memo.task, sizes, tensors)[0]
+
+    def _memo(
+        self,
+        key: tuple[Any, ...],
+        inp: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> Memo:
+        """What calls like this one need; those that need more are decided one by one."""
+        said = None if isinstance(current().recipe, CustomRecipe) else self._active()
+        if said is None or inp.dtype not in HIGH_PRECISION or self.return_bias:
+            return Memo(key)
+        if self.fuse_wgrad_accumulation or self.delay_wgrad_compute or len(self._parts) > 1:
+            return Memo(key)
+        options = self._options(weight, None, False, False)
+        wants = self._wants(inp, weight, bias)
+        call = self._call((inp, weight, bias), said.recipe, wants, said.words + options)
+        return Memo(key, said, call, forward_signature(call.problem), any(wants))
+
+    def _run(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None,
+        fp8_output: bool,
+        fp8_grad: bool,
+    ) -> Any:  # noqa: ANN401
+        """Any call at all, eager or traced."""
         inp = self._checked(inp)
-        again = None if torch.compiler.is_compiling() else self._recomputed()
+        again = None if is_compiling() else self._recomputed()
         said = self._active() if again is None else again.said
         if said.custom is not None:
             if again is None:
@@ -270,8 +362,10 @@ class Linear(Parameters):
         wants = self._wants(inp, weight, bias)
         call = self._call((inp, weight, bias), said.recipe, wants, said.words + options)
         has_graph = wants[0] or wants[1] or wants[2]
+        state, rolls = self._buffers, None
         if again is None:
-            state, rolls = self._buffers, self._note_use(said, has_graph)
+            if said.rule is not None or not is_compiling():
+                rolls = self._note_use(said, has_graph)
         else:
             state, rolls = self._state_again(again)
         tensors = [inp, self._in_graph(weight, wants)]
@@ -286,9 +380,10 @@ class Linear(Parameters):
                 output, *others = output
         else:
             sizes = [*inp.shape, self.out_features]
-            output, others, _ = run_forward(call.problem, sizes, tensors)
+            task = call.problem, forward_signature(call.problem)
+            output, others, _ = run_forward(task, sizes, tensors)
         if others:
-            text = _problem.forward_signature(call.problem).others[0].quantizer
+            text = forward_signature(call.problem).others[0].quantizer
             with torch.no_grad():
                 _kept_weight.keep(self, list(others), text, bool(is_first_microbatch))
         return (output, bias) if self.return_bias else output

@@ -1,0 +1,148 @@
+"""A call like the last one is not decided again; one that differs in anything is."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, inputs, layer, step, within
+from octet import linear as module
+
+import torch
+
+
+class Double(torch.nn.Module):
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * 2
+
+
+def _to_float(linear: octet.Linear) -> None:
+    linear.float()
+
+
+def _data_to_float(name: str) -> Callable[[octet.Linear], None]:
+    def change(linear: octet.Linear) -> None:
+        parameter = getattr(linear, name)
+        parameter.data = parameter.data.float()
+
+    return change
+
+
+def _freeze(name: str) -> Callable[[octet.Linear], Any]:
+    return lambda linear: getattr(linear, name).requires_grad_(False)
+
+
+def _option(name: str) -> Callable[[octet.Linear], None]:
+    return lambda linear: setattr(linear, name, True)
+
+
+def _doubled(name: str) -> Callable[[octet.Linear], None]:
+    def change(linear: octet.Linear) -> None:
+        torch.nn.utils.parametrize.register_parametrization(linear, name, Double())
+
+    return change
+
+
+CHANGES = {
+    "float": _to_float,
+    "weight is float": _data_to_float("weight"),
+    "bias is float": _data_to_float("bias"),
+    "weight is frozen": _freeze("weight"),
+    "bias is frozen": _freeze("bias"),
+    "save_original_input": _option("save_original_input"),
+    "delay_wgrad_compute": _option("delay_wgrad_compute"),
+    "weight is doubled": _doubled("weight"),
+    "bias is doubled": _doubled("bias"),
+}
+
+
+def found(linear: octet.Linear, active: Any, x: Any, grad: Any) -> list[Any]:  # noqa: ANN401
+    """Output and gradients of a step, whatever the layer's parameters are called."""
+    x = x.detach().clone().requires_grad_()
+    linear.zero_grad()
+    y = within(active, linear)(x)
+    y.backward(grad)
+    return [y.detach(), x.grad, *(p.grad for p in linear.parameters()), linear.fp8_scale]
+
+
+CASES = [
+    (name, change)
+    for name in RECIPES
+    for change in CHANGES
+    if (name, change) != ("delayed", "save_original_input")  # which contradict each other
+]
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls that were decided since the test began."""
+    calls: list[Any] = []
+    call_of = module.call_of
+    monkeypatch.setattr(module, "call_of", lambda *args: calls.append(args) or call_of(*args))
+    return calls
+
+
+@pytest.mark.parametrize(("name", "change"), CASES)
+def test_memo__a_changed_layer_is_a_new_one(name: str, change: str, decided: list[Any]) -> None:
+    linear, (x, grad) = layer(), inputs()
+    for _ in range(2):
+        found(linear, RECIPES[name], x, grad)
+    assert len(decided) == 1
+    CHANGES[change](linear)
+    fresh = copy.deepcopy(linear)
+    after = found(linear, RECIPES[name], x, grad)
+    assert len(decided) == 2
+    assert_same(after, found(fresh, RECIPES[name], x, grad))
+
+
+def test_memo__every_recipe_and_mode_in_turn() -> None:
+    linear, (x, grad) = layer(), inputs()
+    for _ in range(2):
+        for name, active in RECIPES.items():
+            fresh = copy.deepcopy(linear)
+            want = step(fresh, within(active, fresh), x, grad)
+            assert_same(step(linear, within(active, linear), x, grad), want)
+            if name != "delayed":  # which records what it sees
+                with torch.no_grad():
+                    quiet = within(active, linear)(x)
+                assert not quiet.requires_grad
+                assert_same([quiet], want[:1])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_memo__decides_once_for_each_kind_of_call(name: str, decided: list[Any]) -> None:
+    linear, (x, grad) = layer(), inputs()
+    call = within(RECIPES[name], linear)
+    for _ in range(3):
+        step(linear, call, x, grad)
+    assert len(decided) == 1
+    call(x)  # which requires no grad
+    assert len(decided) == 2
+    with torch.no_grad():
+        call(x)
+        with pytest.raises(ValueError, match="move one"):
+            call(x.to("meta"))
+    assert len(decided) == 3
+
+
+def test_memo__follows_torch_autocast() -> None:
+    linear, (x, _) = layer(params_dtype=torch.float32), inputs(dtype=torch.float32)
+    active = RECIPES["mxfp8"]
+    plain = within(active, linear)(x)
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            assert within(active, linear)(x).dtype == torch.bfloat16
+        assert torch.equal(within(active, linear)(x), plain)
+
+
+def test_memo__checks_every_input() -> None:
+    linear, (x, _) = layer(), inputs()
+    linear(x)
+    with pytest.raises(ValueError, match="its last axis must be 70"):
+        linear(x[..., :69])
+    with pytest.raises(ValueError, match=r"octet.Linear \(70 -> 44\).*float64"):
+        linear(x.double())
+    with pytest.raises(ValueError, match="its last axis must be 70"):
+        linear(torch.tensor(1.0, dtype=torch.bfloat16))
+    assert linear(x).shape == (3, 13, 44)
