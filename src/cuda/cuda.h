@@ -21,6 +21,9 @@ typedef struct oct_cuda_live {
     const float *amax;     /* current: the tensor's amax */
     float *new_amax;       /* delayed: raised to the amax; may be NULL */
     const int64_t *random; /* stochastic rounding: the seed is their sum */
+    /* What oct_cuda_decode makes of the bytes of a direction, wanted as well; NULL or parts[0]
+     * NULL: not wanted. */
+    const oct_matrix *row_copy, *col_copy;
 } oct_cuda_live;
 
 /* Its index and architecture, as plans name it. */
@@ -90,6 +93,7 @@ typedef struct oct_cuda_gemm_call {
     oct_matrix dst, a, b; /* dst is plain */
     octet_use a_use, b_use;
     oct_matrix a_copy, b_copy; /* where an emulated product decodes; parts[0] NULL: nowhere */
+    bool a_made, b_made;       /* it is decoded there already */
     oct_vector bias;           /* at NULL: none; dst.cols long */
     bool accumulate, split, native;
     void *scratch;

@@ -15,10 +15,12 @@
 static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                                     octet_error *err) {
     octet_status status = OCTET_OK;
-    if (!call->native && call->a_copy.parts[OCTET_PART_VALUES]) {
+    bool a = call->a_copy.parts[OCTET_PART_VALUES] && !call->a_made;
+    bool b = call->b_copy.parts[OCTET_PART_VALUES] && !call->b_made;
+    if (!call->native && a) {
         status = oct_cuda_decode(on, &call->a_copy, &call->a, call->a_use, err);
     }
-    if (!status && !call->native && call->b_copy.parts[OCTET_PART_VALUES]) {
+    if (!status && !call->native && b) {
         status = oct_cuda_decode(on, &call->b_copy, &call->b, call->b_use, err);
     }
     return status;

@@ -71,11 +71,53 @@ oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_ma
     return p;
 }
 
+static bool is_wanted(const oct_matrix *copy) {
+    return copy && copy->parts[OCTET_PART_VALUES];
+}
+
+/* Bf16 in whole vectors, beside codes that are stored so. */
+static bool copy_fits(const oct_matrix *copy, const oct_matrix *dst, octet_use use) {
+    return !is_wanted(copy) ||
+           (copy->dtype == OCTET_BF16 && copy->stride == copy->cols &&
+            unit_of(copy->parts[OCTET_PART_VALUES], copy->cols * 2, 16, 16) &&
+            codes_unit(dst, use));
+}
+
+/* Of what is made in both directions, not the columns alone. */
+oct_copies oct_cuda_copies(const oct_cuda_quantize_call *call) {
+    const octet_quantizer *q = &call->dst->quantizer;
+    const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;
+    bool casts = q->scheme == OCTET_MXFP8 || (q->scheme == OCTET_NVFP4 && !q->four_over_six);
+    bool whole = call->source->dtype != OCTET_F32 && call->source->rows % 16 == 0;
+    oct_copies none = {NULL, NULL};
+    bool alone = is_wanted(col) && !is_wanted(row) && call->dst->parts[OCTET_PART_ROW_DATA];
+    if (!casts || !whole || alone || !copy_fits(row, call->dst, OCTET_USE_ROW) ||
+        !copy_fits(col, call->dst, OCTET_USE_COL)) {
+        return none;
+    }
+    return (oct_copies){is_wanted(row) ? row->parts[OCTET_PART_VALUES] : NULL,
+                        is_wanted(col) ? col->parts[OCTET_PART_VALUES] : NULL};
+}
+
+/* By the scheme's function; copies that it does not make are decoded from the bytes. */
+static octet_status quantize_one(const oct_cuda_quantize_call *call, octet_error *err) {
+    const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;
+    oct_copies made = oct_cuda_copies(call);
+    octet_status status = schemes[call->dst->quantizer.scheme](call, err);
+    if (!status && is_wanted(row) && !made.row) {
+        status = oct_cuda_decode(call->on, row, call->dst, OCTET_USE_ROW, err);
+    }
+    if (!status && is_wanted(col) && !made.col) {
+        status = oct_cuda_decode(call->on, col, call->dst, OCTET_USE_COL, err);
+    }
+    return status;
+}
+
 octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_cuda_live *live,
                                octet_error *err) {
     oct_cuda_quantize_call call = {on, dst, source, live};
-    return schemes[dst->quantizer.scheme](&call, err);
+    return quantize_one(&call, err);
 }
 
 static bool is_alike(const oct_cuda_quantizing *a, const oct_cuda_quantizing *b) {
@@ -97,7 +139,7 @@ octet_status oct_cuda_quantize_two(const oct_cuda_on *on, const oct_cuda_quantiz
         status = oct_cuda_quantize_per_tensor_two(&done, calls, err);
     }
     for (int i = 0; i < 2 && !status && !done; i++) {
-        status = schemes[two[i].dst->quantizer.scheme](&calls[i], err);
+        status = quantize_one(&calls[i], err);
     }
     return status;
 }

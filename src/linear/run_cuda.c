@@ -89,7 +89,9 @@ static oct_cuda_live live_of(const oct_work *work) {
     return (oct_cuda_live){.scale = work->scale,
                            .amax = stored ? NULL : work->amax,
                            .new_amax = stored ? work->amax : NULL,
-                           .random = work->random};
+                           .random = work->random,
+                           .row_copy = &work->a_copy,
+                           .col_copy = &work->b_copy};
 }
 
 static octet_status do_quantize(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
@@ -125,6 +127,8 @@ static octet_status do_gemm(const oct_work *work, const oct_cuda_on *on, octet_e
                                .b_use = (octet_use)step->b_use,
                                .a_copy = work->a_copy,
                                .b_copy = work->b_copy,
+                               .a_made = work->a_made,
+                               .b_made = work->b_made,
                                .bias = work->bias,
                                .accumulate = step->accumulate,
                                .split = step->split,

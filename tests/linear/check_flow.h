@@ -193,7 +193,8 @@ static inline void check_used(check_record *record, const octet_plan *plan) {
                     check_place_mask(plan, OCTET_PLACE_ARG, -1) |
                     check_slot_mask(plan->saved, plan->saved_count);
     for (int i = 0; i < plan->step_count; i++) {
-        used |= check_copy_mask(plan, &plan->steps[i]);
+        bool multiplies = plan->steps[i].op == OCTET_OP_GEMM;
+        used |= multiplies ? check_copy_mask(plan, &plan->steps[i]) : 0;
     }
     for (int i = 0; i < plan->buffer_count; i++) {
         CHECK_LAW(record, LAW_OUTPUTS, check_has(used, i) || !check_has(writes, i),

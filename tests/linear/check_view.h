@@ -115,10 +115,20 @@ static inline uint64_t check_own_mask(const octet_plan *plan, int tensor) {
     return mask;
 }
 
-/* The operands that an emulated GEMM decodes for itself. */
+/* What an emulated GEMM multiplies instead of its operands, or a QUANTIZE decodes to. */
 static inline uint64_t check_copy_mask(const octet_plan *plan, const octet_step *step) {
     uint64_t a = step->a_copy == OCTET_ABSENT ? 0 : check_tensor_mask(plan, step->a_copy);
     return a | (step->b_copy == OCTET_ABSENT ? 0 : check_tensor_mask(plan, step->b_copy));
+}
+
+/* What the QUANTIZE steps of a plan decode to. */
+static inline uint64_t check_decoded_mask(const octet_plan *plan) {
+    uint64_t mask = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        bool quantizes = plan->steps[i].op == OCTET_OP_QUANTIZE;
+        mask |= quantizes ? check_copy_mask(plan, &plan->steps[i]) : 0;
+    }
+    return mask;
 }
 
 /* The buffers in one place; any port when port is negative. */

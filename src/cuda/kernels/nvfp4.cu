@@ -4,6 +4,7 @@
  * are its own; those of its rows are shared with one or three lanes beside it. A block of zeros
  * has scale 0 and codes 0, and so has what lies outside the matrix: padding is made on the way.
  */
+#include "cuda/kernels/decode.h"
 #include "cuda/kernels/dynamic.h"
 #include "cuda/kernels/patch.h"
 #include "cuda/kernels/tile_scales.h"
@@ -24,7 +25,8 @@ template <class T> struct nv_row {
  * instruction cache; so patches lie here, in columns of words that are each thread's own. */
 template <class T> struct nv_shared {
     uint32_t words[OCT_PATCH_ROWS * 4][oct_shape<T>::threads];
-    float factors[nv_row<T>::each][oct_shape<T>::threads]; /* first the amaxes of rows */
+    float factors[nv_row<T>::each][oct_shape<T>::threads];  /* first the amaxes of rows */
+    uint16_t worth[nv_row<T>::each][oct_shape<T>::threads]; /* their scales as bf16 */
     oct_tile_scales<2> scales[2];
 };
 
@@ -41,14 +43,15 @@ template <class T> struct nv_work {
 
 struct nv_scale {
     uint32_t code;
-    float factor;
+    float value, factor;
 };
 
 /* oct_nv_code and oct_nv_multiplier. */
 static inline nv_scale scale_of(uint32_t most, const oct_nv_global &global) {
     nv_scale scale;
     scale.code = oct_encode_e4m3(oct_least(oct_bits_f32(most) * global.sixth, FLT_MAX));
-    scale.factor = oct_least(1.0f / (oct_decode_e4m3(scale.code) * global.decode), FLT_MAX);
+    scale.value = oct_decode_e4m3(scale.code);
+    scale.factor = oct_least(1.0f / (scale.value * global.decode), FLT_MAX);
     return scale;
 }
 
@@ -211,6 +214,7 @@ static inline void scale_row(const nv_work<T> &work, int i, const oct_nv_global 
     float *place = &work.shared.factors[i][threadIdx.x];
     nv_scale scale = scale_of(oct_f32_bits(*place), global);
     *place = scale.factor;
+    work.shared.worth[i][threadIdx.x] = oct_high_u16(oct_f32_bits(scale.value));
     work.shared.scales[0].codes[(patch.row + r) * 8 + patch.col / BLOCK] =
         (uint8_t)(r < patch.rows_left ? scale.code : 0u);
 }
@@ -235,6 +239,19 @@ template <class T> static inline void scale_rows(const nv_work<T> &work) {
         }
     }
     __syncwarp();
+}
+
+/* What the codes of row r decode to, where it is wanted. */
+template <class T>
+static inline void copy_row(const nv_work<T> &work, int r, uint32_t codes, uint32_t worth) {
+    const oct_patch<T> &patch = work.patch;
+    if constexpr (oct_shape<T>::cols == 8) {
+        if (work.p.copies.row && patch.full) {
+            int64_t at = (patch.tile_row + patch.row + r) * work.p.q.cols + patch.tile_col;
+            oct_write16(work.p.copies.row + at + patch.col,
+                        oct_eight_nibbles(codes, oct_pick_bytes(worth, worth, 0x1010)));
+        }
+    }
 }
 
 /* The sharing lanes draw and scale for each other. */
@@ -262,8 +279,10 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
                 receive<T>(random, words, from % OCT_WARP, mine);
             }
             int r = k * row::each + i;
-            store_row(work, to + k * row::each * bytes, r,
-                      encode_row<T, STOCHASTIC>(work, r, work.shared.factors[i][from], random));
+            uint32_t codes =
+                encode_row<T, STOCHASTIC>(work, r, work.shared.factors[i][from], random);
+            store_row(work, to + k * row::each * bytes, r, codes);
+            copy_row(work, r, codes, work.shared.worth[i][from]);
         }
         to += bytes;
     }
@@ -283,6 +302,50 @@ template <class T> static inline void store_col(const nv_work<T> &work, int c, u
         *(uint2 *)to = codes;
     } else if (c < patch.cols_left) {
         store_codes(to, codes, count);
+    }
+}
+
+/* Keeps a column's codes and scale for its copy, where patches have lain: its elements are in
+ * registers by now. */
+template <class T>
+static inline void keep_col(const nv_work<T> &work, int c, uint2 codes, float scale) {
+    if (oct_shape<T>::cols == 8 && work.p.copies.col) {
+        int w = c / 2, k = c % 2;
+        work.shared.words[8 * k + w][threadIdx.x] = codes.x;
+        work.shared.words[8 * k + 4 + w][threadIdx.x] = codes.y;
+        ((uint16_t *)&work.shared.words[16 + w][threadIdx.x])[k] =
+            oct_high_u16(oct_f32_bits(scale));
+    }
+}
+
+/* What the codes of columns decode to, where it is wanted: 8 rows at a time. */
+template <class T> static inline void copy_cols(const nv_work<T> &work) {
+    const oct_patch<T> &patch = work.patch;
+    if (oct_shape<T>::cols != 8 || !work.p.copies.col || !patch.full) {
+        return;
+    }
+    int64_t at = (patch.tile_row + patch.row) * work.p.q.cols + patch.tile_col + patch.col;
+    uint16_t *to = work.p.copies.col + at;
+    uint32_t f[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        f[i] = work.shared.words[16 + i][threadIdx.x];
+    }
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+        uint32_t x[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) { /* columns 2 i and 2 i + 1 become nibbles i and i + 4 */
+            x[i] = work.shared.words[8 * (i / 4) + 4 * half + i % 4][threadIdx.x];
+        }
+        oct_turn_nibbles(x);
+#pragma unroll
+        for (int r = 0; r < 8; r++) {
+            oct_write16(to,
+                        uint4{oct_nibble_pair(x[r], 0, f[0]), oct_nibble_pair(x[r], 1, f[1]),
+                              oct_nibble_pair(x[r], 2, f[2]), oct_nibble_pair(x[r], 3, f[3])});
+            to += work.p.q.cols;
+        }
     }
 }
 
@@ -335,6 +398,7 @@ static inline void quantize_col(const nv_work<T> &work, int c, uint32_t *words,
     uint2 codes = {encode<E, 8, STOCHASTIC>(words, scale.factor, random, base),
                    encode<E, 8, STOCHASTIC>(words + half, scale.factor, random + 2, base)};
     store_col(work, c, codes);
+    keep_col(work, c, codes, scale.value);
 }
 
 /* Column k of those that 16 words hold side by side, transformed and rounded to bf16. */
@@ -427,6 +491,7 @@ template <class T, bool STOCHASTIC> static inline void quantize(const oct_nvfp4_
     }
     if (p.q.col) {
         quantize_cols<T, STOCHASTIC>(work);
+        copy_cols(work);
     }
     __syncthreads();
     store_scales(work);
