@@ -92,7 +92,7 @@ template <class E> static inline uint32_t without_nans(uint32_t word) {
 template <class E, int N, bool STOCHASTIC>
 static inline uint32_t encode(const uint32_t *words, float factor, const uint32_t *random,
                               uint32_t base) {
-    float sums[N];
+    uint32_t sums[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
         uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
