@@ -241,16 +241,18 @@ template <class T> static inline void scale_rows(const nv_work<T> &work) {
     __syncwarp();
 }
 
-/* What the codes of row r decode to, where it is wanted. */
+/* Where row r of a patch goes in a copy; NULL where there is none. */
 template <class T>
-static inline void copy_row(const nv_work<T> &work, int r, uint32_t codes, uint32_t worth) {
+static inline uint16_t *copy_at(const nv_work<T> &work, uint16_t *copy, int r) {
     const oct_patch<T> &patch = work.patch;
-    if constexpr (oct_shape<T>::cols == 8) {
-        if (work.p.copies.row && patch.full) {
-            int64_t at = (patch.tile_row + patch.row + r) * work.p.q.cols + patch.tile_col;
-            oct_write16(work.p.copies.row + at + patch.col,
-                        oct_eight_nibbles(codes, oct_pick_bytes(worth, worth, 0x1010)));
-        }
+    int64_t at = (patch.tile_row + patch.row + r) * work.p.q.cols + patch.tile_col + patch.col;
+    return oct_shape<T>::cols == 8 && copy && patch.full ? copy + at : nullptr;
+}
+
+/* 8 codes times the scale in the low half of `worth`, where `to` is somewhere. */
+static inline void store_copy(uint16_t *to, uint32_t codes, uint32_t worth) {
+    if (to) {
+        oct_write16(to, oct_eight_nibbles(codes, oct_pick_bytes(worth, worth, 0x1010)));
     }
 }
 
@@ -282,7 +284,7 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
             uint32_t codes =
                 encode_row<T, STOCHASTIC>(work, r, work.shared.factors[i][from], random);
             store_row(work, to + k * row::each * bytes, r, codes);
-            copy_row(work, r, codes, work.shared.worth[i][from]);
+            store_copy(copy_at(work, work.p.copies.row, r), codes, work.shared.worth[i][from]);
         }
         to += bytes;
     }
@@ -320,13 +322,11 @@ static inline void keep_col(const nv_work<T> &work, int c, uint2 codes, float sc
 
 /* What the codes of columns decode to, where it is wanted: 8 rows at a time. */
 template <class T> static inline void copy_cols(const nv_work<T> &work) {
-    const oct_patch<T> &patch = work.patch;
-    if (oct_shape<T>::cols != 8 || !work.p.copies.col || !patch.full) {
+    uint16_t *to = copy_at(work, work.p.copies.col, 0);
+    uint32_t f[4];
+    if (!to) {
         return;
     }
-    int64_t at = (patch.tile_row + patch.row) * work.p.q.cols + patch.tile_col + patch.col;
-    uint16_t *to = work.p.copies.col + at;
-    uint32_t f[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         f[i] = work.shared.words[16 + i][threadIdx.x];
@@ -448,13 +448,93 @@ template <class T, bool STOCHASTIC> static inline void quantize_cols(const nv_wo
 
 /* ---- tiles ----------------------------------------------------------------------------- */
 
-template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) {
-    uint32_t most = oct_patch_max(patch);
+/* The larger of what the lanes of a square have. */
+template <class T> static inline uint32_t square_share(uint32_t most) {
 #pragma unroll
     for (int k = 1; k < nv_row<T>::lanes; k *= 2) {
         most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, k * oct_shape<T>::down));
     }
     return most;
+}
+
+template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) {
+    return square_share<T>(oct_patch_max(patch));
+}
+
+/* The square's scale, in the lines of both directions that exist. */
+template <class T>
+static inline void scale_square(const nv_work<T> &work, const nv_scale &scale) {
+    const oct_patch<T> &patch = work.patch;
+    int mine = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
+#pragma unroll
+    for (int r = mine; r < mine + nv_row<T>::each; r++) {
+        work.shared.scales[0].codes[(patch.row + r) * 8 + patch.col / BLOCK] =
+            (uint8_t)(r < patch.rows_left ? scale.code : 0u);
+    }
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        work.shared.scales[1].codes[(patch.col + c) * 8 + patch.row / BLOCK] =
+            (uint8_t)(c < patch.cols_left ? scale.code : 0u);
+    }
+}
+
+/* Rows, whose codes are kept where their elements have lain. Both copies are the same. */
+template <class T>
+static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) {
+    const oct_patch<T> &patch = work.patch;
+    uint32_t none[2] = {0, 0}, worth = oct_f32_bits(scale.value) >> 16;
+    int64_t bytes = work.p.row_bytes;
+    uint8_t *to =
+        work.p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
+#pragma unroll 2
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        uint32_t codes = encode_row<T, false>(work, r, scale.factor, none);
+        work.shared.words[4 * r][threadIdx.x] = codes;
+        if (work.p.q.row) {
+            store_row(work, to + r * bytes, r, codes);
+        }
+        store_copy(copy_at(work, work.p.copies.row, r), codes, worth);
+        store_copy(copy_at(work, work.p.copies.col, r), codes, worth);
+    }
+}
+
+/* Columns, from the codes of rows. */
+template <class T> static inline void turn_square(const nv_work<T> &work) {
+    uint32_t x[2][8];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            x[half][i] = work.shared.words[4 * (8 * half + i)][threadIdx.x];
+        }
+        oct_turn_nibbles(x[half]);
+    }
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        store_col(work, c, {x[0][c], x[1][c]});
+    }
+}
+
+/* Squares to nearest: one scale for a patch, and columns with the codes of rows. */
+template <class T> static inline void quantize_square(nv_work<T> &work) {
+    const oct_nvfp4_params &p = work.p;
+    uint32_t most = 0;
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        most = oct_max_bits(most, oct_patch_row_max_or_nan(work.patch, r));
+    }
+    most = square_share<T>(most);
+    work.careful = __ballot_sync(OCT_ALL_LANES, most > OCT_F32_INF) != 0;
+    if (work.careful) {
+        most = square_max(work.patch);
+    }
+    nv_scale scale =
+        scale_of(most, global_of(p, p.row_amax ? p.row_amax : p.col_amax, 0, p.q.rows));
+    scale_square(work, scale);
+    encode_square(work, scale);
+    if (p.q.col) {
+        turn_square(work);
+    }
 }
 
 template <class T> static inline void store_scales(const nv_work<T> &work) {
@@ -478,18 +558,22 @@ template <class T, bool STOCHASTIC> static inline void quantize(const oct_nvfp4_
     oct_patch<T> patch = oct_patch_of<T>(p.q);
     oct_patch_load(patch, p.q);
     uint64_t seed = STOCHASTIC ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
-    nv_work<T> work = {
-        p, patch, *shared, seed, p.square != 0, p.square ? square_max(patch) : 0u, false};
+    bool whole = p.square && !STOCHASTIC && !p.hadamard && !p.row_scaled;
+    bool square = p.square && !whole;
+    nv_work<T> work = {p, patch, *shared, seed, square, square ? square_max(patch) : 0u, false};
 #pragma unroll
     for (int i = 0; i < OCT_PATCH_ROWS * 4; i++) {
         shared->words[i][threadIdx.x] = oct_word(patch.raw[i / 4], i % 4);
     }
-    if (p.q.row) {
+    if (whole) {
+        quantize_square(work);
+    }
+    if (p.q.row && !whole) {
         measure_rows(work);
         scale_rows(work);
         encode_rows<T, STOCHASTIC>(work);
     }
-    if (p.q.col) {
+    if (p.q.col && !whole) {
         quantize_cols<T, STOCHASTIC>(work);
         copy_cols(work);
     }
