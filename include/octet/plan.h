@@ -163,10 +163,12 @@ typedef struct octet_step {
     uint8_t from;       /* buffers */
     uint8_t to;
     uint8_t bias;
-    uint8_t scale;  /* QUANTIZE reads this scale instead of an amax, */
-    uint8_t amax;   /* and writes the amax here; without a scale it reads it from here */
-    uint8_t random; /* QUANTIZE with stochastic rounding */
-    uint8_t reserved[4];
+    uint8_t scale;      /* QUANTIZE reads this scale instead of an amax, */
+    uint8_t amax;       /* and writes the amax here; without a scale it reads it from here */
+    uint8_t random;     /* QUANTIZE with stochastic rounding */
+    uint8_t row_passes; /* QUANTIZE: no one reads these bytes but GEMMs that have the copy; */
+    uint8_t col_passes; /* they may be left out where they are not needed to make it */
+    uint8_t reserved[2];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

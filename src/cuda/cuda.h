@@ -24,6 +24,8 @@ typedef struct oct_cuda_live {
     /* What oct_cuda_decode makes of the bytes of a direction, wanted as well; NULL or parts[0]
      * NULL: not wanted. */
     const oct_matrix *row_copy, *col_copy;
+    /* Bytes that may be left out where a copy is made without them. */
+    bool row_passes, col_passes;
 } oct_cuda_live;
 
 /* Its index and architecture, as plans name it. */

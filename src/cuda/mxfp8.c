@@ -14,6 +14,7 @@ octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *call, octet_e
     uint8_t dtype = call->source->dtype;
     oct_mxfp8_params p = {.q = oct_cuda_quantize_params(call->dst, call->source)};
     p.copies = oct_cuda_copies(call);
+    oct_cuda_leave_out(&p.q, &p.copies, call);
     p.square = oct_is_square(q);
     oct_cuda_launch launch = {.module = OCT_MODULE_mxfp8, .params = &p};
     launch.kernel = names[oct_dtype_index(dtype)][q->format == OCTET_E5M2];

@@ -99,6 +99,12 @@ oct_copies oct_cuda_copies(const oct_cuda_quantize_call *call) {
                         is_wanted(col) ? col->parts[OCTET_PART_VALUES] : NULL};
 }
 
+void oct_cuda_leave_out(oct_quantize_params *p, const oct_copies *copies,
+                        const oct_cuda_quantize_call *call) {
+    p->row = copies->row && call->live->row_passes ? NULL : p->row;
+    p->col = copies->col && call->live->col_passes ? NULL : p->col;
+}
+
 /* By the scheme's function; copies that it does not make are decoded from the bytes. */
 static octet_status quantize_one(const oct_cuda_quantize_call *call, octet_error *err) {
     const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;

@@ -91,7 +91,9 @@ static oct_cuda_live live_of(const oct_work *work) {
                            .new_amax = stored ? work->amax : NULL,
                            .random = work->random,
                            .row_copy = &work->a_copy,
-                           .col_copy = &work->b_copy};
+                           .col_copy = &work->b_copy,
+                           .row_passes = work->step->row_passes,
+                           .col_passes = work->step->col_passes};
 }
 
 static octet_status do_quantize(const oct_work *work, const oct_cuda_on *on, octet_error *err) {

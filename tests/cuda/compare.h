@@ -92,6 +92,31 @@ static inline void cuda_check_copy(cpu_tensor *copy, const cpu_tensor *of, octet
     }
 }
 
+/* Copies are the same where their bytes are not asked for; `of` has the amaxes and the bytes.
+ */
+static inline void cuda_check_copies_alone(const cpu_tensor *of, const cpu_tensor *x,
+                                           const oct_cuda_live *with, uint64_t seed) {
+    cpu_tensor made = cpu_tensor_quantized(&of->m.quantizer, (octet_dtype)of->m.dtype,
+                                           of->m.rows, of->m.cols, 1);
+    cpu_tensor row = cuda_copy_of(of, OCTET_USE_ROW, true);
+    cpu_tensor col = cuda_copy_of(of, OCTET_USE_COL, seed % 3 != 0);
+    oct_cuda_live live = *with;
+    live.row_copy = &row.m;
+    live.col_copy = &col.m;
+    live.row_passes = seed % 5 != 0;
+    live.col_passes = seed % 7 != 0;
+    for (int part = OCTET_PART_ROW_AMAX; part <= OCTET_PART_COL_AMAX; part++) {
+        if (made.m.parts[part]) {
+            memcpy(made.m.parts[part], of->m.parts[part], of->bytes[part]);
+        }
+    }
+    CHECK_EQ_INT(oct_cuda_quantize(cuda_on(), &made.m, &x->m, &live, NULL), OCTET_OK);
+    CHECK(cpu_tensor_guarded(&made));
+    cuda_check_copy(&row, of, OCTET_USE_ROW);
+    cuda_check_copy(&col, of, OCTET_USE_COL);
+    cpu_tensor_free(&made);
+}
+
 /* amax, amax parts and quantize on both devices; the source begins `shift` elements past a
  * boundary. */
 static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tensor *x,
@@ -105,12 +130,10 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     int64_t random[2] = {(int64_t)(seed / 2), (int64_t)(seed - seed / 2)};
     oct_cpu_amax(&amax, &x->m, NULL);
     oct_live live = {&scale, &amax, delayed ? &new_amax[0] : NULL, seed};
-    oct_cuda_live cuda_live = {delayed ? &scale : NULL,
-                               current ? &cuda_amax : NULL,
-                               delayed ? &new_amax[1] : NULL,
-                               q->stochastic ? random : NULL,
-                               NULL,
-                               NULL};
+    oct_cuda_live cuda_live = {.scale = delayed ? &scale : NULL,
+                               .amax = current ? &cuda_amax : NULL,
+                               .new_amax = delayed ? &new_amax[1] : NULL,
+                               .random = q->stochastic ? random : NULL};
     bool blocks = q->scheme == OCTET_MXFP8 || q->scheme == OCTET_NVFP4;
     cpu_tensor row = cuda_copy_of(&got, OCTET_USE_ROW, blocks && seed % 5 < 3);
     cpu_tensor col = cuda_copy_of(&got, OCTET_USE_COL, blocks && seed % 7 < 4);
@@ -132,6 +155,9 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     cuda_check_parts(&got, &want);
     cuda_check_copy(&row, &got, OCTET_USE_ROW);
     cuda_check_copy(&col, &got, OCTET_USE_COL);
+    if (blocks) {
+        cuda_check_copies_alone(&want, &from, &cuda_live, seed);
+    }
     CHECK_EQ_BITS(new_amax[1], new_amax[0]);
     cuda_exact_free(&from, shift);
     cpu_tensor_free(&want);

@@ -119,7 +119,7 @@ struct mx_codes {
 /* What is made of a patch, as bits. */
 enum { ROW = 1, COL = 2, ROW_COPY = 4, COL_COPY = 8 };
 
-/* A row's codes. */
+/* A row's codes, stored where `to` is somewhere. */
 template <class T, int FORMAT>
 static inline uint2 store_row(uint8_t *to, const float *x, const float *factors) {
     uint32_t codes[2] = {0, 0};
@@ -128,7 +128,9 @@ static inline uint2 store_row(uint8_t *to, const float *x, const float *factors)
         const float *v = x + 4 * w, *f = factors + 4 * w;
         codes[w] = oct_encode4<FORMAT>(v[0] * f[0], v[1] * f[1], v[2] * f[2], v[3] * f[3]);
     }
-    oct_store_row<T>(to, codes);
+    if (to) {
+        oct_store_row<T>(to, codes);
+    }
     return {codes[0], codes[1]};
 }
 
@@ -162,14 +164,14 @@ static inline void encode_whole(const oct_patch<T> &patch, const oct_mxfp8_param
             along[c] = factor;
         }
         if constexpr (MADE & ROW) {
-            uint2 codes = store_row<T, FORMAT>(p.q.row + at, x, along);
+            uint2 codes = store_row<T, FORMAT>(p.q.row ? p.q.row + at : nullptr, x, along);
             if constexpr (MADE & ROW_COPY) {
                 uint32_t all = scale_pair(scale, scale), same[4] = {all, all, all, all};
                 oct_write16(p.copies.row + at, oct_eight_bytes<FORMAT>(codes, same));
             }
         }
         if constexpr (MADE & COL) {
-            uint2 codes = store_row<T, FORMAT>(p.q.col + at, x, down);
+            uint2 codes = store_row<T, FORMAT>(p.q.col ? p.q.col + at : nullptr, x, down);
             if constexpr (MADE & COL_COPY) {
                 oct_write16(p.copies.col + at, oct_eight_bytes<FORMAT>(codes, worth));
             }
@@ -184,9 +186,9 @@ template <class T, int FORMAT>
 static inline void encode_copied(const oct_patch<T> &patch, const oct_mxfp8_params &p,
                                  const mx_codes &scales) {
     if constexpr (mx_shape<T>::cols == 8) {
-        if (!p.q.row) {
+        if (!p.q.row && !p.copies.row) {
             encode_whole<T, FORMAT, COL | COL_COPY>(patch, p, scales);
-        } else if (!p.q.col) {
+        } else if (!p.q.col && !p.copies.col) {
             encode_whole<T, FORMAT, ROW | ROW_COPY>(patch, p, scales);
         } else if (p.copies.col) {
             encode_whole<T, FORMAT, ROW | COL | ROW_COPY | COL_COPY>(patch, p, scales);
@@ -232,10 +234,10 @@ template <class T, int FORMAT> static inline void quantize(const oct_mxfp8_param
     const oct_quantize_params &q = p.q;
     oct_patch<T> patch = patch_of<T>(q);
     oct_patch_load(patch, q);
-    if (q.row) {
+    if (q.row || p.copies.row) {
         scale_rows<T, FORMAT>(scales, patch, p.square);
     }
-    if (q.col) {
+    if (q.col || p.copies.col) {
         scale_cols<T, FORMAT>(scales, patch, p.square);
     }
     __syncwarp();

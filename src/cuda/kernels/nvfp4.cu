@@ -123,6 +123,9 @@ template <class T>
 static inline void store_row(const nv_work<T> &work, uint8_t *to, int r, uint32_t codes) {
     constexpr int bytes = oct_shape<T>::cols / 2;
     const oct_patch<T> &patch = work.patch;
+    if (!work.p.q.row) {
+        return;
+    }
     if (patch.full && work.p.q.wide_row) {
         if (bytes == 4) {
             *(uint32_t *)to = codes;
@@ -300,6 +303,9 @@ template <class T> static inline void store_col(const nv_work<T> &work, int c, u
                   (patch.tile_row + patch.row) / 2;
     int count = patch.rows_left < BLOCK ? (patch.rows_left + 1) / 2 : BLOCK / 2;
     count = p.hadamard && patch.rows_left > 0 ? BLOCK / 2 : count;
+    if (!p.q.col) {
+        return;
+    }
     if (c < patch.cols_left && count == BLOCK / 2 && p.q.wide_col) {
         *(uint2 *)to = codes;
     } else if (c < patch.cols_left) {
@@ -490,9 +496,7 @@ static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) 
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         uint32_t codes = encode_row<T, false>(work, r, scale.factor, none);
         work.shared.words[4 * r][threadIdx.x] = codes;
-        if (work.p.q.row) {
-            store_row(work, to + r * bytes, r, codes);
-        }
+        store_row(work, to + r * bytes, r, codes);
         store_copy(copy_at(work, work.p.copies.row, r), codes, worth);
         store_copy(copy_at(work, work.p.copies.col, r), codes, worth);
     }
@@ -568,12 +572,12 @@ template <class T, bool STOCHASTIC> static inline void quantize(const oct_nvfp4_
     if (whole) {
         quantize_square(work);
     }
-    if (p.q.row && !whole) {
+    if ((p.q.row || p.copies.row) && !whole) {
         measure_rows(work);
         scale_rows(work);
         encode_rows<T, STOCHASTIC>(work);
     }
-    if (p.q.col && !whole) {
+    if ((p.q.col || p.copies.col) && !whole) {
         quantize_cols<T, STOCHASTIC>(work);
         copy_cols(work);
     }
