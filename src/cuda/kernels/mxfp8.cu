@@ -119,19 +119,21 @@ struct mx_codes {
 /* What is made of a patch, as bits. */
 enum { ROW = 1, COL = 2, ROW_COPY = 4, COL_COPY = 8 };
 
-/* A row's codes, stored where `to` is somewhere. */
+/* A row's codes; of 4 columns, in the first word. */
 template <class T, int FORMAT>
-static inline uint2 store_row(uint8_t *to, const float *x, const float *factors) {
+static inline uint2 encode_row(const float *x, const float *factors) {
     uint32_t codes[2] = {0, 0};
 #pragma unroll
     for (int w = 0; w < oct_shape<T>::words; w++) {
         const float *v = x + 4 * w, *f = factors + 4 * w;
         codes[w] = oct_encode4<FORMAT>(v[0] * f[0], v[1] * f[1], v[2] * f[2], v[3] * f[3]);
     }
-    if (to) {
-        oct_store_row<T>(to, codes);
-    }
     return {codes[0], codes[1]};
+}
+
+template <class T> static inline void store_row(uint8_t *to, uint2 both) {
+    uint32_t codes[2] = {both.x, both.y};
+    oct_store_row<T>(to, codes);
 }
 
 /* E8M0 scales of two columns as bf16. */
@@ -164,14 +166,20 @@ static inline void encode_whole(const oct_patch<T> &patch, const oct_mxfp8_param
             along[c] = factor;
         }
         if constexpr (MADE & ROW) {
-            uint2 codes = store_row<T, FORMAT>(p.q.row ? p.q.row + at : nullptr, x, along);
+            uint2 codes = encode_row<T, FORMAT>(x, along);
+            if (!(MADE & ROW_COPY) || p.q.row) {
+                store_row<T>(p.q.row + at, codes);
+            }
             if constexpr (MADE & ROW_COPY) {
                 uint32_t all = scale_pair(scale, scale), same[4] = {all, all, all, all};
                 oct_write16(p.copies.row + at, oct_eight_bytes<FORMAT>(codes, same));
             }
         }
         if constexpr (MADE & COL) {
-            uint2 codes = store_row<T, FORMAT>(p.q.col ? p.q.col + at : nullptr, x, down);
+            uint2 codes = encode_row<T, FORMAT>(x, down);
+            if (!(MADE & COL_COPY) || p.q.col) {
+                store_row<T>(p.q.col + at, codes);
+            }
             if constexpr (MADE & COL_COPY) {
                 oct_write16(p.copies.col + at, oct_eight_bytes<FORMAT>(codes, worth));
             }
