@@ -70,10 +70,11 @@ typedef enum octet_place {
 
 /* What a step does, and so which buffers it reads and writes. */
 typedef enum octet_op {
-    OCTET_OP_ZERO = 0, /* buffer `to` = 0 */
-    OCTET_OP_CAST,     /* dst = a in dst's dtype, or in the same one: a copy */
-    OCTET_OP_AMAX,     /* amax of a: dst's amax parts where it has any, else buffer `amax` */
-    OCTET_OP_QUANTIZE, /* dst = quantized a, every direction dst has; its amax parts are read */
+    OCTET_OP_ZERO = 0,   /* buffer `to` = 0 */
+    OCTET_OP_CAST,       /* dst = a in dst's dtype, or in the same one: a copy */
+    OCTET_OP_AMAX,       /* amax of a: dst's amax parts where it has any, else buffer `amax` */
+    OCTET_OP_QUANTIZE,   /* dst = quantized a, every direction dst has; its amax parts are read;
+                          * copies are what an emulated GEMM decodes dst to */
     OCTET_OP_DEQUANTIZE, /* dst = a decoded from the bytes of a_use */
     OCTET_OP_TRANSPOSE,  /* dst's own parts = a's bytes and scales of a_use, turned round */
     OCTET_OP_SWIZZLE,    /* dst's own scale = a's scale of a_use in tensor-core order */
@@ -158,19 +159,21 @@ typedef struct octet_step {
     uint8_t accumulate; /* GEMM adds to dst */
     uint8_t split;      /* GEMM accumulates in split mode */
     uint8_t native;     /* GEMM multiplies the bytes as they are; else by exact emulation, */
-    uint8_t a_copy;     /* on operands decoded into these tensors, which it writes first. A */
-    uint8_t b_copy;     /* native one copies ragged bytes into them, zeros behind each row. */
+    uint8_t a_copy; /* on operands decoded into these tensors: written first, or read where */
+    uint8_t b_copy; /* the QUANTIZE that made the bytes has written them, rowwise to a_copy. A
+                       native one copies ragged bytes into them, zeros behind each row. */
     uint8_t collective; /* octet_collective */
     uint8_t from;       /* buffers */
     uint8_t to;
     uint8_t bias;
-    uint8_t scale;    /* QUANTIZE reads this scale instead of an amax, */
-    uint8_t amax;     /* and writes the amax here; without a scale it reads it from here */
-    uint8_t random;   /* QUANTIZE with stochastic rounding */
-    uint8_t scratch;  /* GEMM: memory for its own use, which reads and writes do not list */
-    uint8_t dst_copy; /* native GEMM: sums of rows of a ragged dst, so many at a time */
-    uint8_t reserved[2];
-    uint64_t reads; /* bit i: buffer i */
+    uint8_t scale;      /* QUANTIZE reads this scale instead of an amax, */
+    uint8_t amax;       /* and writes the amax here; without a scale it reads it from here */
+    uint8_t random;     /* QUANTIZE with stochastic rounding */
+    uint8_t row_passes; /* QUANTIZE: no one reads these bytes but GEMMs that have the copy; */
+    uint8_t col_passes; /* they may be left out where they are not needed to make it */
+    uint8_t scratch;    /* GEMM: memory for its own use, which reads and writes do not list */
+    uint8_t dst_copy;   /* native GEMM: sums of rows of a ragged dst, so many at a time */
+    uint64_t reads;     /* bit i: buffer i */
     uint64_t writes;
 } octet_step;
 

@@ -32,6 +32,11 @@ typedef struct oct_cuda_live {
     float *new_amax;       /* delayed: raised to the amax; may be NULL */
     const int64_t *random; /* stochastic rounding: the seed is their sum */
     int64_t amaxes;        /* floats at amax; 0 is 1 */
+    /* What oct_cuda_decode makes of the bytes of a direction, wanted as well; NULL or parts[0]
+     * NULL: not wanted. */
+    const oct_matrix *row_copy, *col_copy;
+    /* Bytes that may be left out where a copy is made without them. */
+    bool row_passes, col_passes;
 } oct_cuda_live;
 
 /* Its index and architecture, as plans name it. */
@@ -116,6 +121,7 @@ typedef struct oct_cuda_gemm_call {
     /* Where an emulated product decodes, and where a native one copies ragged bytes: storage
      * rows of U8 as cuBLASLt takes them. parts[0] NULL: nowhere. */
     oct_matrix a_copy, b_copy;
+    bool a_made, b_made; /* it is decoded there already */
     oct_matrix dst_copy; /* native: fp32 sums of so many rows of a ragged dst; or NULL */
     oct_vector bias;     /* at NULL: none; dst.cols long */
     bool accumulate, split, native;

@@ -16,10 +16,10 @@
 static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                                     octet_error *err) {
     octet_status status = OCTET_OK;
-    if (call->a_copy.parts[OCTET_PART_VALUES]) {
+    if (call->a_copy.parts[OCTET_PART_VALUES] && !call->a_made) {
         status = oct_cuda_decode(on, &call->a_copy, &call->a, call->a_use, err);
     }
-    if (!status && call->b_copy.parts[OCTET_PART_VALUES]) {
+    if (!status && call->b_copy.parts[OCTET_PART_VALUES] && !call->b_made) {
         status = oct_cuda_decode(on, &call->b_copy, &call->b, call->b_use, err);
     }
     return status;

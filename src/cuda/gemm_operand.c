@@ -51,6 +51,15 @@ oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by
     return o;
 }
 
+/* What its bytes decode to, instead of an operand: they may not be there. */
+static void take_copy(oct_gemm_operand *o, const oct_matrix *copy, bool by_rows) {
+    oct_gemm_operand made = oct_gemm_operand_of(copy, OCTET_USE_VALUES, by_rows);
+    made.factor = o->factor;
+    made.factor_each = o->factor_each;
+    made.unit = o->unit;
+    *o = made;
+}
+
 bool oct_gemm_transformed(const oct_cuda_gemm_call *call) {
     return call->gemm == OCTET_WGRAD && call->a.quantizer.hadamard &&
            call->a_use == OCTET_USE_COL && call->b.quantizer.hadamard &&
@@ -68,6 +77,12 @@ oct_gemm_params oct_gemm_params_of(const oct_cuda_gemm_call *call) {
         .bias_dtype = call->bias.dtype,
         .accumulate = call->accumulate,
     };
+    if (call->a_made) {
+        take_copy(&p.a, &call->a_copy, call->gemm == OCTET_WGRAD);
+    }
+    if (call->b_made) {
+        take_copy(&p.b, &call->b_copy, call->gemm != OCTET_FPROP);
+    }
     if (oct_gemm_transformed(call)) {
         p.a.depth = p.b.depth = oct_round_up(p.a.depth, 16);
     }

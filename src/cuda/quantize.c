@@ -72,11 +72,68 @@ oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_ma
     return p;
 }
 
+static bool is_wanted(const oct_matrix *copy) {
+    return copy && copy->parts[OCTET_PART_VALUES];
+}
+
+/* Bf16 in whole vectors, beside codes that are stored so. */
+static bool copy_fits(const oct_matrix *copy, const oct_matrix *dst, octet_use use) {
+    return !is_wanted(copy) ||
+           (copy->dtype == OCTET_BF16 && copy->stride == dst->cols &&
+            unit_of(copy->parts[OCTET_PART_VALUES], copy->cols * 2, 16, 16) &&
+            codes_unit(dst, use));
+}
+
+/* Of what is made in both directions, not the columns alone. */
+oct_copies oct_cuda_copies(const oct_cuda_quantize_call *call) {
+    const octet_quantizer *q = &call->dst->quantizer;
+    const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;
+    bool casts = q->scheme == OCTET_MXFP8 || (q->scheme == OCTET_NVFP4 && !q->four_over_six);
+    bool whole = call->source->dtype != OCTET_F32 && call->source->rows % 16 == 0;
+    oct_copies none = {NULL, NULL};
+    bool alone = is_wanted(col) && !is_wanted(row) && call->dst->parts[OCTET_PART_ROW_DATA];
+    if (!casts || !whole || alone || !copy_fits(row, call->dst, OCTET_USE_ROW) ||
+        !copy_fits(col, call->dst, OCTET_USE_COL)) {
+        return none;
+    }
+    return (oct_copies){is_wanted(row) ? row->parts[OCTET_PART_VALUES] : NULL,
+                        is_wanted(col) ? col->parts[OCTET_PART_VALUES] : NULL};
+}
+
+void oct_cuda_leave_out(oct_quantize_params *p, const oct_copies *copies,
+                        const oct_cuda_quantize_call *call) {
+    p->row = copies->row && call->live->row_passes ? NULL : p->row;
+    p->col = copies->col && call->live->col_passes ? NULL : p->col;
+}
+
+/* Copies that a cast does not make are decoded from its bytes. */
+static octet_status decode_copies(const oct_cuda_quantize_call *call, octet_error *err) {
+    const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;
+    oct_copies made = oct_cuda_copies(call);
+    octet_status status = OCTET_OK;
+    if (is_wanted(row) && !made.row) {
+        status = oct_cuda_decode(call->on, row, call->dst, OCTET_USE_ROW, err);
+    }
+    if (!status && is_wanted(col) && !made.col) {
+        status = oct_cuda_decode(call->on, col, call->dst, OCTET_USE_COL, err);
+    }
+    return status;
+}
+
+/* One, or two of a kind. */
+static octet_status quantize(const oct_cuda_quantize_call *calls, int count, octet_error *err) {
+    octet_status status = schemes[calls->dst->quantizer.scheme](calls, count, err);
+    for (int i = 0; i < count && !status; i++) {
+        status = decode_copies(&calls[i], err);
+    }
+    return status;
+}
+
 octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_cuda_live *live,
                                octet_error *err) {
     oct_cuda_quantize_call call = {on, dst, source, live};
-    return schemes[dst->quantizer.scheme](&call, 1, err);
+    return quantize(&call, 1, err);
 }
 
 static bool is_alike(const oct_cuda_quantizing *a, const oct_cuda_quantizing *b) {
@@ -93,8 +150,8 @@ octet_status oct_cuda_quantize_two(const oct_cuda_on *on, const oct_cuda_quantiz
         calls[i] = (oct_cuda_quantize_call){on, of->dst, of->source, &of->live};
     }
     if (is_alike(&two[0], &two[1])) {
-        return schemes[two[0].dst->quantizer.scheme](calls, 2, err);
+        return quantize(calls, 2, err);
     }
-    octet_status status = schemes[two[1].dst->quantizer.scheme](&calls[0], 1, err);
-    return status ? status : schemes[two[0].dst->quantizer.scheme](&calls[1], 1, err);
+    octet_status status = quantize(&calls[0], 1, err);
+    return status ? status : quantize(&calls[1], 1, err);
 }

@@ -25,6 +25,11 @@ octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *calls, int co
 octet_status oct_cuda_quantize_four_over_six(const oct_cuda_quantize_call *call,
                                              octet_error *err);
 
+/* The copies that a cast writes itself, as its kernel is told; none where it cannot. */
+oct_copies oct_cuda_copies(const oct_cuda_quantize_call *call);
+/* Bytes that no one reads once the copies are there are not written. */
+void oct_cuda_leave_out(oct_quantize_params *p, const oct_copies *copies,
+                        const oct_cuda_quantize_call *call);
 /* What every kernel is told of dst and source. */
 oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_matrix *source);
 

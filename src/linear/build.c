@@ -302,6 +302,7 @@ static bool number_buffers(octet_plan *plan) {
 octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
     bool fits = true;
+    oct_drop_bytes(b);
     for (int i = 0; i < plan->arg_count; i++) {
         fits = fits && number_port(&plan->args[i], &plan->extents);
     }

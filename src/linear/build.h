@@ -70,6 +70,9 @@ octet_step *oct_step(oct_builder *b, octet_op op);
 /* Fills reads and writes from the operands; every step ends with this. */
 void oct_step_done(oct_builder *b, octet_step *step);
 
+/* Says of casts which of their bytes only products read that have what they decode to. */
+void oct_drop_bytes(oct_builder *b);
+
 /* Delayed scaling's slot buffers and the stochastic-rounding seed, made when first used. */
 uint8_t oct_scale_slot(oct_builder *b, int slot);
 uint8_t oct_amax_slot(oct_builder *b, int slot);

@@ -38,12 +38,34 @@ static octet_dim whole(octet_dim cols, uint8_t dtype) {
     return cols;
 }
 
-/* Where an emulated GEMM decodes an operand; none for values that are right already. The
- * transform keeps all 16 rows of its last group. */
+/* The cast of this phase that makes an operand's bytes and has them at hand as bf16, too. */
+static octet_step *maker_of(const oct_builder *b, oct_operand operand, uint8_t dtype) {
+    const octet_quantizer *q = &b->plan->tensors[operand.tensor].quantizer;
+    bool blocks = q->scheme == OCTET_MXFP8 || (q->scheme == OCTET_NVFP4 && !q->four_over_six);
+    bool may = blocks && dtype == OCTET_BF16 && !b->after_collective;
+    for (int i = 0; may && i < b->plan->step_count; i++) {
+        octet_step *step = &b->plan->steps[i];
+        if (step->op == OCTET_OP_QUANTIZE && step->dst == operand.tensor &&
+            step->phase == b->phase) {
+            return step;
+        }
+    }
+    return NULL;
+}
+
+/* What an emulated GEMM multiplies instead of an operand; none for values that are right
+ * already. The transform keeps all 16 rows of its last group. A cast that makes the operand
+ * writes it beside the bytes: they need not be read again. */
 static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
     octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
     if (oct_tensor_is_plain(b, operand.tensor) && from.dtype == dtype) {
         return OCTET_ABSENT;
+    }
+    octet_step *maker = maker_of(b, operand, dtype);
+    bool row = operand.use == OCTET_USE_ROW;
+    uint8_t made = !maker ? OCTET_ABSENT : row ? maker->a_copy : maker->b_copy;
+    if (made != OCTET_ABSENT) {
+        return made;
     }
     uint8_t copy = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_EMULATED, dtype, NULL);
     octet_dim rows = from.rows;
@@ -52,6 +74,10 @@ static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
     }
     oct_tensor_shape(b, copy, rows, whole(from.cols, dtype));
     oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    if (maker) {
+        *(row ? &maker->a_copy : &maker->b_copy) = copy;
+        oct_step_done(b, maker);
+    }
     return copy;
 }
 

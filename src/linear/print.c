@@ -136,6 +136,14 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
         oct_write(w, s->scale == OCTET_ABSENT ? " by " : ", amax to ");
         oct_write_buffer_name(w, plan, s->amax);
     }
+    if (s->a_copy != OCTET_ABSENT || s->b_copy != OCTET_ABSENT) {
+        bool both = s->a_copy != OCTET_ABSENT && s->b_copy != OCTET_ABSENT;
+        uint8_t copy = s->a_copy != OCTET_ABSENT ? s->a_copy : s->b_copy;
+        oct_write(w, both                        ? ", both decoded to "
+                     : s->a_copy != OCTET_ABSENT ? ", rowwise decoded to "
+                                                 : ", columnwise decoded to ");
+        oct_write(w, octet_dtype_name(plan->tensors[copy].dtype));
+    }
 }
 
 static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step *s) {

@@ -101,7 +101,11 @@ static oct_cuda_live live_of(const oct_work *work) {
                            .amax = stored ? NULL : work->amax,
                            .new_amax = stored ? work->amax : NULL,
                            .random = work->random,
-                           .amaxes = work->amaxes};
+                           .amaxes = work->amaxes,
+                           .row_copy = &work->a_copy,
+                           .col_copy = &work->b_copy,
+                           .row_passes = work->step->row_passes,
+                           .col_passes = work->step->col_passes};
 }
 
 static octet_status do_quantize(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
@@ -137,6 +141,8 @@ static octet_status do_gemm(const oct_work *work, const oct_cuda_on *on, octet_e
                                .b_use = (octet_use)step->b_use,
                                .a_copy = work->a_copy,
                                .b_copy = work->b_copy,
+                               .a_made = work->a_made,
+                               .b_made = work->b_made,
                                .dst_copy = work->dst_copy,
                                .bias = work->bias,
                                .accumulate = step->accumulate,

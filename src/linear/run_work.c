@@ -37,6 +37,11 @@ static void set_matrix(oct_matrix *out, const running *r, uint8_t tensor, uint64
     }
 }
 
+static bool is_made(const octet_plan *plan, const octet_step *step, uint8_t copy) {
+    return copy != OCTET_ABSENT &&
+           (step->reads >> plan->tensors[copy].buffers[OCTET_PART_VALUES] & 1);
+}
+
 /* A product's copy, where the sizes ask for one. */
 static void set_copy(oct_matrix *out, const running *r, uint8_t tensor, uint64_t mask) {
     if (tensor != OCTET_ABSENT) {
@@ -54,9 +59,11 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     set_matrix(&out->dst, &r, step->dst, step->writes | (has_amax ? step->reads : 0));
     set_matrix(&out->a, &r, step->a, step->reads);
     set_matrix(&out->b, &r, step->b, step->reads);
-    set_copy(&out->a_copy, &r, step->a_copy, step->writes);
-    set_copy(&out->b_copy, &r, step->b_copy, step->writes);
+    set_copy(&out->a_copy, &r, step->a_copy, step->reads | step->writes);
+    set_copy(&out->b_copy, &r, step->b_copy, step->reads | step->writes);
     set_copy(&out->dst_copy, &r, step->dst_copy, step->writes);
+    out->a_made = is_made(plan, step, step->a_copy);
+    out->b_made = is_made(plan, step, step->b_copy);
     out->to = at(&r, step->to);
     out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
     out->scale = at(&r, step->scale);

@@ -10,6 +10,7 @@
 typedef struct oct_work {
     const octet_step *step;
     oct_matrix dst, a, b, a_copy, b_copy, dst_copy;
+    bool a_made, b_made; /* an earlier step has written the copy */
     oct_vector bias;
     void *to; /* OCTET_OP_ZERO */
     int64_t to_bytes;

@@ -72,8 +72,28 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
     uint64_t amaxes = part_bits(b, step->dst, OCT_AMAX_PARTS);
     step->reads =
         part_bits(b, step->a, OCT_PART(VALUES)) | bit(step->scale) | bit(step->random) | amaxes;
-    step->writes = part_bits(b, step->dst, OCT_ALL_PARTS) & ~amaxes;
+    step->writes = (part_bits(b, step->dst, OCT_ALL_PARTS) & ~amaxes) |
+                   part_bits(b, step->a_copy, OCT_PART(VALUES)) |
+                   part_bits(b, step->b_copy, OCT_PART(VALUES));
     *(step->scale == OCTET_ABSENT ? &step->reads : &step->writes) |= bit(step->amax);
+}
+
+/* Whether the cast of an operand has written what it decodes to. */
+static bool is_decoded(const oct_builder *b, uint8_t copy) {
+    for (int i = 0; i < b->plan->step_count; i++) {
+        const octet_step *step = &b->plan->steps[i];
+        if (step->op == OCTET_OP_QUANTIZE && (step->a_copy == copy || step->b_copy == copy)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void decoded_masks(const oct_builder *b, octet_step *step, uint8_t copy) {
+    if (copy != OCTET_ABSENT) {
+        *(is_decoded(b, copy) ? &step->reads : &step->writes) |=
+            part_bits(b, copy, OCT_PART(VALUES));
+    }
 }
 
 static void gemm_masks(const oct_builder *b, octet_step *step) {
@@ -81,9 +101,9 @@ static void gemm_masks(const oct_builder *b, octet_step *step) {
     step->reads = part_bits(b, step->a, use_parts(step->a_use)) |
                   part_bits(b, step->b, use_parts(step->b_use)) | bit(step->bias) |
                   (step->accumulate ? step->writes : 0);
-    step->writes |= part_bits(b, step->a_copy, OCT_PART(VALUES)) |
-                    part_bits(b, step->b_copy, OCT_PART(VALUES)) |
-                    part_bits(b, step->dst_copy, OCT_PART(VALUES));
+    decoded_masks(b, step, step->a_copy);
+    decoded_masks(b, step, step->b_copy);
+    step->writes |= part_bits(b, step->dst_copy, OCT_PART(VALUES));
 }
 
 /* TRANSPOSE reads a direction without the amaxes' other half; SWIZZLE reads one scale. */

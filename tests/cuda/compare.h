@@ -9,6 +9,7 @@
 #include "../cpu/inputs.h"
 #include "../cpu/quantizers.h"
 #include "device.h"
+#include "format/scales.h"
 #include "test.h"
 
 static const octet_scheme cuda_schemes[] = {OCTET_FP8_TENSOR, OCTET_FP8_DELAYED,
@@ -77,6 +78,56 @@ static inline float cuda_largest(const float *shares) {
     return most;
 }
 
+/* A place for what one direction of a quantized tensor decodes to; without parts where it has
+ * no such direction, or `wanted` is false. */
+static inline cpu_tensor cuda_copy_of(const cpu_tensor *of, octet_use use, bool wanted) {
+    const octet_quantizer *q = &of->m.quantizer;
+    int64_t rows = of->m.rows;
+    if (!wanted || !of->m.parts[oct_data_part(use)]) {
+        return (cpu_tensor){.bytes = {0}};
+    }
+    if (use == OCTET_USE_COL && q->hadamard) {
+        rows = (rows + 15) / 16 * 16;
+    }
+    return cpu_tensor_plain(OCTET_BF16, rows, of->m.cols, of->m.cols);
+}
+
+/* A copy that a quantize made is what a decode makes of its bytes. */
+static inline void cuda_check_copy(cpu_tensor *copy, const cpu_tensor *of, octet_use use) {
+    if (copy->m.parts[0]) {
+        cpu_tensor want = cuda_copy_of(of, use, true);
+        CHECK_EQ_INT(oct_cuda_decode(cuda_on(), &want.m, &of->m, use, NULL), OCTET_OK);
+        cuda_check_plain(copy, &want, of);
+        cpu_tensor_free(&want);
+        cpu_tensor_free(copy);
+    }
+}
+
+/* Copies are the same where their bytes are not asked for; `of` has the amaxes and the bytes.
+ */
+static inline void cuda_check_copies_alone(const cpu_tensor *of, const cpu_tensor *x,
+                                           const oct_cuda_live *with, uint64_t seed) {
+    cpu_tensor made = cpu_tensor_quantized(&of->m.quantizer, (octet_dtype)of->m.dtype,
+                                           of->m.rows, of->m.cols, 1);
+    cpu_tensor row = cuda_copy_of(of, OCTET_USE_ROW, true);
+    cpu_tensor col = cuda_copy_of(of, OCTET_USE_COL, seed % 3 != 0);
+    oct_cuda_live live = *with;
+    live.row_copy = &row.m;
+    live.col_copy = &col.m;
+    live.row_passes = seed % 5 != 0;
+    live.col_passes = seed % 7 != 0;
+    for (int part = OCTET_PART_ROW_AMAX; part <= OCTET_PART_COL_AMAX; part++) {
+        if (made.m.parts[part]) {
+            memcpy(made.m.parts[part], of->m.parts[part], of->bytes[part]);
+        }
+    }
+    CHECK_EQ_INT(oct_cuda_quantize(cuda_on(), &made.m, &x->m, &live, NULL), OCTET_OK);
+    CHECK(cpu_tensor_guarded(&made));
+    cuda_check_copy(&row, of, OCTET_USE_ROW);
+    cuda_check_copy(&col, of, OCTET_USE_COL);
+    cpu_tensor_free(&made);
+}
+
 /* amax, amax parts and quantize on both devices; the source begins `shift` elements past a
  * boundary. */
 static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tensor *x,
@@ -91,8 +142,15 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     int64_t random[2] = {(int64_t)(seed / 2), (int64_t)(seed - seed / 2)};
     oct_cpu_amax(&amax, &x->m, NULL);
     oct_live live = {&scale, &amax, delayed ? &new_amax[0] : NULL, seed};
-    oct_cuda_live cuda_live = {delayed ? &scale : NULL, current ? &cuda_amax : NULL,
-                               delayed ? &new_amax[1] : NULL, q->stochastic ? random : NULL, 1};
+    oct_cuda_live cuda_live = {.scale = delayed ? &scale : NULL,
+                               .amax = current ? &cuda_amax : NULL,
+                               .new_amax = delayed ? &new_amax[1] : NULL,
+                               .random = q->stochastic ? random : NULL};
+    bool blocks = q->scheme == OCTET_MXFP8 || q->scheme == OCTET_NVFP4;
+    cpu_tensor row = cuda_copy_of(&got, OCTET_USE_ROW, blocks && seed % 5 < 3);
+    cpu_tensor col = cuda_copy_of(&got, OCTET_USE_COL, blocks && seed % 7 < 4);
+    cuda_live.row_copy = &row.m;
+    cuda_live.col_copy = &col.m;
     oct_cpu_amax_parts(&want.m, &x->m, NULL);
     oct_cpu_quantize(&want.m, &x->m, &live, NULL);
     oct_cuda_amaxing whole = {&cuda_amax, 1, &from.m},
@@ -116,6 +174,11 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     }
     CHECK_EQ_INT(oct_cuda_quantize(cuda_on(), &got.m, &from.m, &cuda_live, NULL), OCTET_OK);
     cuda_check_parts(&got, &want);
+    cuda_check_copy(&row, &got, OCTET_USE_ROW);
+    cuda_check_copy(&col, &got, OCTET_USE_COL);
+    if (blocks) {
+        cuda_check_copies_alone(&want, &from, &cuda_live, seed);
+    }
     CHECK_EQ_BITS(new_amax[1], new_amax[0]);
     cuda_exact_free(&from, shift);
     cpu_tensor_free(&want);

@@ -110,8 +110,10 @@ static tensor make_tensor(const octet_quantizer *q, const int64_t *shape, octet_
 
 static oct_cuda_quantizing quantizing_of(tensor *t) {
     bool delayed = t->want.m.quantizer.scheme == OCTET_FP8_DELAYED;
-    oct_cuda_live live = {delayed ? &t->scale : NULL, delayed ? NULL : t->shares,
-                          delayed ? &t->new_amax[1] : NULL, NULL, OCT_CUDA_AMAXES};
+    oct_cuda_live live = {.scale = delayed ? &t->scale : NULL,
+                          .amax = delayed ? NULL : t->shares,
+                          .new_amax = delayed ? &t->new_amax[1] : NULL,
+                          .amaxes = OCT_CUDA_AMAXES};
     return (oct_cuda_quantizing){&t->got.m, &t->x.m, live};
 }
 

@@ -186,6 +186,40 @@ static inline void check_output(check_record *record, const octet_plan *plan, in
               "output %d does not look like argument %d, which it is", index, port->alias);
 }
 
+/* Bytes that a QUANTIZE may leave out are in the workspace, and read by products alone that
+ * have the copy. */
+static inline void check_passing(check_record *record, const octet_plan *plan,
+                                 const octet_step *step, octet_use use) {
+    uint64_t bytes = check_use_mask(plan, step->dst, use);
+    int copy = use == OCTET_USE_ROW ? step->a_copy : step->b_copy;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        if (!check_has(bytes & step->writes, i)) {
+            continue;
+        }
+        CHECK_LAW(record, LAW_OUTPUTS, plan->buffers[i].place == OCTET_PLACE_WORK,
+                  "%s may be left out, and outlives the call", check_name(plan, i));
+        for (int k = 0; k < plan->step_count; k++) {
+            const octet_step *reader = &plan->steps[k];
+            bool has = reader->op == OCTET_OP_GEMM &&
+                       (reader->a_copy == copy || reader->b_copy == copy);
+            CHECK_LAW(record, LAW_OUTPUTS, has || !check_has(reader->reads, i),
+                      "step %d reads %s, which may be left out", k, check_name(plan, i));
+        }
+    }
+}
+
+static inline void check_all_passing(check_record *record, const octet_plan *plan) {
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->row_passes) {
+            check_passing(record, plan, step, OCTET_USE_ROW);
+        }
+        if (step->col_passes) {
+            check_passing(record, plan, step, OCTET_USE_COL);
+        }
+    }
+}
+
 /* Everything written is used: by a later step, the caller or the next plan. */
 static inline void check_used(check_record *record, const octet_plan *plan) {
     uint64_t reads = check_all_reads(plan), writes = check_all_writes(plan);
@@ -193,7 +227,8 @@ static inline void check_used(check_record *record, const octet_plan *plan) {
                     check_place_mask(plan, OCTET_PLACE_ARG, -1) |
                     check_slot_mask(plan->saved, plan->saved_count);
     for (int i = 0; i < plan->step_count; i++) {
-        used |= check_copy_mask(plan, &plan->steps[i]);
+        bool multiplies = plan->steps[i].op == OCTET_OP_GEMM;
+        used |= multiplies ? check_copy_mask(plan, &plan->steps[i]) : 0;
     }
     for (int i = 0; i < plan->buffer_count; i++) {
         CHECK_LAW(record, LAW_OUTPUTS, check_has(used, i) || !check_has(writes, i),
@@ -233,6 +268,7 @@ static inline void check_outputs(check_record *record, const octet_plan *plan) {
                   "argument %d is marked mutable and never written", i);
     }
     check_used(record, plan);
+    check_all_passing(record, plan);
 }
 
 #endif

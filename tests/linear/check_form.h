@@ -102,17 +102,20 @@ static inline bool check_operands_present(const octet_step *step) {
 static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
-                 !(step->reserved[0] | step->reserved[1]);
+                 step->row_passes <= 1 && step->col_passes <= 1;
     bool product =
         !(step->gemm | step->accumulate | step->split | step->native | step->b_use) &&
-        (step->b & step->a_copy & step->b_copy & step->dst_copy & step->scratch) ==
-            OCTET_ABSENT;
+        (step->b & step->dst_copy & step->scratch) == OCTET_ABSENT &&
+        (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
+    bool passing = quantize ? step->row_passes <= (step->a_copy != OCTET_ABSENT) &&
+                                  step->col_passes <= (step->b_copy != OCTET_ABSENT)
+                            : !(step->row_passes | step->col_passes);
     bool scaling = (step->scale & step->random) == OCTET_ABSENT &&
                    (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
                     step->op == OCTET_OP_SWIZZLE;
     bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE;
-    return flags && (gemm || product) && (quantize || scaling) && moving &&
+    return flags && passing && (gemm || product) && (quantize || scaling) && moving &&
            (directed || step->a_use == OCTET_USE_VALUES);
 }
 

@@ -36,7 +36,7 @@ static inline check_traffic check_quantize(const octet_plan *plan, const octet_s
     check_traffic traffic = {
         .reads = check_values(plan, step->a) | check_bit(step->scale) |
                  check_bit(step->random) | known,
-        .writes = check_tensor_mask(plan, step->dst) & ~known,
+        .writes = (check_tensor_mask(plan, step->dst) & ~known) | check_copy_mask(plan, step),
     };
     *(step->scale != OCTET_ABSENT ? &traffic.writes : &traffic.reads) |= check_bit(step->amax);
     return traffic;
@@ -95,11 +95,12 @@ static inline check_traffic check_assemble(const octet_plan *plan, const octet_s
 
 static inline check_traffic check_gemm_traffic(const octet_plan *plan, const octet_step *step) {
     uint64_t dst = check_tensor_mask(plan, step->dst);
+    uint64_t copies = check_copy_mask(plan, step), made = check_decoded_mask(plan);
     check_traffic traffic = {
         .reads = check_use_mask(plan, step->a, (octet_use)step->a_use) |
                  check_use_mask(plan, step->b, (octet_use)step->b_use) | check_bit(step->bias) |
-                 (step->accumulate ? dst : 0),
-        .writes = dst | check_copy_mask(plan, step),
+                 (step->accumulate ? dst : 0) | (copies & made),
+        .writes = dst | (copies & ~made),
     };
     return traffic;
 }

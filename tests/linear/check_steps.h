@@ -150,6 +150,18 @@ static inline bool check_decodes(const octet_plan_tensor *operand,
            (check_is_quantized(operand) || operand->dtype != decoded->dtype);
 }
 
+/* Who decodes an operand: the product, or the cast that made these very bytes. */
+static inline bool check_decoder_fits(const octet_plan *plan, int tensor, int use, int copy) {
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->op == OCTET_OP_QUANTIZE && (step->a_copy == copy || step->b_copy == copy)) {
+            return step->dst == tensor &&
+                   (use == OCTET_USE_ROW ? step->a_copy : step->b_copy) == copy;
+        }
+    }
+    return true;
+}
+
 /* The dtype that a product sees: an emulated one decodes what is not in its dtype already. */
 static inline int check_seen_dtype(const check_case *at, int index, int tensor, int copy) {
     const octet_plan_tensor *operand = &at->plan->tensors[tensor];
@@ -167,6 +179,8 @@ static inline int check_seen_dtype(const check_case *at, int index, int tensor, 
     }
     MEANS(at, !native && check_decodes(operand, decoded, use),
           "step %d has no use for a decoded operand", index);
+    MEANS(at, check_decoder_fits(at->plan, tensor, use, copy),
+          "step %d multiplies what another operand decodes to", index);
     return decoded->dtype;
 }
 

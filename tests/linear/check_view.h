@@ -115,12 +115,23 @@ static inline uint64_t check_own_mask(const octet_plan *plan, int tensor) {
     return mask;
 }
 
-/* What a GEMM decodes or pads for itself. */
+/* What a GEMM decodes or pads for itself, multiplies instead of its operands, or a QUANTIZE
+ * decodes to. */
 static inline uint64_t check_copy_mask(const octet_plan *plan, const octet_step *step) {
     int copies[] = {step->a_copy, step->b_copy, step->dst_copy};
     uint64_t mask = 0;
     for (int i = 0; i < 3; i++) {
         mask |= copies[i] == OCTET_ABSENT ? 0 : check_tensor_mask(plan, copies[i]);
+    }
+    return mask;
+}
+
+/* What the QUANTIZE steps of a plan decode to. */
+static inline uint64_t check_decoded_mask(const octet_plan *plan) {
+    uint64_t mask = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        bool quantizes = plan->steps[i].op == OCTET_OP_QUANTIZE;
+        mask |= quantizes ? check_copy_mask(plan, &plan->steps[i]) : 0;
     }
     return mask;
 }

@@ -1,6 +1,13 @@
 /* group.c - the plans of a Linear layer on ranks that run in turn. */
 #include "fill.h"
 
+/* Every byte is to be written: where ranks agree on an amax, no other source has these. */
+static void ask_for_all(octet_plan *plan) {
+    for (int i = 0; i < plan->step_count; i++) {
+        plan->steps[i].row_passes = plan->steps[i].col_passes = 0;
+    }
+}
+
 octet_status run_group_make(run_group *group, const octet_linear_backward_args *args,
                             const run_options *options) {
     memset(group, 0, sizeof *group);
@@ -27,6 +34,9 @@ octet_status run_group_make(run_group *group, const octet_linear_backward_args *
         return status;
     }
     group->ranks = call->parallel && call->tp_size > 1 ? (int)call->tp_size : 1;
+    for (int plan = 0; group->ranks > 1 && plan < group->count; plan++) {
+        ask_for_all(&group->plans[plan]);
+    }
     run_make_layer(group);
     for (int rank = 0; rank < group->ranks && !status; rank++) {
         for (int plan = 0; plan < group->count && !status; plan++) {

@@ -4,37 +4,13 @@
  * is the stored scale; NVFP4's is fl32(fl32(scale x amax) x fl32(1 / 2688)). Columnwise codes
  * that carry a Hadamard transform are transformed back in fp32 before they are rounded. Which
  * NaN comes out is the machine's choice. */
+#include "cuda/kernels/decode.h"
 #include "cuda/kernels/dequantize.h"
 #include "cuda/kernels/plain.h"
 #include "format/e8m0.h"
 #include "format/hadamard.h"
 
 /* ---- values of codes ------------------------------------------------------------------- */
-
-/* Two codes of E4M3 or E5M2, the first in the low byte. */
-static inline void decode_two(float *out, uint32_t codes, uint8_t format) {
-    uint32_t halves;
-    if (format == OCTET_E5M2) { /* the upper byte of an f16 */
-        halves = (codes & 0xffu) << 8 | (codes & 0xff00u) << 16;
-    } else {
-#if OCT_PTX && __CUDA_ARCH__ >= 890
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)codes));
-#else
-        out[0] = oct_e4m3_decode((uint8_t)codes);
-        out[1] = oct_e4m3_decode((uint8_t)(codes >> 8));
-        return;
-#endif
-    }
-#if OCT_PTX
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2;"
-        "  cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
-        : "=f"(out[0]), "=f"(out[1])
-        : "r"(halves));
-#else
-    out[0] = oct_f16_decode(oct_low_u16(halves));
-    out[1] = oct_f16_decode(oct_high_u16(halves));
-#endif
-}
 
 /* A nibble: its exponent and mantissa bits where a float has them, which is 2^126 too small. */
 static inline float decode_nibble(uint32_t nibble) {
@@ -50,10 +26,7 @@ static inline void decode_bytes(float *out, const uint2 &codes, uint8_t format) 
         }
         return;
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        decode_two(out + 2 * i, (i < 2 ? codes.x : codes.y) >> (i % 2 * 16) & 0xffffu, format);
-    }
+    oct_decode_eight(out, codes, format);
 }
 
 /* 8 codes of a nibble each. */
@@ -173,18 +146,6 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
 
 #define DEEP OCT_STREAM_DEEP
 
-/* Two bf16 of a word times two: exact, or rounded to nearest even. */
-static inline uint32_t times2(uint32_t a, uint32_t b) {
-#if OCT_PTX
-    uint32_t out;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(0x80008000u));
-    return out;
-#else
-    return oct_bf16_pair(oct_bits_f32(a << 16) * oct_bits_f32(b << 16),
-                         oct_bits_f32(a & 0xffff0000u) * oct_bits_f32(b & 0xffff0000u));
-#endif
-}
-
 /* Rows of 8 columns. */
 struct stream_place {
     int64_t row, col;
@@ -205,7 +166,7 @@ static inline void load_scales(uint8_t out[N], const oct_decode_params &p, int64
 /* 8 codes of a byte each, element i times factors[i]. */
 static inline uint4 eight_bytes(const uint2 &codes, uint8_t format, const float *factors) {
     float x[8];
-    decode_bytes(x, codes, format);
+    oct_decode_eight(x, codes, format);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         x[i] *= factors[i];
@@ -247,34 +208,6 @@ template <int FORMAT, int FACTORS> struct stream_bytes {
     }
 };
 
-/* Nibbles i and i + 4 as bf16, times two factors. Exponent and mantissa of a nibble lie where a
- * bf16 has them, 2^126 too small; products have 6 bits. */
-static inline uint32_t nibble_pair(uint32_t codes, int i, uint32_t factors) {
-    uint32_t low = i < 2 ? codes << (6 - 4 * i) : codes >> (4 * i - 6);
-    uint32_t bits = (low & 0x01c001c0u) | (codes << (12 - 4 * i) & 0x80008000u);
-    return times2(times2(bits, 0x7e807e80u), factors);
-}
-
-/* 8 nibbles times the factor that both halves of a word hold. */
-static inline uint4 eight_nibbles(uint32_t codes, uint32_t factor) {
-    uint32_t pairs[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        pairs[i] = nibble_pair(codes, i, factor);
-    }
-    return {
-        oct_pick_bytes(pairs[0], pairs[1], 0x5410), oct_pick_bytes(pairs[2], pairs[3], 0x5410),
-        oct_pick_bytes(pairs[0], pairs[1], 0x7632), oct_pick_bytes(pairs[2], pairs[3], 0x7632)};
-}
-
-/* An E4M3 scale in both halves of a word, as bf16. */
-static inline uint32_t scale_pair(uint8_t code) {
-    float x[2];
-    decode_two(x, code, OCTET_E4M3);
-    uint32_t bits = oct_f32_bits(x[0]);
-    return oct_pick_bytes(bits, bits, 0x3232);
-}
-
 struct stream_nibbles {
     template <int N> static inline void rows(const oct_decode_params &p, stream_place at) {
         const uint8_t *from = p.codes + at.row * p.line_bytes + at.col / 2;
@@ -288,7 +221,8 @@ struct stream_nibbles {
         load_scales<N>(scales, p, at.row, at.col / 16);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            oct_write16(to + k * p.dst.stride, eight_nibbles(codes[k], scale_pair(scales[k])));
+            oct_write16(to + k * p.dst.stride,
+                        oct_eight_nibbles(codes[k], oct_scale_pair(scales[k])));
         }
     }
 };
@@ -447,29 +381,6 @@ extern "C" __global__ void __launch_bounds__(OCT_DECODE_THREADS)
 
 /* ---- the same of nibbles for bf16, whole pieces, and factors that need no amax --------- */
 
-/* 8 x 8 nibbles: nibble i of word r becomes nibble r of word i. */
-static inline void turn_nibbles(uint32_t x[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-        uint32_t a = x[i], b = x[i + 1];
-        x[i] = (a & 0x0f0f0f0fu) | (b << 4 & 0xf0f0f0f0u);
-        x[i + 1] = (a >> 4 & 0x0f0f0f0fu) | (b & 0xf0f0f0f0u);
-    }
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        int i = k + (k & 2);
-        uint32_t a = x[i], b = x[i + 2];
-        x[i] = oct_pick_bytes(a, b, 0x6240);
-        x[i + 2] = oct_pick_bytes(a, b, 0x7351);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t a = x[i], b = x[i + 4];
-        x[i] = oct_pick_bytes(a, b, 0x5410);
-        x[i + 4] = oct_pick_bytes(a, b, 0x7632);
-    }
-}
-
 /* The factors of 8 lines in two blocks that follow each other: those of lines 2 i and 2 i + 1
  * in block b are out[b][i]. */
 static inline void line_factors(uint32_t out[2][4], const oct_decode_params &p, int64_t line,
@@ -484,8 +395,8 @@ static inline void line_factors(uint32_t out[2][4], const oct_decode_params &p, 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float even[2], odd[2];
-        decode_two(even, codes[2 * i], OCTET_E4M3);
-        decode_two(odd, codes[2 * i + 1], OCTET_E4M3);
+        oct_decode_two(even, codes[2 * i], OCTET_E4M3);
+        oct_decode_two(odd, codes[2 * i + 1], OCTET_E4M3);
         for (int b = 0; b < 2; b++) {
             out[b][i] = oct_pick_bytes(oct_f32_bits(even[b]), oct_f32_bits(odd[b]), 0x7632);
         }
@@ -518,12 +429,13 @@ extern "C" __global__ void __launch_bounds__(OCT_TURN_THREADS)
         for (int i = 0; i < 8; i++) { /* lines 2 i and 2 i + 1 become nibbles i and i + 4 */
             x[i] = oct_word(codes[i < 4 ? 2 * i : 2 * i - 7], w);
         }
-        turn_nibbles(x);
+        oct_turn_nibbles(x);
 #pragma unroll
         for (int r = 0; r < 8; r++) {
             const uint32_t *f = factors[w / 2];
-            oct_write16(to, uint4{nibble_pair(x[r], 0, f[0]), nibble_pair(x[r], 1, f[1]),
-                                  nibble_pair(x[r], 2, f[2]), nibble_pair(x[r], 3, f[3])});
+            oct_write16(to,
+                        uint4{oct_nibble_pair(x[r], 0, f[0]), oct_nibble_pair(x[r], 1, f[1]),
+                              oct_nibble_pair(x[r], 2, f[2]), oct_nibble_pair(x[r], 3, f[3])});
             to += p.dst.stride;
         }
     }

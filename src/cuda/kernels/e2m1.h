@@ -1,11 +1,11 @@
 /* e2m1.h - codes of E2M1 by sums of floats, which a GPU has most units for.
  *
- * A magnitude a has the code that three pieces of the scale add up to: the steps of 0.5 below
- * 2, of 1 up to 4, and of 2 up to 6. Each piece is clipped to [0, 1] by the instruction that
- * makes it and added to a float whose last bit is worth one code. A clipped a / 2, a / 2 - 1 or
- * a / 2 - 2 is exact, so each sum is rounded once, and by itself: where a piece is not 0, those
- * before it are whole and have made an even code. Nearest even of the sum is then that of
- * format/e2m1.h, and the sum cut off is the code at or below a.
+ * Without rounding, the code of a magnitude a is the least of 2 a, a + 2, a / 2 + 4 and 7: the
+ * steps of 0.5 below 2, of 1 up to 4, of 2 up to 6. Each is added to a float whose last bit is
+ * worth one code. Products with 2 and 1 / 2 are exact, so each sum is rounded once, and all to
+ * the same whole numbers: the least of the sums is the sum of the least. Nearest even of it is
+ * that of format/e2m1.h, and the sum cut off is the code at or below a. The last two are one,
+ * 6 + (a / 2 - 2) clipped to [0, 1] by the instruction that makes it.
  *
  * A NaN would become 0; the callers keep it out. */
 #ifndef OCT_CUDA_KERNELS_E2M1_H
@@ -42,22 +42,32 @@ static inline float oct_clipped_half(float a, float c) {
 #endif
 }
 
-/* sum + piece x steps / 2, the last bit of the sum being worth 0.5: nearest even, or cut off.
- */
-template <bool CUT> static inline float oct_add_steps(float sum, float piece, float steps) {
-    float most = steps * 0.5f;
+/* a b + base, whose last bit is worth 1, the product exact: nearest even, or cut off. */
+template <bool CUT> static inline float oct_whole_sum(float a, float b, float base) {
 #if OCT_PTX
-    return CUT ? __fmaf_rz(piece, most, sum) : __fmaf_rn(piece, most, sum);
+    return CUT ? __fmaf_rz(a, b, base) : __fmaf_rn(a, b, base);
 #else
-    return CUT ? sum + (float)(int)(piece * steps) * 0.5f : piece * most + sum;
+    float product = a * b;
+    return CUT ? base + (float)(int)(product < 64.0f ? product : 64.0f) : product + base;
 #endif
 }
 
-/* A float whose low 16 bits are the code of the magnitude a. */
-template <bool CUT> static inline float oct_e2m1_sum(float a) {
-    float sum = oct_add_steps<CUT>(0x1p22f, oct_clipped_half(a, 0.0f), 4.0f);
-    sum = oct_add_steps<CUT>(sum, oct_clipped_half(a, -1.0f), 2.0f);
-    return oct_add_steps<CUT>(sum, oct_clipped_half(a, -2.0f), 1.0f);
+static inline uint32_t oct_least_of(float a, float b, float c) {
+    uint32_t x = oct_f32_bits(a), y = oct_f32_bits(b), z = oct_f32_bits(c);
+#if OCT_PTX
+    return __vimin3_u32(x, y, z);
+#else
+    x = x < y ? x : y;
+    return x < z ? x : z;
+#endif
+}
+
+/* A word whose low 16 bits are the code of the magnitude a. */
+template <bool CUT> static inline uint32_t oct_e2m1_sum(float a) {
+    constexpr float base = 0x1p23f;
+    return oct_least_of(oct_whole_sum<CUT>(a, 2.0f, base),
+                        oct_whole_sum<CUT>(a, 1.0f, base + 2.0f),
+                        oct_whole_sum<CUT>(oct_clipped_half(a, -2.0f), 1.0f, base + 6.0f));
 }
 
 /* Byte i of a word as a float; base is the encoding of 2^23. */
@@ -73,12 +83,11 @@ static inline float oct_e2m1_raised(float a, float byte) {
 }
 
 /* N codes, 4 or 8, of the low bits of as many sums, in a word. */
-template <int N> static inline uint32_t oct_e2m1_codes(const float *sums) {
+template <int N> static inline uint32_t oct_e2m1_codes(const uint32_t *sums) {
     uint32_t quads[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
-        uint32_t low = oct_f32_bits(sums[i]) + (oct_f32_bits(sums[i + 1]) << 4);
-        uint32_t high = oct_f32_bits(sums[i + 2]) + (oct_f32_bits(sums[i + 3]) << 4);
+        uint32_t low = sums[i] + (sums[i + 1] << 4), high = sums[i + 2] + (sums[i + 3] << 4);
         quads[i / 4] = low + (high << 8);
     }
     return oct_pick_bytes(quads[0], quads[1], 0x5410);

@@ -5,6 +5,7 @@
  * takes two whole pieces of rows. Two patches below each other hold the blocks of their
  * columns; 4 or 8 beside each other those of their rows. A block of zeros has code 0, and so
  * have those outside the matrix: padding is made on the way. */
+#include "cuda/kernels/decode.h"
 #include "cuda/kernels/patch.h"
 #include "cuda/kernels/tile_scales.h"
 
@@ -116,63 +117,114 @@ struct mx_codes {
     const uint8_t *row, *col; /* each 4 bytes from the next */
 };
 
+/* What is made of a patch, as bits. */
+enum { ROW = 1, COL = 2, ROW_COPY = 4, COL_COPY = 8 };
+
+/* A row's codes; of 4 columns, in the first word. */
 template <class T, int FORMAT>
-static inline void store_row(uint8_t *to, const float *x, const float *factors) {
-    uint32_t codes[2];
+static inline uint2 encode_row(const float *x, const float *factors) {
+    uint32_t codes[2] = {0, 0};
 #pragma unroll
     for (int w = 0; w < oct_shape<T>::words; w++) {
         const float *v = x + 4 * w, *f = factors + 4 * w;
         codes[w] = oct_encode4<FORMAT>(v[0] * f[0], v[1] * f[1], v[2] * f[2], v[3] * f[3]);
     }
+    return {codes[0], codes[1]};
+}
+
+template <class T> static inline void store_row(uint8_t *to, uint2 both) {
+    uint32_t codes[2] = {both.x, both.y};
     oct_store_row<T>(to, codes);
 }
 
-/* The directions that ROW and COL say, of a patch that lies whole in the matrix; elements are
- * widened once. */
-template <class T, int FORMAT, bool ROW, bool COL>
-static inline void encode_whole(const oct_patch<T> &patch, const oct_quantize_params &q,
+/* E8M0 scales of two columns as bf16. */
+static inline uint32_t scale_pair(uint8_t low, uint8_t high) {
+    return oct_bf16_pair(oct_e8m0_decode(low), oct_e8m0_decode(high));
+}
+
+/* What MADE says, of a patch that lies whole in the matrix; elements are widened once. */
+template <class T, int FORMAT, int MADE>
+static inline void encode_whole(const oct_patch<T> &patch, const oct_mxfp8_params &p,
                                 const mx_codes &scales) {
     constexpr int cols = mx_shape<T>::cols;
-    int64_t at = (patch.tile_row + patch.row) * q.cols + patch.tile_col + patch.col;
-    uint8_t *to[2] = {q.row + at, q.col + at};
-    float down[cols];
+    int64_t at = (patch.tile_row + patch.row) * p.q.cols + patch.tile_col + patch.col;
+    float down[cols], along[cols], x[cols];
+    uint32_t worth[4];
 #pragma unroll
     for (int c = 0; c < cols; c++) {
-        down[c] = COL ? oct_e8m0_reciprocal(scales.col[4 * c]) : 0.0f;
+        down[c] = MADE & COL ? oct_e8m0_reciprocal(scales.col[4 * c]) : 0.0f;
+        if (MADE & COL_COPY && c % 2) {
+            worth[c / 2] = scale_pair(scales.col[4 * c - 4], scales.col[4 * c]);
+        }
     }
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        float x[cols], along[cols];
-        float factor = ROW ? oct_e8m0_reciprocal(scales.row[4 * r]) : 0.0f;
+        uint8_t scale = MADE & ROW ? scales.row[4 * r] : 0;
+        float factor = oct_e8m0_reciprocal(scale);
 #pragma unroll
         for (int c = 0; c < cols; c++) {
             x[c] = oct_patch_at(patch, r, c);
             along[c] = factor;
         }
-        if (ROW) {
-            store_row<T, FORMAT>(to[0], x, along);
-            to[0] += q.cols;
+        if constexpr (MADE & ROW) {
+            uint2 codes = encode_row<T, FORMAT>(x, along);
+            if (!(MADE & ROW_COPY) || p.q.row) {
+                store_row<T>(p.q.row + at, codes);
+            }
+            if constexpr (MADE & ROW_COPY) {
+                uint32_t all = scale_pair(scale, scale), same[4] = {all, all, all, all};
+                oct_write16(p.copies.row + at, oct_eight_bytes<FORMAT>(codes, same));
+            }
         }
-        if (COL) {
-            store_row<T, FORMAT>(to[1], x, down);
-            to[1] += q.cols;
+        if constexpr (MADE & COL) {
+            uint2 codes = encode_row<T, FORMAT>(x, down);
+            if (!(MADE & COL_COPY) || p.q.col) {
+                store_row<T>(p.q.col + at, codes);
+            }
+            if constexpr (MADE & COL_COPY) {
+                oct_write16(p.copies.col + at, oct_eight_bytes<FORMAT>(codes, worth));
+            }
+        }
+        at += p.q.cols;
+    }
+}
+
+/* The same with copies: of both directions, or of rows, or of the one direction that is made.
+ */
+template <class T, int FORMAT>
+static inline void encode_copied(const oct_patch<T> &patch, const oct_mxfp8_params &p,
+                                 const mx_codes &scales) {
+    if constexpr (mx_shape<T>::cols == 8) {
+        if (!p.q.row && !p.copies.row) {
+            encode_whole<T, FORMAT, COL | COL_COPY>(patch, p, scales);
+        } else if (!p.q.col && !p.copies.col) {
+            encode_whole<T, FORMAT, ROW | ROW_COPY>(patch, p, scales);
+        } else if (p.copies.col) {
+            encode_whole<T, FORMAT, ROW | COL | ROW_COPY | COL_COPY>(patch, p, scales);
+        } else {
+            encode_whole<T, FORMAT, ROW | COL | ROW_COPY>(patch, p, scales);
         }
     }
 }
 
 template <class T, int FORMAT>
-static inline void encode(const oct_patch<T> &patch, const oct_quantize_params &q,
+static inline void encode(const oct_patch<T> &patch, const oct_mxfp8_params &p,
                           const mx_codes &scales) {
+    const oct_quantize_params &q = p.q;
     bool rows = q.row && q.wide_row && patch.full, cols = q.col && q.wide_col && patch.full;
+    if ((p.copies.row || p.copies.col) && patch.full) {
+        encode_copied<T, FORMAT>(patch, p, scales);
+        return;
+    }
     if (rows && cols) {
-        encode_whole<T, FORMAT, true, true>(patch, q, scales);
+        encode_whole<T, FORMAT, ROW | COL>(patch, p, scales);
         return;
     }
     if (rows) {
-        encode_whole<T, FORMAT, true, false>(patch, q, scales);
+        encode_whole<T, FORMAT, ROW>(patch, p, scales);
     }
     if (cols) {
-        encode_whole<T, FORMAT, false, true>(patch, q, scales);
+        encode_whole<T, FORMAT, COL>(patch, p, scales);
     }
     if (q.row && !rows) {
         oct_patch_encode_each<T, FORMAT>(
@@ -192,14 +244,14 @@ static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
     const oct_quantize_params &q = p.q;
     oct_patch<T> patch = patch_of<T>(q, tile);
     oct_patch_load(patch, q);
-    if (q.row) {
+    if (q.row || p.copies.row) {
         scale_rows<T, FORMAT>(scales, patch, p.square);
     }
-    if (q.col) {
+    if (q.col || p.copies.col) {
         scale_cols<T, FORMAT>(scales, patch, p.square);
     }
     __syncwarp();
-    encode<T, FORMAT>(patch, q,
+    encode<T, FORMAT>(patch, p,
                       {scales.row.codes + patch.row * 4 + patch.warp_across,
                        scales.col.codes + patch.col * 4 + patch.row / BLOCK});
     __syncthreads();

@@ -7,6 +7,7 @@
 
 typedef struct oct_mxfp8_params {
     oct_quantize_params q;
+    oct_copies copies;
     uint8_t square; /* blocks of 32 x 32 */
     uint8_t reserved[7];
 } oct_mxfp8_params;

@@ -4,6 +4,7 @@
  * are its own; those of its rows are shared with one or three lanes beside it. A block of zeros
  * has scale 0 and codes 0, and so has what lies outside the matrix: padding is made on the way.
  */
+#include "cuda/kernels/decode.h"
 #include "cuda/kernels/dynamic.h"
 #include "cuda/kernels/patch.h"
 #include "cuda/kernels/tile_scales.h"
@@ -24,7 +25,8 @@ template <class T> struct nv_row {
  * instruction cache; so patches lie here, in columns of words that are each thread's own. */
 template <class T> struct nv_shared {
     uint32_t words[OCT_PATCH_ROWS * 4][oct_shape<T>::threads];
-    float factors[nv_row<T>::each][oct_shape<T>::threads]; /* first the amaxes of rows */
+    float factors[nv_row<T>::each][oct_shape<T>::threads];  /* first the amaxes of rows */
+    uint16_t worth[nv_row<T>::each][oct_shape<T>::threads]; /* their scales as bf16 */
     oct_tile_scales<2> scales[2];
 };
 
@@ -41,14 +43,15 @@ template <class T> struct nv_work {
 
 struct nv_scale {
     uint32_t code;
-    float factor;
+    float value, factor;
 };
 
 /* oct_nv_code and oct_nv_multiplier. */
 static inline nv_scale scale_of(uint32_t most, const oct_nv_global &global) {
     nv_scale scale;
     scale.code = oct_encode_e4m3(oct_least(oct_bits_f32(most) * global.sixth, FLT_MAX));
-    scale.factor = oct_least(1.0f / (oct_decode_e4m3(scale.code) * global.decode), FLT_MAX);
+    scale.value = oct_decode_e4m3(scale.code);
+    scale.factor = oct_least(1.0f / (scale.value * global.decode), FLT_MAX);
     return scale;
 }
 
@@ -89,7 +92,7 @@ template <class E> static inline uint32_t without_nans(uint32_t word) {
 template <class E, int N, bool STOCHASTIC>
 static inline uint32_t encode(const uint32_t *words, float factor, const uint32_t *random,
                               uint32_t base) {
-    float sums[N];
+    uint32_t sums[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
         uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
@@ -120,6 +123,9 @@ template <class T>
 static inline void store_row(const nv_work<T> &work, uint8_t *to, int r, uint32_t codes) {
     constexpr int bytes = oct_shape<T>::cols / 2;
     const oct_patch<T> &patch = work.patch;
+    if (!work.p.q.row) {
+        return;
+    }
     if (patch.full && work.p.q.wide_row) {
         if (bytes == 4) {
             *(uint32_t *)to = codes;
@@ -211,6 +217,7 @@ static inline void scale_row(const nv_work<T> &work, int i, const oct_nv_global 
     float *place = &work.shared.factors[i][threadIdx.x];
     nv_scale scale = scale_of(oct_f32_bits(*place), global);
     *place = scale.factor;
+    work.shared.worth[i][threadIdx.x] = oct_high_u16(oct_f32_bits(scale.value));
     work.shared.scales[0].codes[(patch.row + r) * 8 + patch.col / BLOCK] =
         (uint8_t)(r < patch.rows_left ? scale.code : 0u);
 }
@@ -235,6 +242,21 @@ template <class T> static inline void scale_rows(const nv_work<T> &work) {
         }
     }
     __syncwarp();
+}
+
+/* Where row r of a patch goes in a copy; NULL where there is none. */
+template <class T>
+static inline uint16_t *copy_at(const nv_work<T> &work, uint16_t *copy, int r) {
+    const oct_patch<T> &patch = work.patch;
+    int64_t at = (patch.tile_row + patch.row + r) * work.p.q.cols + patch.tile_col + patch.col;
+    return oct_shape<T>::cols == 8 && copy && patch.full ? copy + at : nullptr;
+}
+
+/* 8 codes times the scale in the low half of `worth`, where `to` is somewhere. */
+static inline void store_copy(uint16_t *to, uint32_t codes, uint32_t worth) {
+    if (to) {
+        oct_write16(to, oct_eight_nibbles(codes, oct_pick_bytes(worth, worth, 0x1010)));
+    }
 }
 
 /* The sharing lanes draw and scale for each other. */
@@ -262,8 +284,10 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
                 receive<T>(random, words, from % OCT_WARP, mine);
             }
             int r = k * row::each + i;
-            store_row(work, to + k * row::each * bytes, r,
-                      encode_row<T, STOCHASTIC>(work, r, work.shared.factors[i][from], random));
+            uint32_t codes =
+                encode_row<T, STOCHASTIC>(work, r, work.shared.factors[i][from], random);
+            store_row(work, to + k * row::each * bytes, r, codes);
+            store_copy(copy_at(work, work.p.copies.row, r), codes, work.shared.worth[i][from]);
         }
         to += bytes;
     }
@@ -279,10 +303,55 @@ template <class T> static inline void store_col(const nv_work<T> &work, int c, u
                   (patch.tile_row + patch.row) / 2;
     int count = patch.rows_left < BLOCK ? (patch.rows_left + 1) / 2 : BLOCK / 2;
     count = p.hadamard && patch.rows_left > 0 ? BLOCK / 2 : count;
+    if (!p.q.col) {
+        return;
+    }
     if (c < patch.cols_left && count == BLOCK / 2 && p.q.wide_col) {
         *(uint2 *)to = codes;
     } else if (c < patch.cols_left) {
         store_codes(to, codes, count);
+    }
+}
+
+/* Keeps a column's codes and scale for its copy, where patches have lain: its elements are in
+ * registers by now. */
+template <class T>
+static inline void keep_col(const nv_work<T> &work, int c, uint2 codes, float scale) {
+    if (oct_shape<T>::cols == 8 && work.p.copies.col) {
+        int w = c / 2, k = c % 2;
+        work.shared.words[8 * k + w][threadIdx.x] = codes.x;
+        work.shared.words[8 * k + 4 + w][threadIdx.x] = codes.y;
+        ((uint16_t *)&work.shared.words[16 + w][threadIdx.x])[k] =
+            oct_high_u16(oct_f32_bits(scale));
+    }
+}
+
+/* What the codes of columns decode to, where it is wanted: 8 rows at a time. */
+template <class T> static inline void copy_cols(const nv_work<T> &work) {
+    uint16_t *to = copy_at(work, work.p.copies.col, 0);
+    uint32_t f[4];
+    if (!to) {
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        f[i] = work.shared.words[16 + i][threadIdx.x];
+    }
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+        uint32_t x[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) { /* columns 2 i and 2 i + 1 become nibbles i and i + 4 */
+            x[i] = work.shared.words[8 * (i / 4) + 4 * half + i % 4][threadIdx.x];
+        }
+        oct_turn_nibbles(x);
+#pragma unroll
+        for (int r = 0; r < 8; r++) {
+            oct_write16(to,
+                        uint4{oct_nibble_pair(x[r], 0, f[0]), oct_nibble_pair(x[r], 1, f[1]),
+                              oct_nibble_pair(x[r], 2, f[2]), oct_nibble_pair(x[r], 3, f[3])});
+            to += work.p.q.cols;
+        }
     }
 }
 
@@ -335,6 +404,7 @@ static inline void quantize_col(const nv_work<T> &work, int c, uint32_t *words,
     uint2 codes = {encode<E, 8, STOCHASTIC>(words, scale.factor, random, base),
                    encode<E, 8, STOCHASTIC>(words + half, scale.factor, random + 2, base)};
     store_col(work, c, codes);
+    keep_col(work, c, codes, scale.value);
 }
 
 /* Column k of those that 16 words hold side by side, transformed and rounded to bf16. */
@@ -384,13 +454,91 @@ template <class T, bool STOCHASTIC> static inline void quantize_cols(const nv_wo
 
 /* ---- tiles ----------------------------------------------------------------------------- */
 
-template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) {
-    uint32_t most = oct_patch_max(patch);
+/* The larger of what the lanes of a square have. */
+template <class T> static inline uint32_t square_share(uint32_t most) {
 #pragma unroll
     for (int k = 1; k < nv_row<T>::lanes; k *= 2) {
         most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, k * oct_shape<T>::down));
     }
     return most;
+}
+
+template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) {
+    return square_share<T>(oct_patch_max(patch));
+}
+
+/* The square's scale, in the lines of both directions that exist. */
+template <class T>
+static inline void scale_square(const nv_work<T> &work, const nv_scale &scale) {
+    const oct_patch<T> &patch = work.patch;
+    int mine = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
+#pragma unroll
+    for (int r = mine; r < mine + nv_row<T>::each; r++) {
+        work.shared.scales[0].codes[(patch.row + r) * 8 + patch.col / BLOCK] =
+            (uint8_t)(r < patch.rows_left ? scale.code : 0u);
+    }
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        work.shared.scales[1].codes[(patch.col + c) * 8 + patch.row / BLOCK] =
+            (uint8_t)(c < patch.cols_left ? scale.code : 0u);
+    }
+}
+
+/* Rows, whose codes are kept where their elements have lain. Both copies are the same. */
+template <class T>
+static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) {
+    const oct_patch<T> &patch = work.patch;
+    uint32_t none[2] = {0, 0}, worth = oct_f32_bits(scale.value) >> 16;
+    int64_t bytes = work.p.row_bytes;
+    uint8_t *to =
+        work.p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
+#pragma unroll 2
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        uint32_t codes = encode_row<T, false>(work, r, scale.factor, none);
+        work.shared.words[4 * r][threadIdx.x] = codes;
+        store_row(work, to + r * bytes, r, codes);
+        store_copy(copy_at(work, work.p.copies.row, r), codes, worth);
+        store_copy(copy_at(work, work.p.copies.col, r), codes, worth);
+    }
+}
+
+/* Columns, from the codes of rows. */
+template <class T> static inline void turn_square(const nv_work<T> &work) {
+    uint32_t x[2][8];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            x[half][i] = work.shared.words[4 * (8 * half + i)][threadIdx.x];
+        }
+        oct_turn_nibbles(x[half]);
+    }
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        store_col(work, c, {x[0][c], x[1][c]});
+    }
+}
+
+/* Squares to nearest: one scale for a patch, and columns with the codes of rows. */
+template <class T> static inline void quantize_square(nv_work<T> &work) {
+    const oct_nvfp4_params &p = work.p;
+    uint32_t most = 0;
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        most = oct_max_bits(most, oct_patch_row_max_or_nan(work.patch, r));
+    }
+    most = square_share<T>(most);
+    work.careful = __ballot_sync(OCT_ALL_LANES, most > OCT_F32_INF) != 0;
+    if (work.careful) {
+        most = square_max(work.patch);
+    }
+    nv_scale scale =
+        scale_of(most, global_of(p, p.row_amax ? p.row_amax : p.col_amax, 0, p.q.rows));
+    scale_square(work, scale);
+    encode_square(work, scale);
+    if (p.q.col) {
+        turn_square(work);
+    }
 }
 
 template <class T> static inline void store_scales(const nv_work<T> &work) {
@@ -414,19 +562,24 @@ template <class T, bool STOCHASTIC> static inline void quantize(const oct_nvfp4_
     oct_patch<T> patch = oct_patch_of<T>(p.q);
     oct_patch_load(patch, p.q);
     uint64_t seed = STOCHASTIC ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
-    nv_work<T> work = {
-        p, patch, *shared, seed, p.square != 0, p.square ? square_max(patch) : 0u, false};
+    bool whole = p.square && !STOCHASTIC && !p.hadamard && !p.row_scaled;
+    bool square = p.square && !whole;
+    nv_work<T> work = {p, patch, *shared, seed, square, square ? square_max(patch) : 0u, false};
 #pragma unroll
     for (int i = 0; i < OCT_PATCH_ROWS * 4; i++) {
         shared->words[i][threadIdx.x] = oct_word(patch.raw[i / 4], i % 4);
     }
-    if (p.q.row) {
+    if (whole) {
+        quantize_square(work);
+    }
+    if ((p.q.row || p.copies.row) && !whole) {
         measure_rows(work);
         scale_rows(work);
         encode_rows<T, STOCHASTIC>(work);
     }
-    if (p.q.col) {
+    if ((p.q.col || p.copies.col) && !whole) {
         quantize_cols<T, STOCHASTIC>(work);
+        copy_cols(work);
     }
     __syncthreads();
     store_scales(work);

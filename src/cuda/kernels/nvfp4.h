@@ -6,8 +6,9 @@
 #include "format/hadamard.h"
 #include "format/scaling.h"
 
-/* A block's shared memory: patches, the factors of rows, and scales. */
-#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 8 * 6)
+/* A block's shared memory: patches, the factors of rows and what their scales are worth, and
+ * scales. */
+#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 8 * 8)
 
 /* The float 2^23, whose last bit is worth 1. A kernel is told it: of a constant the compiler
  * would make an operand that a selector of bytes is better used for. */
@@ -15,6 +16,7 @@
 
 typedef struct oct_nvfp4_params {
     oct_quantize_params q;
+    oct_copies copies;
     const float *row_amax, *col_amax; /* of the tensor, or of each row and column */
     const int64_t *random;            /* the seed is their sum; NULL: to nearest */
     int64_t row_bytes, col_bytes;     /* of a line of codes */

@@ -29,4 +29,10 @@ typedef struct oct_quantize_params {
         backward; /* the last tile first: what an amax has read last is still in the cache */
 } oct_quantize_params;
 
+/* What the bytes of each direction decode to, bf16 without gaps; NULL: not wanted. Patches of 8
+ * columns then lie whole in the matrix or outside of it. */
+typedef struct oct_copies {
+    uint16_t *row, *col;
+} oct_copies;
+
 #endif
