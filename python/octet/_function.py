@@ -22,15 +22,16 @@ def _gather(
 def run_forward(
     problem: str, sizes: list[Any], tensors: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-    """The output; buffers for the layer to keep; and what backward needs, the block last.
-
-    `tensors` are the plan's arguments and, where it measures amaxes, the history for them."""
+    """The output; buffers for the layer to keep; and what backward needs, the block last."""
     signature = _problem.forward_signature(problem)
-    args = list(tensors[: len(signature.args)])
-    outs = _ops.linear(args, sizes, problem)
-    if signature.amax >= 0:
-        _ops.delayed_record(tensors[len(args)], outs[signature.amax])
-    saved = [args[i] if is_arg else outs[i] for is_arg, i in signature.saves]
+    args = [tensors[i] for i in signature.reads]
+    if signature.written:
+        written = [tensors[i] for i in signature.written]
+        op = _ops.linear_into[signature.made]
+        outs = _ops.listed(op(written, args, sizes, problem))
+    else:
+        outs = _ops.linear(args, sizes, problem)
+    saved = [tensors[i] if is_arg else outs[i] for is_arg, i in signature.saves]
     if signature.has_block:
         saved.append(outs[-1])
     others: list[torch.Tensor] = []
@@ -59,7 +60,7 @@ class LinearFunction(torch.autograd.Function):
         output, others, saved = run_forward(problem, sizes, tensors)
         ctx.save_for_backward(*saved)
         ctx.problem, ctx.rolls, ctx.sizes = problem, rolls, sizes
-        ctx.lent = tensors[_problem.forward_signature(problem).count :]
+        ctx.lent = tensors[len(_problem.forward_signature(problem).args) :]
         if not others:
             return output
         ctx.mark_non_differentiable(*others)
@@ -71,18 +72,27 @@ class LinearFunction(torch.autograd.Function):
         return _once(ctx, grad) if torch.is_grad_enabled() else _backward(ctx, grad)
 
 
-def _record(
-    rolls: _delayed.Rule | Way | None,
-    scale: torch.Tensor,
-    history: torch.Tensor,
-    amax: torch.Tensor,
-) -> None:
-    """Records the amaxes of a backward; the last one of a step moves the scales by the rule."""
-    rule = rolls.rule_if_last() if isinstance(rolls, Way) else rolls
-    if rule is None:
-        _ops.delayed_record(history, amax)
-    else:
-        _delayed.update(scale, history, [amax], rule, "grad_output")
+def _into(
+    ctx: Any,  # noqa: ANN401
+    signature: _problem.Backward,
+    pool: Sequence[torch.Tensor],
+    args: list[torch.Tensor],
+) -> Sequence[torch.Tensor]:
+    """A backward that writes into what the layer lent: amaxes, main_grad.
+
+    The last one of a step moves the scales, too, by the rule."""
+    written, rule = [pool[i] for i in signature.written], None
+    if signature.records:
+        rolls = ctx.rolls
+        rule = rolls.rule_if_last() if isinstance(rolls, Way) else rolls
+    text = rule if isinstance(rule, str) else ""
+    if text:
+        written.insert(0, ctx.lent[0])
+    op = _ops.linear_backward_into[signature.made]
+    outs = _ops.listed(op(written, args, ctx.sizes, signature.text, text))
+    if rule is not None and not text:
+        _delayed.update([ctx.lent[0]], [ctx.lent[1]], rule, "grad_output")
+    return outs
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
@@ -92,14 +102,12 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     sizes, lent = ctx.sizes, ctx.lent
     pool = (grad, *ctx.saved_tensors, *lent)
     args = [pool[i] for i in signature.args]
-    if signature.main_grad:
-        outs = _ops.linear_backward_into(lent[-1], args, sizes, signature.text)
+    if signature.written:
+        outs = _into(ctx, signature, pool, args)
     else:
         outs = _ops.linear_backward(args, sizes, signature.text)
     if signature.rounds:
         _ops.advance(lent[0])
-    if signature.amax >= 0:
-        _record(ctx.rolls, lent[0], lent[1], outs[signature.amax])
     if signature.kept is not None:
         kept = [pool[i] if i >= 0 else outs[-1] for i in signature.kept]
         _wgrad.keep(lent[-1], grad, kept, sizes, signature.text)

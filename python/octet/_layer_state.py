@@ -214,6 +214,3 @@ class LayerState(torch.nn.Module):
         nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
         first = {"fp8_scale": way.scale, "fp8_amax_history": nowhere}
         return {**self._buffers, **first}, way
-
-    def _roll(self, rule: _delayed.Rule) -> None:
-        _delayed.update(self.fp8_scale, self.fp8_amax_history, [], rule, "input")

@@ -19,7 +19,7 @@ typedef struct oct_cuda_on {
 typedef struct oct_cuda_live {
     const float *scale;    /* delayed: the stored scale */
     const float *amax;     /* current: the tensor's amax */
-    float *new_amax;       /* delayed: raised to the amax; may be NULL */
+    float *new_amax;       /* delayed: raised as octet_delayed_record does; may be NULL */
     const int64_t *random; /* stochastic rounding: the seed is their sum */
 } oct_cuda_live;
 
@@ -28,14 +28,15 @@ octet_device oct_cuda_device_of(const octet_cuda *cuda);
 
 /* `bytes` zeros. */
 octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet_error *err);
-/* *out raised to the amax of a plain matrix. */
-octet_status oct_cuda_amax(const oct_cuda_on *on, float *out, const oct_matrix *source,
-                           octet_error *err);
-/* Two of them, in one launch where they can. */
+/* *out, from 0 on, is raised to the amax of a plain matrix. */
 typedef struct oct_cuda_amaxing {
     float *out;
     const oct_matrix *source;
+    bool records; /* out holds something already, raised as octet_delayed_record does */
 } oct_cuda_amaxing;
+octet_status oct_cuda_amax(const oct_cuda_on *on, const oct_cuda_amaxing *one,
+                           octet_error *err);
+/* Two of them, in one launch where they can. */
 octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two[2],
                                octet_error *err);
 /* NVFP4: the amax parts that dst has, raised to source's: per tensor or per row and column,
@@ -111,6 +112,9 @@ octet_status oct_cuda_delayed_record(const oct_cuda_on *on, const octet_delayed 
 /* Records amax first, where it is not NULL, in the same launch; reduced may be NULL. */
 octet_status oct_cuda_delayed_update(const oct_cuda_on *on, const octet_delayed *state,
                                      const float *amax, const float *reduced, octet_error *err);
+/* Many states; neighbours of one rule and one shape in one launch. */
+octet_status oct_cuda_delayed_update_all(const oct_cuda_on *on, const octet_delayed *states,
+                                         int count, octet_error *err);
 /* random[1] += 1. */
 octet_status oct_cuda_advance(const oct_cuda_on *on, int64_t *random, octet_error *err);
 

@@ -5,12 +5,13 @@
 
 /* ---- amaxes ---------------------------------------------------------------------------- */
 
-/* What the steps of a phase raise from 0, or leave there. */
+/* What the steps of a phase raise from 0, or leave there; not what they raise from where it
+ * is. */
 static uint64_t raised(const octet_plan *plan, int phase) {
     uint64_t bits = 0;
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        if (step->phase != phase) {
+        if (step->phase != phase || step->accumulate) {
             continue;
         }
         if (step->op == OCTET_OP_AMAX || step->op == OCTET_OP_ZERO) {
@@ -79,8 +80,13 @@ static octet_status do_cast(const oct_work *work, const oct_cuda_on *on, octet_e
     return oct_cuda_cast(on, &work->dst, &work->a, err);
 }
 
+static oct_cuda_amaxing amaxing_of(const oct_work *work) {
+    return (oct_cuda_amaxing){work->amax, &work->a, work->step->accumulate};
+}
+
 static octet_status do_amax(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
-    return work->step->dst == OCTET_ABSENT ? oct_cuda_amax(on, work->amax, &work->a, err)
+    oct_cuda_amaxing one = amaxing_of(work);
+    return work->step->dst == OCTET_ABSENT ? oct_cuda_amax(on, &one, err)
                                            : oct_cuda_amax_parts(on, &work->dst, &work->a, err);
 }
 
@@ -198,7 +204,7 @@ octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet
                                octet_error *err) {
     oct_cuda_on on = {exec->cuda, exec->stream};
     if (a->step->op == OCTET_OP_AMAX) {
-        oct_cuda_amaxing two[2] = {{a->amax, &a->a}, {b->amax, &b->a}};
+        oct_cuda_amaxing two[2] = {amaxing_of(a), amaxing_of(b)};
         return oct_cuda_amax_two(&on, two, err);
     }
     oct_cuda_quantizing two[2] = {{&a->dst, &a->a, live_of(a)}, {&b->dst, &b->a, live_of(b)}};

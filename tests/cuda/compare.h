@@ -83,7 +83,8 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
                                delayed ? &new_amax[1] : NULL, q->stochastic ? random : NULL};
     oct_cpu_amax_parts(&want.m, &x->m, NULL);
     oct_cpu_quantize(&want.m, &x->m, &live, NULL);
-    CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &cuda_amax, &from.m, NULL), OCTET_OK);
+    oct_cuda_amaxing amaxing = {&cuda_amax, &from.m, false};
+    CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &amaxing, NULL), OCTET_OK);
     CHECK_EQ_BITS(cuda_amax, amax);
     if (q->scheme == OCTET_NVFP4) {
         for (int part = OCTET_PART_ROW_AMAX; part <= OCTET_PART_COL_AMAX; part++) {

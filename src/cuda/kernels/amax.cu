@@ -9,8 +9,12 @@
 
 /* ---- a dense tensor -------------------------------------------------------------------- */
 
-/* Once for a block, without waiting for what is there. */
+/* Once for a block; from 0 on, without waiting for what is there. */
 static inline void raise_both(const oct_amax_flat_params &p, uint32_t most) {
+    if (p.records) {
+        oct_record(p.out, most);
+        return;
+    }
     atomicMax((uint32_t *)p.out, most);
     if (p.copy) {
         atomicMax((uint32_t *)p.copy, most);
@@ -99,7 +103,7 @@ static inline void tensor_max(const oct_patch<T> &patch, const oct_amax_tiles_pa
     if (p.row || !p.hadamard) {
         uint32_t most = oct_warp_max(oct_patch_max(patch));
         if (first && p.row) {
-            oct_raise(p.row, most);
+            oct_record(p.row, most);
         }
         if (first && p.col && !p.hadamard) {
             oct_raise(p.col, most);

@@ -13,6 +13,7 @@ typedef struct oct_amax_flat_params {
     const void *source;
     int64_t count;
     float *out, *copy; /* copy: the same amax; may be NULL */
+    uint64_t records; /* out may hold anything and is raised as delayed scaling does; no copy */
 } oct_amax_flat_params;
 
 /* One tensor or two in a launch: the first `split` blocks are the first one's. */
