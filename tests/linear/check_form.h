@@ -99,9 +99,10 @@ static inline bool check_step_blank(const octet_step *step) {
     bool flags =
         step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
         !(step->reserved[0] | step->reserved[1] | step->reserved[2] | step->reserved[3]);
-    bool product =
-        !(step->gemm | step->accumulate | step->split | step->native | step->b_use) &&
-        (step->b & step->a_copy & step->b_copy) == OCTET_ABSENT;
+    bool raises = step->accumulate && (quantize || step->op == OCTET_OP_AMAX);
+    bool product = (!step->accumulate || raises) &&
+                   !(step->gemm | step->split | step->native | step->b_use) &&
+                   (step->b & step->a_copy & step->b_copy) == OCTET_ABSENT;
     bool scaling = (step->scale & step->random) == OCTET_ABSENT &&
                    (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
