@@ -144,6 +144,7 @@ def _fake_into(
 
 for _op in (*linear_into, *linear_backward_into):
     torch.library.register_fake(_op.name(), _fake_into)
+del _op
 
 
 @torch.library.register_fake("octet::linear_wgrad_into")

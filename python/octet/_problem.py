@@ -249,7 +249,7 @@ _BACKWARD = {
 
 
 def _recording(problem: str) -> str:
-    """The problem, with the word that amaxes are raised in the layer's where it measures any."""
+    """The problem; where it measures amaxes, with the word that they are raised in place."""
     ports = _plans.describe("linear", problem).outs
     if " grad=none" not in problem:
         ports += _plans.describe("linear_backward", problem).outs
