@@ -32,10 +32,10 @@ def _roll(used: "list[tuple[Linear, _delayed.Rule]]") -> None:
     """Moves the scales of layers that recorded amaxes: at once where rule and device agree."""
     groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for layer, rule in used:
-        scale = layer.fp8_scale
+        scale = layer._buffers["fp8_scale"]
         scales, histories = groups.setdefault((rule, scale.device), ([], []))
         scales.append(scale)
-        histories.append(layer.fp8_amax_history)
+        histories.append(layer._buffers["fp8_amax_history"])
     for (rule, _), (scales, histories) in groups.items():
         _delayed.update(scales, histories, rule, "input")
 
@@ -51,10 +51,13 @@ def _end(step: Step) -> None:
         _roll(moved)
         return
     for layer in list(LAYERS) if step.in_graph else step.used:
-        if layer._moved:
-            layer._moved = False
-            moved.append((layer, layer._rule))
-    if trains and moved:
+        use = layer._use
+        if use.waits:
+            use.waits = False
+            if trains:
+                layer._log.before_moving()
+                moved.append((layer, use.rule))
+    if moved:
         _roll(moved)
 
 

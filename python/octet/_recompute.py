@@ -28,10 +28,24 @@ class Said(NamedTuple):
 class Way:
     """By what calls quantize: what the autocast said, and delayed scaling's scale."""
 
+    moves_unseen = False  # compiled code moves scales, too: copies are made at once
+
     def __init__(self, said: Said) -> None:
         self.said = said
         self.scale: torch.Tensor | None = None  # kept where a call may be run again
+        self.is_live = False  # it is the layer's own still, to be copied before it moves
         self.waiting = 0  # calls that left no graph: a checkpoint will run them again
+
+    def keep(self, scale: torch.Tensor) -> None:
+        """Keeps the scale of a call that may be run again."""
+        self.scale, self.is_live = scale, True
+        if self.moves_unseen:
+            self.before_moving()
+
+    def before_moving(self) -> None:
+        """Makes a copy of the scale where there is none yet."""
+        if self.is_live and self.scale is not None:
+            self.scale, self.is_live = self.scale.clone(), False
 
     def rule_if_last(self) -> Rule | None:
         """Called by the backward of each that ran again: the rule once the others' are over."""
@@ -82,6 +96,11 @@ class Log:
         else:
             self._has_forgotten |= len(self._spans) == REMEMBERED
             self._spans.append(Span(way, number))
+
+    def before_moving(self) -> None:
+        """Called before the layer's scale moves: what is remembered gets a copy of it."""
+        for span in self._spans:
+            span.way.before_moving()
 
     def recall(self) -> Way | None:
         """The way of the call that is being recomputed; None where that is forgotten."""

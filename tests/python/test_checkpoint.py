@@ -120,7 +120,10 @@ def test_checkpoint__what_is_forgotten_is_an_error() -> None:
     call = within(RECIPES["delayed"], lambda x: checkpoint(linear, x, use_reentrant=False))
     y = call(x)
     for _ in range(REMEMBERED + 1):
-        within(RECIPES["delayed"], linear)(x)
+        within(RECIPES["delayed"], linear)(x)  # of no checkpoint: nothing to remember
+    y.backward(grad, retain_graph=True)
+    for _ in range(REMEMBERED + 1):
+        call(x)
     with pytest.raises(RuntimeError, match=r"'fc1'.*run backward sooner"):
         y.backward(grad)
 
