@@ -99,9 +99,9 @@ OCTET_API OCTET_CHECKED octet_status octet_delayed_update(const octet_delayed *s
                                                           const float *reduced,
                                                           const octet_exec *exec,
                                                           octet_error *err);
-/* Updates `count` states, whose amaxes are recorded. On a GPU neighbours of the same format,
- * algorithm, margin, length and slots share a launch, up to 240 of them. All states are checked
- * before the first one moves. */
+/* Updates `count` states, no two of the same memory, whose amaxes are recorded. On a GPU
+ * neighbours of the same format, algorithm, margin, length and slots share a launch, up to 240
+ * of them. All states are checked before the first one moves. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_update_all(const octet_delayed *states,
                                                               int count, const octet_exec *exec,
                                                               octet_error *err);

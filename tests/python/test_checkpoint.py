@@ -6,7 +6,7 @@ from typing import Any
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
-from octet._recompute import REMEMBERED
+from octet._recompute import REMEMBERED, Way
 from torch.utils.checkpoint import checkpoint
 
 import torch
@@ -81,6 +81,36 @@ def test_checkpoint__a_layer_used_twice_and_steps_that_overlap(reentrant: bool) 
         state = [linear.fp8_scale, linear.fp8_grad_scale, linear.fp8_grad_amax_history]
         # Not the weight's: a reentrant checkpoint adds up its parts in another order.
         found.append([*(i.grad for i in inputs_), *state])
+    assert_same(*found)
+
+
+@reentrant_or_not
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_checkpoint__scales_that_move_meanwhile(
+    reentrant: bool, compile_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, other = twins()
+    x, grad = inputs()
+    found = []
+    for linear in (usual, other):
+        monkeypatch.setattr(Way, "moves_unseen", False)
+
+        def call(x: torch.Tensor, linear: octet.Linear = linear) -> torch.Tensor:
+            if linear is usual:
+                return linear(x)
+            return checkpoint(linear, x, use_reentrant=reentrant)
+
+        inputs_ = [(x * scale).requires_grad_() for scale in (1, 2)]
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            y = call(inputs_[0])
+            with octet.autocast(recipe=RECIPES["delayed"] if reentrant else MORE["long"]):
+                y = y + call(inputs_[1])
+        mover = within(RECIPES["delayed"], linear)
+        (compiled(mover)[0] if compile_it else mover)(x * 8)
+        with torch.no_grad():
+            within(RECIPES["delayed"], linear)(x * 9)
+        y.backward(grad)
+        found.append([*(i.grad for i in inputs_), linear.fp8_scale])
     assert_same(*found)
 
 
