@@ -184,10 +184,9 @@ class LayerState(torch.nn.Module):
             is_first = self._is_first(rule)
         if not torch.compiler.is_compiling():
             log = self._log
-            if is_first or log.now.said != said:
-                log.now = Way(said)
+            log.has_turned |= is_first
             if may_recompute():
-                way = log.now
+                way = log.way_of(said)
                 if rule is not None and way.scale is None:
                     way.keep(self._buffers["fp8_scale"])
                 way.waiting += not has_graph

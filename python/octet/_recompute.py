@@ -82,11 +82,18 @@ class Log:
     def __init__(self) -> None:
         self._spans: deque[Span] = deque(maxlen=REMEMBERED)
         self._has_forgotten = False
-        self.now = Way(Said(""))
+        self.has_turned = True  # a step of delayed scaling has begun since
+        self._now = Way(Said(""))
 
     def is_empty(self) -> bool:
         """Whether the layer has not been called, but in compiled code."""
         return not self._spans
+
+    def way_of(self, said: Said) -> Way:
+        """The way of a call: that of the one before in the step, where it is told the same."""
+        if self.has_turned or self._now.said != said:
+            self._now, self.has_turned = Way(said), False
+        return self._now
 
     def note(self, way: Way) -> None:
         """A call goes this way."""
