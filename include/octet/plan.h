@@ -33,8 +33,10 @@ typedef enum octet_plan_name {
     OCTET_NAME_INPUT_SCALE, /* the scale that forward's delayed quantizer used, when backward */
     OCTET_NAME_WEIGHT_SCALE, /* quantizes again */
     OCTET_NAME_SCALE,        /* delayed scaling's scales, one per slot of the direction */
-    OCTET_NAME_AMAX,    /* the amaxes of this call, likewise; 0 where nothing was measured */
-    OCTET_NAME_RANDOM,  /* int64 base and step: the seed of stochastic rounding is their sum */
+    OCTET_NAME_AMAX,   /* an output: this call's amaxes, likewise, 0 where nothing was measured.
+                        * With raise_amax an argument: each is raised to this call's as
+                        * octet_delayed_record does, or left alone; a history's row 0 will do */
+    OCTET_NAME_RANDOM, /* int64 base and step: the seed of stochastic rounding is their sum */
     OCTET_NAME_SCRATCH, /* a GEMM's own, in no step's reads or writes */
     OCTET_NAMES
 } octet_plan_name;
@@ -156,7 +158,7 @@ typedef struct octet_step {
     uint8_t a_use;      /* octet_use: which bytes of a are read. Rowwise bytes where the */
     uint8_t b_use;      /* product runs along the rows are read across. */
     uint8_t gemm;       /* octet_gemm */
-    uint8_t accumulate; /* GEMM adds to dst */
+    uint8_t accumulate; /* GEMM adds to dst; AMAX and QUANTIZE raise the amax that is there */
     uint8_t split;      /* GEMM accumulates in split mode */
     uint8_t native;     /* GEMM multiplies the bytes as they are; else by exact emulation, */
     uint8_t a_copy; /* on operands decoded into these tensors: written first, or read where */

@@ -99,6 +99,12 @@ OCTET_API OCTET_CHECKED octet_status octet_delayed_update(const octet_delayed *s
                                                           const float *reduced,
                                                           const octet_exec *exec,
                                                           octet_error *err);
+/* Updates `count` states, no two of the same memory, whose amaxes are recorded. On a GPU
+ * neighbours of the same format, algorithm, margin, length and slots share a launch, up to 240
+ * of them. All states are checked before the first one moves. */
+OCTET_API OCTET_CHECKED octet_status octet_delayed_update_all(const octet_delayed *states,
+                                                              int count, const octet_exec *exec,
+                                                              octet_error *err);
 /* Records amax, then updates; on a GPU in one launch. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_step(const octet_delayed *state,
                                                         const float *amax,

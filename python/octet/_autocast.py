@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch.compiler import is_compiling
 
 import torch
+from octet import _delayed
 from octet._state import ACTIVE, Init, Region, Step, activate, current
 from octet.recipe import MXFP8BlockScaling, Recipe
 
@@ -29,18 +30,37 @@ def default_recipe() -> Recipe:
     return _DEFAULT
 
 
+def _roll(used: "list[tuple[Linear, _delayed.Rule]]") -> None:
+    """Moves the scales of layers that recorded amaxes: at once where rule and device agree."""
+    groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for layer, rule in used:
+        scale = layer._buffers["fp8_scale"]
+        scales, histories = groups.setdefault((rule, scale.device), ([], []))
+        scales.append(scale)
+        histories.append(layer._buffers["fp8_amax_history"])
+    for (rule, _), (scales, histories) in groups.items():
+        _delayed.update(scales, histories, rule, "input")
+
+
 def _end(step: Step) -> None:
     """Ends a step: layers that recorded amaxes move their scales, but in evaluation."""
     trains = torch.is_grad_enabled()
+    moved: list[tuple[Linear, _delayed.Rule]] = []
     if step.traced:
         for layer, rule in step.used if trains else ():
-            layer._roll(rule)
+            if all(layer is not other for other, _ in moved):  # or else it has moved by then
+                moved.append((layer, rule))
+        _roll(moved)
         return
     for layer in list(LAYERS) if step.in_graph else step.used:
-        if layer._moved:
-            layer._moved = False
+        use = layer._use
+        if use.waits:
+            use.waits = False
             if trains:
-                layer._roll(layer._rule)
+                layer._log.before_moving()
+                moved.append((layer, use.rule))
+    if moved:
+        _roll(moved)
 
 
 class autocast(Region):  # noqa: N801

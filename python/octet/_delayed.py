@@ -1,7 +1,5 @@
 """Delayed scaling's update: by the C core, or by a user's functions of the history."""
 
-from collections.abc import Sequence
-
 import torch
 from octet import _C, _ops, _texts
 from octet._constant import constant
@@ -55,9 +53,9 @@ def _by_functions(
     rows = history[: _texts.history_rows(recipe.text)].clone()
     moves = rows[0] != 0
     amax = torch.where(moves, _amax(recipe, rows), torch.zeros_like(scale))
-    _ops.delayed_update(scale.clone(), history, [], _rolling(recipe.text), role)
+    _ops.delayed_update([scale.clone()], [history], _rolling(recipe.text), role)
     if recipe.scaling_factor_compute_algo is None:
-        _ops.delayed_update(scale, amax.reshape(1, -1), [], _scaling(recipe.text), role)
+        _ops.delayed_update([scale], [amax.reshape(1, -1)], _scaling(recipe.text), role)
         return
     top = _top(recipe.text, role)
     made = recipe.scaling_factor_compute_algo(amax, scale.clone(), top, recipe)
@@ -70,17 +68,12 @@ def rule_of(recipe: DelayedScaling) -> Rule:
 
 
 def update(
-    scale: torch.Tensor,
-    history: torch.Tensor,
-    amaxes: Sequence[torch.Tensor],
-    rule: Rule,
-    role: str,
+    scales: list[torch.Tensor], histories: list[torch.Tensor], rule: Rule, role: str
 ) -> None:
-    """Records amaxes, rolls the history and moves the scales."""
+    """Rolls histories whose amaxes are recorded and moves the scales, all on one device."""
     if isinstance(rule, str):
-        _ops.delayed_update(scale, history, list(amaxes), rule, role)
+        _ops.delayed_update(scales, histories, rule, role)
         return
-    for amax in amaxes:
-        _ops.delayed_record(history, amax)
     with torch.no_grad():
-        _by_functions(scale, history, rule, role)
+        for scale, history in zip(scales, histories, strict=True):
+            _by_functions(scale, history, rule, role)

@@ -7,13 +7,15 @@ from torch.compiler import is_dynamo_compiling
 
 import torch
 from octet import _delayed, _ops, _plans, _wgrad
-from octet._problem import Forward, backward_signature, forward_signature
+from octet._problem import Backward, Forward, backward_signature, forward_signature
 from octet._recompute import Way
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
 
 # The ops below their Python objects, which only tracing needs.
 _linear, _linear_backward = _ops.linear._op, _ops.linear_backward._op
+_linear_into = [op._op for op in _ops.linear_into]
+_linear_backward_into = [op._op for op in _ops.linear_backward_into]
 
 
 def _gather(
@@ -33,15 +35,16 @@ Task = tuple[str, Forward]
 def run_forward(
     task: Task, sizes: list[Any], tensors: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor], list[torch.Tensor]]:
-    """The output; buffers for the layer to keep; and what backward needs, the block last.
-
-    `tensors` are the plan's arguments and, where it measures amaxes, the history for them."""
+    """The output; buffers for the layer to keep; and what backward needs, the block last."""
     problem, signature = task
-    args = list(tensors[: len(signature.args)])
-    outs = (_ops.linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
-    if signature.amax >= 0:
-        _ops.delayed_record(tensors[len(args)], outs[signature.amax])
-    saved = [args[i] if is_arg else outs[i] for is_arg, i in signature.saves]
+    args = [tensors[i] for i in signature.reads]
+    if signature.written:
+        written = [tensors[i] for i in signature.written]
+        into = _ops.linear_into if is_dynamo_compiling() else _linear_into
+        outs = _ops.listed(into[signature.made](written, args, sizes, problem))
+    else:
+        outs = (_ops.linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
+    saved = [tensors[i] if is_arg else outs[i] for is_arg, i in signature.saves]
     if signature.has_block:
         saved.append(outs[-1])
     others: Sequence[torch.Tensor] = ()
@@ -63,7 +66,7 @@ def _forward(
 ) -> Any:  # noqa: ANN401
     output, others, saved = run_forward(task, sizes, tensors)
     ctx.save_for_backward(*saved)
-    ctx.call = task[0], rolls, sizes, tensors[task[1].count :]
+    ctx.call = task[0], rolls, sizes, tensors[len(task[1].args) :]
     if not others:
         return output
     ctx.mark_non_differentiable(*others)
@@ -104,36 +107,43 @@ apply_eagerly = super(torch.autograd.Function, _Eager).apply
 _Eager._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
 
 
-def _record(
-    rolls: _delayed.Rule | Way | None,
-    scale: torch.Tensor,
-    history: torch.Tensor,
-    amax: torch.Tensor,
-) -> None:
-    """Records the amaxes of a backward; the last one of a step moves the scales by the rule."""
-    rule = rolls.rule_if_last() if isinstance(rolls, Way) else rolls
-    if rule is None:
-        _ops.delayed_record(history, amax)
-    else:
-        _delayed.update(scale, history, [amax], rule, "grad_output")
+def _into(
+    call: tuple[Any, ...],
+    signature: Backward,
+    pool: Sequence[torch.Tensor],
+    args: list[torch.Tensor],
+) -> Sequence[torch.Tensor]:
+    """A backward that writes into what the layer lent: amaxes, main_grad.
+
+    The last one of a step moves the scales, too, by the rule."""
+    _, rolls, sizes, lent = call
+    written, rule = [pool[i] for i in signature.written], None
+    if signature.records:
+        rule = rolls.rule_if_last() if isinstance(rolls, Way) else rolls
+    text = rule if isinstance(rule, str) else ""
+    if text:
+        written.insert(0, lent[0])
+    into = _ops.linear_backward_into if is_dynamo_compiling() else _linear_backward_into
+    outs = _ops.listed(into[signature.made](written, args, sizes, signature.text, text))
+    if rule is not None and not text:
+        _delayed.update([lent[0]], [lent[1]], rule, "grad_output")
+    return outs
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     # A gradient that arrives quantized says so itself, where the op meets it: traced code
     # cannot know which kind it will be.
-    problem, rolls, sizes, lent = ctx.call
+    problem, _, sizes, lent = ctx.call
     signature = backward_signature(problem, grad.dtype)
     pool = (grad, *ctx.saved_tensors, *lent)
     args = [pool[i] for i in signature.args]
-    if signature.main_grad:
-        outs = _ops.linear_backward_into(lent[-1], args, sizes, signature.text)
+    if signature.written:
+        outs = _into(ctx.call, signature, pool, args)
     else:
         op = _ops.linear_backward if is_dynamo_compiling() else _linear_backward
         outs = op(args, sizes, signature.text)
     if signature.rounds:
         _ops.advance(lent[0])
-    if signature.amax >= 0:
-        _record(rolls, lent[0], lent[1], outs[signature.amax])
     if signature.kept is not None:
         kept = [pool[i] if i >= 0 else outs[-1] for i in signature.kept]
         _wgrad.keep(lent[-1], grad, kept, sizes, signature.text)

@@ -31,6 +31,26 @@ def _make_room_everywhere(rows: int) -> bool:
 _make_room_everywhere._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def _keep_scales_everywhere() -> bool:
+    Way.moves_unseen = True
+    with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+        for layer in list(LAYERS):
+            layer._log.before_moving()
+    return True
+
+
+# Runs while a graph is traced that will move scales without saying so.
+_keep_scales_everywhere._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+class Use:
+    """Delayed scaling's step of a layer: whether its scales wait to be moved, and by what."""
+
+    def __init__(self) -> None:
+        self.waits = False
+        self.rule: _delayed.Rule = ""
+
+
 class LayerState(torch.nn.Module):
     """The part of a layer that moves while it trains, as buffers that are saved once used."""
 
@@ -50,8 +70,7 @@ class LayerState(torch.nn.Module):
         # The same, of a recipe with a user's quantizers.
         self._own_weight: torch.Tensor | None = None
         self._own_maker = ""
-        self._moved = False
-        self._rule: _delayed.Rule = ""  # by which leaving the autocast moves the scales
+        self._use = Use()
         self._log = Log()
         LAYERS.add(self)
 
@@ -72,8 +91,8 @@ class LayerState(torch.nn.Module):
         LAYERS.add(self)
         self._number = _kept_weight.number(self)
         region = ACTIVE.region
-        self._moved = self._moved and (region.enabled or region.calibrating)
-        if self._moved:  # a copy of a layer that was used in this step
+        self._use.waits = self._use.waits and (region.enabled or region.calibrating)
+        if self._use.waits:  # a copy of a layer that was used in this step
             region.step.used.append(self)
 
     def _apply(
@@ -166,28 +185,30 @@ class LayerState(torch.nn.Module):
             self._make_room(said.recipe)
             is_first = self._is_first(rule)
         if not is_compiling():
-            way = self._log.now
-            if is_first or way.said != said:
-                self._log.now = way = Way(said)
-            if rule is not None and way.scale is None and may_recompute():
-                way.scale = self._buffers["fp8_scale"].clone()
-            way.waiting += not has_graph
-            self._log.note(way)
+            log = self._log
+            log.has_turned |= is_first
+            if may_recompute():
+                way = log.way_of(said)
+                if rule is not None and way.scale is None:
+                    way.keep(self._buffers["fp8_scale"])
+                way.waiting += not has_graph
+                log.note(way)
         return rule if is_first else None
 
     def _is_first(self, rule: _delayed.Rule) -> bool:
-        step = current().step
+        step, use = current().step, self._use
         if step.traced:
             is_first = (self, rule) not in step.used
             if is_first:
                 step.used.append((self, rule))
+                _keep_scales_everywhere()
             return is_first
-        is_first = not self._moved
+        is_first = not use.waits
         if is_compiling():
             step.in_graph = True
         elif is_first:
             step.used.append(self)
-        self._moved, self._rule = True, rule
+        use.waits, use.rule = True, rule
         return is_first
 
     def _recomputed(self) -> Way | None:
@@ -216,6 +237,3 @@ class LayerState(torch.nn.Module):
         nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
         first = {"fp8_scale": way.scale, "fp8_amax_history": nowhere}
         return {**self._buffers, **first}, way
-
-    def _roll(self, rule: _delayed.Rule) -> None:
-        _delayed.update(self.fp8_scale, self.fp8_amax_history, [], rule, "input")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from octet import _C, _plans
@@ -34,14 +35,25 @@ quantize_into = torch.ops.octet.quantize_into.default
 dequantize = torch.ops.octet.dequantize.default
 linear = torch.ops.octet.linear.default
 linear_backward = torch.ops.octet.linear_backward.default
-linear_backward_into = torch.ops.octet.linear_backward_into.default
 linear_wgrad = torch.ops.octet.linear_wgrad.default
 linear_wgrad_into = torch.ops.octet.linear_wgrad_into.default
 advance = torch.ops.octet.advance.default
 delayed_record = torch.ops.octet.delayed_record.default
 delayed_update = torch.ops.octet.delayed_update.default
 
-_INTO_OUTPUTS = len(linear_backward_into._schema.returns)
+# The ops that write arguments have an overload for every number of outputs.
+_COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight")
+linear_into = [getattr(torch.ops.octet.linear_into, count) for count in _COUNTS]
+linear_backward_into = [
+    getattr(torch.ops.octet.linear_backward_into, count) for count in _COUNTS
+]
+
+
+def listed(outs: Any) -> Sequence[torch.Tensor]:  # noqa: ANN401
+    """What an overload returned, as a sequence whatever their number."""
+    if isinstance(outs, torch.Tensor):
+        return (outs,)
+    return () if outs is None else outs
 
 
 def _check(plan: _plans.Plan, args: Sequence[torch.Tensor], mutated: int = 0) -> None:
@@ -116,17 +128,23 @@ def _(
     return _outputs("linear_wgrad", problem, sizes, args[0])
 
 
-@torch.library.register_fake("octet::linear_backward_into")
-def _(
-    main_grad: torch.Tensor,
+def _fake_into(
+    written: list[torch.Tensor],
     args: list[torch.Tensor],
     sizes: Sequence[_plans.Size],
     problem: str,
-) -> tuple[torch.Tensor, ...]:
-    _check(_plans.describe("linear_backward", problem), args, mutated=1)
-    outs = _outputs("linear_backward", problem, sizes, args[0])
-    none = [main_grad.new_empty(0, dtype=torch.uint8) for _ in range(_INTO_OUTPUTS - len(outs))]
-    return (*outs, *none)
+    rule: str | None = None,
+) -> Any:  # noqa: ANN401
+    """Of both ops that write arguments: only backward has a rule, by which scales move, too."""
+    kind = "linear" if rule is None else "linear_backward"
+    _check(_plans.describe(kind, problem), args, mutated=len(written) - bool(rule))
+    outs = _outputs(kind, problem, sizes, args[0])
+    return tuple(outs) if len(outs) > 1 else outs[0] if outs else None
+
+
+for _op in (*linear_into, *linear_backward_into):
+    torch.library.register_fake(_op.name(), _fake_into)
+del _op
 
 
 @torch.library.register_fake("octet::linear_wgrad_into")
@@ -145,11 +163,7 @@ def _(history: torch.Tensor, amax: torch.Tensor) -> None: ...
 
 @torch.library.register_fake("octet::delayed_update")
 def _(
-    scale: torch.Tensor,
-    history: torch.Tensor,
-    amaxes: list[torch.Tensor],
-    recipe: str,
-    role: str,
+    scales: list[torch.Tensor], histories: list[torch.Tensor], recipe: str, role: str
 ) -> None: ...
 
 

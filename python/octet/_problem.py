@@ -48,15 +48,21 @@ class Forward(NamedTuple):
     args: tuple[str, ...]
     output: _plans.Group
     others: tuple[_plans.Group, ...]  # tensors that it makes besides, for the layer to keep
-    amax: int  # the output that holds the amaxes; -1 where there is none
     saves: tuple[tuple[bool, int], ...]  # besides the block: (is an argument, which)
     has_block: bool
-    count: int  # its arguments, and the history where it measures amaxes
+    reads: tuple[int, ...]  # which arguments it only reads, and which it writes:
+    written: tuple[int, ...]
+    made: int  # tensors that it returns
 
 
 def _made(plan: _plans.Plan) -> tuple[_plans.Group, ...]:
     """The tensors that an op returns: those that are not arguments."""
     return _plans.groups([port for port in plan.outs if port.alias < 0])
+
+
+def _count(plan: _plans.Plan) -> int:
+    """How many tensors an op returns."""
+    return sum(port.alias < 0 for port in plan.outs) + bool(plan.block)
 
 
 def _saves(plan: _plans.Plan) -> tuple[tuple[bool, int], ...]:
@@ -75,15 +81,17 @@ def forward_signature(problem: str) -> Forward:
     """What the forward call of a problem takes, gives and saves."""
     plan = _plans.describe("linear", problem)
     made = {group.name: group for group in _made(plan)}
-    args = tuple(group.name for group in _plans.groups(plan.args))
+    args = _plans.groups(plan.args)
+    written = [plan.args[group.start].is_mutable for group in args]
     return Forward(
-        args=args,
+        args=tuple(group.name for group in args),
         output=made["output"],
         others=tuple(group for name, group in made.items() if name == "weight.cached"),
-        amax=made["amax"].start if "amax" in made else -1,
         saves=_saves(plan),
         has_block=bool(plan.block),
-        count=len(args) + ("amax" in made),
+        reads=tuple(at for at, writes in enumerate(written) if not writes),
+        written=tuple(at for at, writes in enumerate(written) if writes),
+        made=_count(plan),
     )
 
 
@@ -97,10 +105,11 @@ class Backward(NamedTuple):
 
     text: str
     args: tuple[int, ...]
+    written: tuple[int, ...]  # those that it writes
+    made: int  # tensors that it returns
     grads: tuple[tuple[int, _plans.Group], ...]  # which argument of the function, and where
-    amax: int  # the output that holds the amaxes; -1 where there is none
+    records: bool  # amaxes, in what it writes first
     rounds: bool
-    main_grad: bool
     # Of each argument of the function (3, and its tensors) the output that is its gradient; -1
     # where there is none. Where one is quantized it is gathered by `grads`.
     places: tuple[int, ...]
@@ -120,7 +129,7 @@ def lent(problem: str) -> tuple[str, ...]:
         return ()
     plan = _plans.describe("linear_backward", problem)
     names = {port.name for port in plan.args}
-    if any(port.name == "amax" for port in plan.outs):
+    if "amax" in names:
         names |= {"scale", "history"}
     if delays(problem):
         names |= {"queue"}
@@ -155,9 +164,9 @@ def _sources(problem: str, text: str) -> list[tuple[str, int]]:
                 sources.append((group.name, 1 + saves.index(whole)))
             elif group.name == "grad_output":
                 sources.append((group.name, 0))
-            elif group.name != "main_grad":
-                at = first_lent + lent(problem).index(group.name)
-                sources.append((group.name, at))
+            else:
+                name = "history" if group.name == "amax" else group.name
+                sources.append((group.name, first_lent + lent(problem).index(name)))
             break
     return sources
 
@@ -170,21 +179,23 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
     sources = _sources(problem, text)
     made = {group.name: group for group in _made(plan)}
     block = 1 + len(_saves(_plans.describe("linear", problem)))
-    args = tuple(place for _, place in sources) + ((block,) if plan.blocks[0] else ())
+    writes = {port.name for port in plan.args if port.is_mutable}
+    args = tuple(place for name, place in sources if name not in writes)
     grads = tuple(
         (3 + at, made[f"grad_{name}"])
         for at, name in enumerate(("input", "weight", "bias"))
         if f"grad_{name}" in made
     )
-    count = 3 + forward_signature(problem).count + len(lent(problem))
+    count = 3 + len(forward_signature(problem).args) + len(lent(problem))
     starts = {at: group.start for at, group in grads}
     return Backward(
         text=text,
-        args=args,
+        args=args + ((block,) if plan.blocks[0] else ()),
+        written=tuple(place for name, place in sources if name in writes),
+        made=_count(plan),
         grads=grads,
-        amax=made["amax"].start if "amax" in made else -1,
+        records="amax" in writes,
         rounds="random" in (name for name, _ in sources),
-        main_grad=any(port.is_mutable for port in plan.args),
         places=tuple(starts.get(at, -1) for at in range(count)),
         is_plain=all(group.quantizer == "none" for _, group in grads),
         kept=_kept(text, sources, block) if delays(problem) else None,
@@ -231,9 +242,9 @@ def _cache_of(problem: str) -> str:
 # The layer's own names for what plans ask for: in forward, and lent to backward.
 _FORWARD = {
     "scale": "fp8_scale",
+    "amax": "fp8_amax_history",
     "random": "rounding_state",
     "weight.cached": "cache",
-    "history": "fp8_amax_history",
 }
 _BACKWARD = {
     "random": "rounding_state",
@@ -242,6 +253,14 @@ _BACKWARD = {
     "main_grad": "main_grad",
     "queue": "queue",
 }
+
+
+def _recording(problem: str) -> str:
+    """The problem; where it measures amaxes, with the word that they are raised in place."""
+    ports = _plans.describe("linear", problem).outs
+    if " grad=none" not in problem:
+        ports += _plans.describe("linear_backward", problem).outs
+    return f"{problem} raise_amax" if any(port.name == "amax" for port in ports) else problem
 
 
 @constant
@@ -255,11 +274,11 @@ def call_of(
     """The call with these operands and options."""
     problem = problem_text(dtypes, quantized, recipe, grads, options)
     try:
-        signature = forward_signature(problem)
+        problem = _recording(problem)
     except ValueError as error:
         return Call(problem, str(error))
+    signature = forward_signature(problem)
     first = [_FORWARD[name] for name in signature.args if name in _FORWARD]
-    first += [_FORWARD["history"]] if signature.amax >= 0 else []
     return Call(
         problem,
         "",

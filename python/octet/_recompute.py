@@ -21,10 +21,24 @@ REMEMBERED = 16  # changes that a layer remembers
 class Way:
     """By what calls quantize: what the autocast said, and delayed scaling's scale."""
 
+    moves_unseen = False  # compiled code moves scales, too: copies are made at once
+
     def __init__(self, said: Said) -> None:
         self.said = said
         self.scale: torch.Tensor | None = None  # kept where a call may be run again
+        self.is_live = False  # it is the layer's own still, to be copied before it moves
         self.waiting = 0  # calls that left no graph: a checkpoint will run them again
+
+    def keep(self, scale: torch.Tensor) -> None:
+        """Keeps the scale of a call that may be run again."""
+        self.scale, self.is_live = scale, True
+        if self.moves_unseen:
+            self.before_moving()
+
+    def before_moving(self) -> None:
+        """Makes a copy of the scale where there is none yet."""
+        if self.is_live and self.scale is not None:
+            self.scale, self.is_live = self.scale.clone(), False
 
     def rule_if_last(self) -> Rule | None:
         """Called by the backward of each that ran again: the rule once the others' are over."""
@@ -61,13 +75,20 @@ class Log:
     def __init__(self) -> None:
         self._spans: deque[Span] = deque(maxlen=REMEMBERED)
         self._has_forgotten = False
-        self.now = Way(Said(""))
+        self.has_turned = True  # a step of delayed scaling has begun since
+        self._now = Way(Said(""))
         self._last: Span | None = None
         self.memo = Memo(None)  # a copy's is empty, too
 
     def is_empty(self) -> bool:
         """Whether the layer has not been called, but in compiled code."""
         return not self._spans
+
+    def way_of(self, said: Said) -> Way:
+        """The way of a call: that of the one before in the step, where it is told the same."""
+        if self.has_turned or self._now.said != said:
+            self._now, self.has_turned = Way(said), False
+        return self._now
 
     def note(self, way: Way) -> None:
         """A call goes this way."""
@@ -81,12 +102,15 @@ class Log:
 
     def note_said(self, said: Said, has_graph: bool) -> None:
         """A call without scales to move goes by what an autocast says."""
-        way = self.now
-        if way.said is not said and way.said != said:
-            self.now = way = Way(said)
-        if not has_graph:
-            way.waiting += 1
-        self.note(way)
+        if may_recompute():
+            way = self.way_of(said)
+            way.waiting += not has_graph
+            self.note(way)
+
+    def before_moving(self) -> None:
+        """Called before the layer's scale moves: what is remembered gets a copy of it."""
+        for span in self._spans:
+            span.way.before_moving()
 
     def recall(self) -> Way | None:
         """The way of the call that is being recomputed; None where that is forgotten."""

@@ -136,11 +136,11 @@ def expand_args(kind: str, problem: str, args: Sequence[Any], mutated: int = 0) 
 
 
 def _kind(func: Any) -> str:  # noqa: ANN401
-    return func._schema.name.removeprefix("octet::").removesuffix("_into")
+    return func._schema.name.removeprefix("octet::")
 
 
 def _with_gradient(
-    kind: str, text: str, args: Sequence[Any], mutated: int
+    kind: str, text: str, args: Sequence[Any], mutated: int = 0
 ) -> tuple[str, list[Any]]:
     """A backward whose gradient arrives quantized: the text says so, and what the plan then
     does not read is left out."""
@@ -149,9 +149,8 @@ def _with_gradient(
     plain = _plans.describe(kind, text)
     quantized = f"{text} qdy={args[0]._text}"
     wanted = [g.name for g in _plans.groups(_plans.describe(kind, quantized).args)]
-    names = [
-        g.name for g in _plans.groups(plain.args) if not (mutated and g.name == "main_grad")
-    ]
+    read = [port for port in plain.args if not (mutated and port.is_mutable)]
+    names = [g.name for g in _plans.groups(read)]
     kept = [arg for name, arg in zip(names, args, strict=False) if name in wanted]
     return quantized, kept + list(args[len(names) :])
 
@@ -182,22 +181,47 @@ def _as_if_plain(
 def _planned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     tensors, sizes, plain = args
     kind = _kind(func)
-    text, tensors = _with_gradient(kind, plain, tensors, 0)
+    text, tensors = _with_gradient(kind, plain, tensors)
     tensors = expand_args(kind, text, tensors)
     outs = func(tensors, sizes, text)
     return outs if text == plain else _as_if_plain(kind, plain, text, outs, tensors[0])
 
 
-def _planned_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    main_grad, tensors, sizes, plain = args
-    kind = _kind(func)
-    text, tensors = _with_gradient(kind, plain, tensors, 1)
-    tensors = expand_args(kind, text, tensors, mutated=1)
-    outs = func(main_grad, tensors, sizes, text)
-    if text == plain or kind != "linear_backward":
-        return outs
+def _wgrad_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    main_grad, tensors, sizes, text = args
+    return func(main_grad, expand_args("linear_wgrad", text, tensors, 1), sizes, text)
+
+
+def _linear_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    written, tensors, sizes, text = args
+    return func(written, expand_args("linear", text, tensors, 1), sizes, text)
+
+
+def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    written, tensors, sizes, plain, rule = args
+    kind = "linear_backward"
+    text, tensors = _with_gradient(kind, plain, tensors, len(written))
+    tensors = expand_args(kind, text, tensors, len(written))
+    if text == plain:
+        return func(written, tensors, sizes, text, rule)
+    before, plan = _plans.describe(kind, plain), _plans.describe(kind, text)
+    moved, written = (written[:1], written[1:]) if rule else ([], written)
+    names = [port.name for port in before.args if port.is_mutable]
+    lent = dict(zip(names, written, strict=True))
+    written = [lent[port.name] for port in plan.args if port.is_mutable]
+    if "amax" in lent and not any(port.name == "amax" for port in plan.args):
+        # There is nothing to measure in a quantized gradient; the scales move all the same.
+        if rule:
+            _ops.delayed_update(moved, [lent["amax"]], rule, "grad_output")
+        moved, rule = [], ""
+    if written:
+        made = sum(port.alias < 0 for port in plan.outs) + bool(plan.block)
+        op = _ops.linear_backward_into[made]
+        outs = _ops.listed(op([*moved, *written], tensors, sizes, text, rule))
+    else:
+        outs = _ops.linear_backward(tensors, sizes, text)
     aligned = _as_if_plain(kind, plain, text, outs, tensors[0])
-    return (*aligned, *outs[len(aligned) :])
+    return tuple(aligned) if len(aligned) > 1 else aligned[0] if aligned else None
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[tuple[Any, str]]:  # noqa: ANN401
@@ -251,7 +275,8 @@ HANDLERS.update(
         _ops.linear: _planned,
         _ops.linear_backward: _planned,
         _ops.linear_wgrad: _planned,
-        _ops.linear_backward_into: _planned_into,
-        _ops.linear_wgrad_into: _planned_into,
+        _ops.linear_wgrad_into: _wgrad_into,
+        **dict.fromkeys(_ops.linear_into, _linear_into),
+        **dict.fromkeys(_ops.linear_backward_into, _backward_into),
     }
 )

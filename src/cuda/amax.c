@@ -11,26 +11,32 @@ static const char *const tiles_names[3] = {"amax_tiles_f32", "amax_tiles_bf16",
 
 static oct_amax_flat_params flat_of(const oct_cuda_amaxing *of) {
     const oct_matrix *source = of->source;
-    oct_amax_flat_params p = {.source = source->parts[0], .count = source->rows * source->cols};
+    oct_amax_flat_params p = {.source = source->parts[0],
+                              .count = source->rows * source->cols,
+                              .records = of->records};
     *(of->count > 1 ? &p.shares : &p.out) = of->out;
     return p;
 }
 
 static bool is_dense(const oct_matrix *source) {
-    return source->stride == source->cols || source->rows == 1;
+    return source->stride == source->cols || source->rows <= 1;
 }
 
-/* Blocks take chunks in turn: as many as fit on the GPU at once, and as there are shares. A
- * tensor of nothing has shares, too. */
+/* Chunks of a dense tensor. One of nothing has shares, and an amax to record, too. */
+static int64_t chunks_of(const oct_amax_flat_params *p, int64_t chunk) {
+    int64_t chunks = oct_size_ceil_div(p->count, chunk);
+    return chunks ? chunks : p->records || p->shares;
+}
+
+/* Blocks take chunks in turn: as many as fit on the GPU at once, and as there are shares. */
 static octet_status flat(const oct_cuda_on *on, oct_amax_flat_two *p, uint8_t dtype,
                          octet_error *err) {
     int64_t chunk = OCT_FLAT_THREADS * OCT_FLAT_LOADS * (dtype == OCTET_F32 ? 4 : 8);
     int64_t most = (int64_t)oct_cuda_facts_of(on->cuda)->processors * OCT_FLAT_RESIDENT;
-    int64_t first = oct_size_ceil_div(p->of[0].count, chunk);
-    int64_t blocks = first + oct_size_ceil_div(p->of[1].count, chunk);
+    int64_t first = chunks_of(&p->of[0], chunk);
+    int64_t blocks = first + chunks_of(&p->of[1], chunk);
     most = most < OCT_AMAX_SHARES ? most : OCT_AMAX_SHARES;
     blocks = blocks < most ? blocks : most;
-    blocks = blocks ? blocks : p->of[0].shares || p->of[1].shares;
     p->of[1].first = blocks ? (uint32_t)(first % blocks) : 0;
     oct_cuda_launch launch = {.module = OCT_MODULE_amax, .params = p};
     launch.kernel = flat_names[oct_dtype_index(dtype)];
@@ -89,7 +95,7 @@ octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
     const octet_quantizer *q = &dst->quantizer;
     float *row = dst->parts[OCTET_PART_ROW_AMAX], *col = dst->parts[OCTET_PART_COL_AMAX];
     if (!q->row_scaled && !(q->hadamard && col)) {
-        oct_cuda_amaxing one = {row ? row : col, 1, source};
+        oct_cuda_amaxing one = {row ? row : col, 1, source, false};
         return measure(on, &one, row ? col : NULL, err);
     }
     oct_amax_tiles_params p = {.row = row, .col = col, .by_line = q->row_scaled};

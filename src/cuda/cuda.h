@@ -29,7 +29,7 @@ void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
 typedef struct oct_cuda_live {
     const float *scale;    /* delayed: the stored scale */
     const float *amax;     /* current: the tensor's amax */
-    float *new_amax;       /* delayed: raised to the amax; may be NULL */
+    float *new_amax;       /* delayed: raised as octet_delayed_record does; may be NULL */
     const int64_t *random; /* stochastic rounding: the seed is their sum */
     int64_t amaxes;        /* floats at amax; 0 is 1 */
     /* What oct_cuda_decode makes of the bytes of a direction, wanted as well; NULL or parts[0]
@@ -49,6 +49,7 @@ typedef struct oct_cuda_amaxing {
     float *out;
     int64_t count; /* floats there: 1 or OCT_CUDA_AMAXES */
     const oct_matrix *source;
+    bool records; /* out holds something already, raised as octet_delayed_record does */
 } oct_cuda_amaxing;
 octet_status oct_cuda_amax(const oct_cuda_on *on, const oct_cuda_amaxing *one,
                            octet_error *err);
@@ -144,6 +145,9 @@ octet_status oct_cuda_delayed_record(const oct_cuda_on *on, const octet_delayed 
 /* Records amax first, where it is not NULL, in the same launch; reduced may be NULL. */
 octet_status oct_cuda_delayed_update(const oct_cuda_on *on, const octet_delayed *state,
                                      const float *amax, const float *reduced, octet_error *err);
+/* Many states; neighbours of one rule and one shape in one launch. */
+octet_status oct_cuda_delayed_update_all(const oct_cuda_on *on, const octet_delayed *states,
+                                         int count, octet_error *err);
 /* random[1] += 1. */
 octet_status oct_cuda_advance(const oct_cuda_on *on, int64_t *random, octet_error *err);
 

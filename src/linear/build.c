@@ -28,6 +28,7 @@ oct_builder oct_build_start(octet_plan *plan, octet_plan_kind kind,
                      .device = args->input.device,
                      .err = err,
                      .random = OCTET_ABSENT,
+                     .raises = args->raise_amax,
                      .threads = args->threads > 1 ? args->threads : 1,
                      .scratch = OCTET_ABSENT};
     memset(b.scale, OCTET_ABSENT, sizeof b.scale);

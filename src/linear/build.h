@@ -16,6 +16,7 @@ typedef struct oct_builder {
     uint8_t random;            /* made when first asked for, as are */
     uint8_t scale[3], amax[3]; /* the buffers of delayed scaling's slots */
     int slots;                 /* 3 forward, 2 backward */
+    bool raises;               /* amaxes are an argument that steps raise */
     uint32_t threads;          /* workers that need workspace; at least 1 */
     uint8_t scratch;           /* of GEMMs, made with the first that needs it */
 } oct_builder;

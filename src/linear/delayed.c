@@ -84,6 +84,22 @@ octet_status octet_delayed_update(const octet_delayed *state, const float *reduc
     return status;
 }
 
+octet_status octet_delayed_update_all(const octet_delayed *states, int count,
+                                      const octet_exec *exec, octet_error *err) {
+    oct_cuda_on on = {.cuda = NULL};
+    octet_status status = check_exec(&on, exec, err);
+    for (int i = 0; i < count && !status; i++) {
+        status = check_state(states ? &states[i] : NULL, err);
+    }
+    if (!status && on.cuda) {
+        return oct_cuda_delayed_update_all(&on, states, count, err);
+    }
+    for (int i = 0; i < count && !status; i++) {
+        oct_cpu_delayed_update(&states[i], NULL);
+    }
+    return status;
+}
+
 octet_status octet_delayed_step(const octet_delayed *state, const float *amax,
                                 const octet_exec *exec, octet_error *err) {
     oct_cuda_on on = {.cuda = NULL};

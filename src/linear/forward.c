@@ -223,6 +223,7 @@ static void calibrate(oct_builder *b, const octet_linear_args *args, uint8_t x, 
             step = oct_step(b, OCTET_OP_AMAX);
             step->a = values;
             step->amax = amax;
+            step->accumulate = b->raises;
             oct_step_done(b, step);
         }
     }

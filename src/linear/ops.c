@@ -136,6 +136,7 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     step->dst = dst;
     step->scale = scale;
     step->amax = amax;
+    step->accumulate = b->raises && scale != OCTET_ABSENT && amax != OCTET_ABSENT;
     step->random = q->stochastic ? oct_random(b) : OCTET_ABSENT;
     oct_step_done(b, step);
     return dst;

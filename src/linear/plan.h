@@ -41,7 +41,7 @@ typedef struct oct_result {
 } oct_result;
 void oct_produce(oct_builder *b, oct_product *product, const oct_result *result);
 
-/* Zeros the amaxes that no step wrote. */
+/* Zeros the amaxes that no step wrote, where they are an output. */
 void oct_fill_amaxes(oct_builder *b);
 
 /* Makes what the previous plan saved this plan's kept tensors and arguments. */

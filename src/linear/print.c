@@ -133,7 +133,9 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
         oct_write_buffer_name(w, plan, s->scale);
     }
     if (s->amax != OCTET_ABSENT) {
-        oct_write(w, s->scale == OCTET_ABSENT ? " by " : ", amax to ");
+        oct_write(w, s->scale == OCTET_ABSENT ? " by "
+                     : s->accumulate          ? ", amax raises "
+                                              : ", amax to ");
         oct_write_buffer_name(w, plan, s->amax);
     }
     if (s->a_copy != OCTET_ABSENT || s->b_copy != OCTET_ABSENT) {
@@ -161,7 +163,7 @@ static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step
     oct_write(w, s->op < OCTET_OPS && verbs[s->op] ? verbs[s->op] : "? ");
     if (s->a != OCTET_ABSENT) {
         write_use(w, plan, s->a, s->a_use);
-        oct_write(w, " -> ");
+        oct_write(w, s->accumulate ? " raises " : " -> ");
     }
     if (s->dst != OCTET_ABSENT) {
         oct_write_tensor_name(w, plan, s->dst);

@@ -78,6 +78,9 @@ void oct_produce(oct_builder *b, oct_product *product, const oct_result *result)
 
 void oct_fill_amaxes(oct_builder *b) {
     uint64_t written = 0;
+    if (b->raises) {
+        return;
+    }
     for (int i = 0; i < b->plan->step_count; i++) {
         written |= b->plan->steps[i].writes;
     }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "format/scaling.h"
 #include "linear/run_work.h"
 
 static void do_zero(const oct_work *work, const oct_threads *threads) {
@@ -15,9 +16,16 @@ static void do_cast(const oct_work *work, const oct_threads *threads) {
     oct_cpu_cast(&work->dst, &work->a, threads);
 }
 
+/* An amax as the step says: instead of what is there, or to raise it. */
+static void put_amax(const oct_work *work, float amax) {
+    *work->amax = work->step->accumulate ? oct_delayed_larger(*work->amax, amax) : amax;
+}
+
 static void do_amax(const oct_work *work, const oct_threads *threads) {
     if (work->step->dst == OCTET_ABSENT) {
-        oct_cpu_amax(work->amax, &work->a, threads);
+        float amax;
+        oct_cpu_amax(&amax, &work->a, threads);
+        put_amax(work, amax);
     } else {
         oct_cpu_amax_parts(&work->dst, &work->a, threads);
     }
@@ -25,12 +33,17 @@ static void do_amax(const oct_work *work, const oct_threads *threads) {
 
 static void do_quantize(const oct_work *work, const oct_threads *threads) {
     bool stored = work->step->scale != OCTET_ABSENT;
+    bool records = stored && work->amax;
     const int64_t *random = work->random;
+    float amax = 0;
     oct_live live = {.scale = work->scale,
                      .amax = stored ? NULL : work->amax,
-                     .new_amax = stored ? work->amax : NULL,
+                     .new_amax = records ? &amax : NULL,
                      .seed = random ? (uint64_t)random[0] + (uint64_t)random[1] : 0};
     oct_cpu_quantize(&work->dst, &work->a, &live, threads);
+    if (records) {
+        put_amax(work, amax);
+    }
 }
 
 static void do_dequantize(const oct_work *work, const oct_threads *threads) {

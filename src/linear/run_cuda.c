@@ -11,12 +11,13 @@ static bool writes_shares(const octet_plan *plan, const octet_step *step) {
            plan->buffers[step->amax].bytes > (int64_t)sizeof(float);
 }
 
-/* What the steps of a phase raise from 0, or leave there. */
+/* What the steps of a phase raise from 0, or leave there; not what they raise from where it
+ * is. */
 static uint64_t raised(const octet_plan *plan, int phase) {
     uint64_t bits = 0;
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        if (step->phase != phase || writes_shares(plan, step)) {
+        if (step->phase != phase || step->accumulate || writes_shares(plan, step)) {
             continue;
         }
         if (step->op == OCTET_OP_AMAX || step->op == OCTET_OP_ZERO) {
@@ -86,7 +87,7 @@ static octet_status do_cast(const oct_work *work, const oct_cuda_on *on, octet_e
 }
 
 static oct_cuda_amaxing amaxing_of(const oct_work *work) {
-    return (oct_cuda_amaxing){work->amax, work->amaxes, &work->a};
+    return (oct_cuda_amaxing){work->amax, work->amaxes, &work->a, work->step->accumulate};
 }
 
 static octet_status do_amax(const oct_work *work, const oct_cuda_on *on, octet_error *err) {

@@ -72,10 +72,11 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
     uint64_t amaxes = part_bits(b, step->dst, OCT_AMAX_PARTS);
     step->reads =
         part_bits(b, step->a, OCT_PART(VALUES)) | bit(step->scale) | bit(step->random) | amaxes;
+    step->reads |= step->accumulate || step->scale == OCTET_ABSENT ? bit(step->amax) : 0;
     step->writes = (part_bits(b, step->dst, OCT_ALL_PARTS) & ~amaxes) |
                    part_bits(b, step->a_copy, OCT_PART(VALUES)) |
                    part_bits(b, step->b_copy, OCT_PART(VALUES));
-    *(step->scale == OCTET_ABSENT ? &step->reads : &step->writes) |= bit(step->amax);
+    step->writes |= step->scale == OCTET_ABSENT ? 0 : bit(step->amax);
 }
 
 /* Whether the cast of an operand has written what it decodes to. */
@@ -123,7 +124,7 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         gemm_masks(b, step);
         break;
     case OCTET_OP_AMAX:
-        step->reads = part_bits(b, step->a, values);
+        step->reads = part_bits(b, step->a, values) | (step->accumulate ? bit(step->amax) : 0);
         step->writes = part_bits(b, step->dst, OCT_AMAX_PARTS) | bit(step->amax);
         break;
     case OCTET_OP_DEQUANTIZE:
@@ -195,7 +196,10 @@ uint8_t oct_scale_slot(oct_builder *b, int slot) {
 
 uint8_t oct_amax_slot(oct_builder *b, int slot) {
     if (b->amax[0] == OCTET_ABSENT) {
-        make_slots(b, b->amax, OCTET_NAME_AMAX, OCTET_PLACE_OUT);
+        make_slots(b, b->amax, OCTET_NAME_AMAX, b->raises ? OCTET_PLACE_ARG : OCTET_PLACE_OUT);
+        if (b->raises) {
+            b->plan->args[b->plan->buffers[b->amax[0]].port].is_mutable = 1;
+        }
     }
     return b->amax[known_slot(b, slot)];
 }

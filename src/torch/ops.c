@@ -99,34 +99,65 @@ octet_status oct_op_linear_wgrad(oct_torch_value *stack, octet_error *err) {
     return run_listed(OCTET_PLAN_LINEAR_WGRAD, stack, err);
 }
 
-/* The outputs, and empty tensors up to the fixed number, all where main_grad is. */
-static octet_status give_fixed(oct_torch_value *stack, oct_tensors *out,
-                               oct_torch_tensor *main_grad, octet_error *err) {
-    octet_device here;
-    const oct_shape none = {.sizes = {0}, .rank = 1};
-    octet_status status = oct_tensor_device(&here, main_grad, err);
-    if (out->count > OCT_TORCH_INTO_OUTPUTS) {
-        return oct_torch_fail(err, OCTET_UNSUPPORTED,
-                              "%d outputs; an op that adds to main_grad has at most %d",
-                              out->count, OCT_TORCH_INTO_OUTPUTS);
+/* As many tensors as the overload returns. */
+static octet_status give_fixed(oct_torch_value *stack, oct_tensors *out, uint64_t outputs,
+                               octet_error *err) {
+    if ((uint64_t)out->count != outputs) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "the plan has %d outputs; this overload returns %d", out->count,
+                              (int)outputs);
     }
-    while (!status && out->count < OCT_TORCH_INTO_OUTPUTS) {
-        status = oct_new_tensor(out, OCTET_U8, &none, &here, err);
-    }
-    for (int i = 0; i < OCT_TORCH_INTO_OUTPUTS && !status; i++) {
+    for (int i = 0; i < out->count; i++) {
         stack[i] = (uintptr_t)out->at[i];
     }
-    out->count = status ? out->count : 0;
+    out->count = 0;
+    return OCTET_OK;
+}
+
+octet_status oct_op_linear_into(oct_torch_value *stack, uint64_t outputs, octet_error *err) {
+    oct_call call = {.in = {.count = 0}};
+    octet_status written = oct_take_tensors(&call.mutated, stack[0], err);
+    octet_status status =
+        first(written, take_planned(&call, OCTET_PLAN_LINEAR, stack + 1, err));
+    status = status ? status : oct_call_run(&call, err);
+    status = status ? status : give_fixed(stack, &call.out, outputs, err);
+    oct_call_free(&call);
     return status;
 }
 
-octet_status oct_op_linear_backward_into(oct_torch_value *stack, octet_error *err) {
+/* Takes the scales, which come first, out of what an op writes. */
+static octet_status split_scale(oct_tensors *scale, oct_tensors *written, octet_error *err) {
+    if (written->count < 2) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "%d tensors are written; a rule moves scales by a history",
+                              written->count);
+    }
+    scale->at[0] = written->at[0];
+    scale->count = 1;
+    written->count--;
+    memmove(written->at, written->at + 1, (size_t)written->count * sizeof *written->at);
+    return OCTET_OK;
+}
+
+octet_status oct_op_linear_backward_into(oct_torch_value *stack, uint64_t outputs,
+                                         octet_error *err) {
     oct_call call = {.in = {.count = 0}};
-    octet_status grad = oct_take_tensor(&call.mutated, stack[0], err);
-    octet_status status =
-        first(grad, take_planned(&call, OCTET_PLAN_LINEAR_BACKWARD, stack + 1, err));
+    oct_tensors scale = {.count = 0};
+    oct_text rule = {NULL, NULL};
+    octet_status written = oct_take_tensors(&call.mutated, stack[0], err);
+    octet_status plan = take_planned(&call, OCTET_PLAN_LINEAR_BACKWARD, stack + 1, err);
+    octet_status text = oct_take_text(&rule, stack[4], err);
+    octet_status status = first(written, first(plan, text));
+    bool moves = !status && rule.at[0];
+    status = moves ? split_scale(&scale, &call.mutated, err) : status;
     status = status ? status : oct_call_run(&call, err);
-    status = status ? status : give_fixed(stack, &call.out, call.mutated.at[0], err);
+    if (!status && moves) {
+        status =
+            oct_move_scales(scale.at[0], call.mutated.at[0], rule.at, OCTET_GRAD_OUTPUT, err);
+    }
+    status = status ? status : give_fixed(stack, &call.out, outputs, err);
+    oct_free_text(&rule);
+    oct_free_tensors(&scale);
     oct_call_free(&call);
     return status;
 }

@@ -11,7 +11,7 @@ extern "C" {
 /* X(name, schema). Texts are those of torch/problem.h. A list that an op returns holds the
  * plan's outputs in order, without those that are arguments, and then the block it saves; a
  * list that it takes holds the plan's arguments and then the blocks that earlier plans saved.
- * Ops that write an argument return a fixed number of tensors, empty where there is none. */
+ */
 #define OCT_TORCH_OPS(X)                                                                       \
     X(quantize, "quantize(Tensor input, Tensor[] live, str text) -> Tensor[]")                 \
     X(quantize_into,                                                                           \
@@ -20,9 +20,6 @@ extern "C" {
     X(linear, "linear(Tensor[] args, SymInt[] sizes, str problem) -> Tensor[]")                \
     X(linear_backward,                                                                         \
       "linear_backward(Tensor[] args, SymInt[] sizes, str problem) -> Tensor[]")               \
-    X(linear_backward_into,                                                                    \
-      "linear_backward_into(Tensor(a!) main_grad, Tensor[] args, SymInt[] sizes, "             \
-      "str problem) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")                              \
     X(linear_wgrad, "linear_wgrad(Tensor[] args, SymInt[] sizes, str problem) -> Tensor[]")    \
     X(linear_wgrad_into,                                                                       \
       "linear_wgrad_into(Tensor(a!) main_grad, Tensor[] args, SymInt[] sizes, "                \
@@ -30,18 +27,38 @@ extern "C" {
     X(advance, "advance(Tensor(a!) random) -> ()")                                             \
     X(delayed_record, "delayed_record(Tensor(a!) history, Tensor amax) -> ()")                 \
     X(delayed_update,                                                                          \
-      "delayed_update(Tensor(a!) scale, Tensor(b!) history, Tensor[] amaxes, str recipe, "     \
-      "str role) -> ()")
+      "delayed_update(Tensor(a!)[] scales, Tensor(b!)[] histories, str recipe, str role) -> "  \
+      "()")
 
-#define OCT_TORCH_INTO_OUTPUTS 5 /* tensors that linear_backward_into returns */
+/* X(name, arguments): the ops whose plans write arguments. Those are `written`, in the plan's
+ * order; of amaxes that are raised, the whole history, whose row 0 they are. Where `rule`, a
+ * delayed recipe's text, is not empty, backward then moves its scales by it: they come first in
+ * `written`, and the history follows. torch lets an op that writes return no list, so each has
+ * an overload for every number of outputs: linear_into.none, .one, .two, and so on. */
+#define OCT_TORCH_INTO_OPS(X)                                                                  \
+    X(linear_into, "Tensor(a!)[] written, Tensor[] args, SymInt[] sizes, str problem")         \
+    X(linear_backward_into,                                                                    \
+      "Tensor(a!)[] written, Tensor[] args, SymInt[] sizes, str problem, str rule")
+
+#define OCT_TORCH_INTO_OUTPUTS 8 /* of an op that writes, at most */
 
 /* Takes the inputs off the stack, whatever happens, and puts the outputs there. */
 #define X(name, schema) octet_status oct_op_##name(oct_torch_value *stack, octet_error *err);
 OCT_TORCH_OPS(X)
 #undef X
 
-/* The kernels in the order of the list: they call the ops and throw where those fail. */
+#define X(name, arguments)                                                                     \
+    octet_status oct_op_##name(oct_torch_value *stack, uint64_t outputs, octet_error *err);
+OCT_TORCH_INTO_OPS(X)
+#undef X
+
+/* Moves a role's scales by the rule, once its amaxes are recorded in the history's row 0. */
+octet_status oct_move_scales(oct_torch_tensor *scale, oct_torch_tensor *history,
+                             const char *rule, octet_role role, octet_error *err);
+
+/* The kernels in the order of the lists: they call the ops and throw where those fail. */
 extern const oct_torch_kernel oct_torch_kernels[];
+extern const oct_torch_kernel oct_torch_into_kernels[];
 
 /* Finds torch's functions in the library at `path` and registers the ops. Once per process. */
 octet_status oct_torch_register(const char *path, octet_error *err);

@@ -1,4 +1,6 @@
 /* register.c - the ops become torch's: definitions once, the same kernels for CPU and CUDA. */
+#include <stdio.h>
+
 #include "torch/ops.h"
 
 static const char *const names[] = {
@@ -15,6 +17,21 @@ static const char *const schemas[] = {
 
 enum { OPS = sizeof names / sizeof *names };
 
+/* The ops that write arguments: one overload for every number of outputs. */
+static const struct {
+    const char *name, *arguments;
+} into[] = {
+#define X(name, arguments) {#name, arguments},
+    OCT_TORCH_INTO_OPS(X)
+#undef X
+};
+
+enum { INTO = sizeof into / sizeof *into, SCHEMA = 256 };
+
+static const char *const counts[OCT_TORCH_INTO_OUTPUTS + 1] = {
+    "none", "one", "two", "three", "four", "five", "six", "seven", "eight",
+};
+
 static octet_status refused(octet_error *err, const char *what, const char *name) {
     return oct_torch_fail(err, OCTET_DEVICE, "torch refused the %s of octet::%s", what, name);
 }
@@ -26,6 +43,39 @@ static int32_t define(oct_torch_library *library, const char *schema) {
         return oct_torch.torch_library_def_with_tags(library, schema, &tag, 1);
     }
     return oct_torch.aoti_torch_library_def(library, schema);
+}
+
+/* "linear_into.two(Tensor(a!)[] written, ...) -> (Tensor, Tensor)" */
+static octet_status define_into(oct_torch_library *library, int op, int outputs,
+                                octet_error *err) {
+    static const char tensors[] =
+        "Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor";
+    int length = outputs ? outputs * (int)sizeof "Tensor," - 2 : 0;
+    char schema[SCHEMA];
+    (void)snprintf(schema, sizeof schema, "%s.%s(%s) -> (%.*s)", into[op].name, counts[outputs],
+                   into[op].arguments, length, tensors);
+    return define(library, schema) ? refused(err, "schema", into[op].name) : OCTET_OK;
+}
+
+static octet_status implement_into(oct_torch_library *library, int op, int outputs,
+                                   octet_error *err) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s.%s", into[op].name, counts[outputs]);
+    return oct_torch.torch_library_impl(library, name, oct_torch_into_kernels[op],
+                                        OCT_TORCH_ABI)
+               ? refused(err, "kernel", name)
+               : OCTET_OK;
+}
+
+/* Every overload of every op that writes. */
+static octet_status each_into(oct_torch_library *library,
+                              octet_status (*act)(oct_torch_library *, int, int, octet_error *),
+                              octet_error *err) {
+    octet_status status = OCTET_OK;
+    for (int i = 0; i < INTO * (OCT_TORCH_INTO_OUTPUTS + 1) && !status; i++) {
+        status = act(library, i % INTO, i / INTO, err);
+    }
+    return status;
 }
 
 /* A kernel looks at its tensors and its text to know where it runs. */
@@ -40,7 +90,7 @@ static octet_status implement(const char *device, octet_error *err) {
             return refused(err, "kernel", names[i]);
         }
     }
-    return OCTET_OK;
+    return each_into(kernels, implement_into, err);
 }
 
 /* The library objects are torch's registrations themselves: they live as long as it does. */
@@ -58,6 +108,7 @@ octet_status oct_torch_register(const char *path, octet_error *err) {
             return refused(err, "schema", names[i]);
         }
     }
-    status = implement("CPU", err);
+    status = each_into(definitions, define_into, err);
+    status = status ? status : implement("CPU", err);
     return status ? status : implement("CUDA", err);
 }

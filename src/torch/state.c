@@ -53,21 +53,6 @@ static octet_status record(const octet_delayed *state, oct_torch_tensor *tensor,
     return status ? status : octet_delayed_record(state, amax, exec, err);
 }
 
-/* Records every amax and moves the scales, the last of them in one go. */
-static octet_status update(const octet_delayed *state, const oct_tensors *tensors, int first,
-                           const octet_exec *exec, octet_error *err) {
-    octet_status status = OCTET_OK;
-    for (int i = first; i + 1 < tensors->count && !status; i++) {
-        status = record(state, tensors->at[i], exec, err);
-    }
-    if (status || first == tensors->count) {
-        return status ? status : octet_delayed_update(state, NULL, exec, err);
-    }
-    float *amax = NULL;
-    status = take_amax(&amax, state, tensors->at[tensors->count - 1], err);
-    return status ? status : octet_delayed_step(state, amax, exec, err);
-}
-
 octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
     oct_tensors tensors = {.count = 0};
     octet_delayed state = OCTET_DELAYED_INIT;
@@ -85,22 +70,26 @@ octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
     return status;
 }
 
+static octet_status find_role(octet_role *out, const char *name, octet_error *err) {
+    for (int role = 0; role < OCTET_ROLES; role++) {
+        if (!strcmp(name, octet_role_name((octet_role)role))) {
+            *out = (octet_role)role;
+            return OCTET_OK;
+        }
+    }
+    return oct_torch_fail(err, OCTET_INVALID, "'%s' is not a role", name);
+}
+
 /* The recipe says algorithm and margin, the role which format the scales aim at. */
-static octet_status read_recipe(octet_delayed *state, const char *text, const char *role,
+static octet_status read_recipe(octet_delayed *state, const char *text, octet_role role,
                                 octet_error *err) {
     octet_recipe recipe;
     octet_quantizer quantizer;
     octet_status status = octet_recipe_parse(&recipe, text, err);
-    int which = 0;
-    while (which < OCTET_ROLES && strcmp(role, octet_role_name((octet_role)which)) != 0) {
-        which++;
+    if (!status && recipe.kind != OCTET_RECIPE_DELAYED) {
+        status = oct_torch_fail(err, OCTET_INVALID, "'%s' has no delayed state", text);
     }
-    if (!status && (which == OCTET_ROLES || recipe.kind != OCTET_RECIPE_DELAYED)) {
-        status =
-            oct_torch_fail(err, OCTET_INVALID, "'%s' of '%s' has no delayed state", role, text);
-    }
-    status =
-        status ? status : octet_recipe_quantizer(&quantizer, &recipe, (octet_role)which, err);
+    status = status ? status : octet_recipe_quantizer(&quantizer, &recipe, role, err);
     if (!status) {
         state->format = quantizer.format;
         state->algo = recipe.algo;
@@ -110,36 +99,130 @@ static octet_status read_recipe(octet_delayed *state, const char *text, const ch
     return status;
 }
 
-octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
-    oct_tensors tensors = {.count = 0};
-    octet_delayed state = OCTET_DELAYED_INIT;
-    oct_text text = {NULL, NULL}, role = {NULL, NULL};
+/* A state's memory, where its tensors fit each other and the recipe. */
+static octet_status read_state(octet_delayed *state, oct_torch_tensor *scale,
+                               oct_torch_tensor *history, octet_error *err) {
     int64_t one = 0, slots = 0, length = 0;
-    (void)oct_take_tensor(&tensors, stack[0], err);
-    (void)oct_take_tensor(&tensors, stack[1], err);
-    octet_status amaxes = oct_take_tensors(&tensors, stack[2], err);
-    octet_status recipe = oct_take_text(&text, stack[3], err);
-    octet_status name = oct_take_text(&role, stack[4], err);
-    octet_status status = amaxes ? amaxes : recipe ? recipe : name;
-    octet_exec exec;
-    status = status ? status : read_recipe(&state, text.at, role.at, err);
-    status = status ? status : oct_tensor_exec(&exec, tensors.at[0], err);
-    status = status ? status : floats(&state.scale, &one, &slots, tensors.at[0], err);
-    status =
-        status ? status : floats(&state.history, &length, &state.slots, tensors.at[1], err);
-    if (!status && (one != 1 || slots != state.slots)) {
+    octet_status status = floats(&state->scale, &one, &slots, scale, err);
+    status = status ? status : floats(&state->history, &length, &state->slots, history, err);
+    if (!status && (one != 1 || slots != state->slots)) {
         status = oct_torch_fail(err, OCTET_INVALID, "%lld scales for a history of %lld slots",
-                                (long long)slots, (long long)state.slots);
+                                (long long)slots, (long long)state->slots);
     }
-    if (!status && length < state.length) {
+    if (!status && length < state->length) {
         status =
             oct_torch_fail(err, OCTET_INVALID, "a history of %lld rows; the recipe uses %lu",
-                           (long long)length, (unsigned long)state.length);
+                           (long long)length, (unsigned long)state->length);
     }
-    status = status ? status : update(&state, &tensors, 2, &exec, err);
+    return status;
+}
+
+octet_status oct_move_scales(oct_torch_tensor *scale, oct_torch_tensor *history,
+                             const char *rule, octet_role role, octet_error *err) {
+    octet_delayed state = OCTET_DELAYED_INIT;
+    octet_exec exec;
+    octet_status status = read_recipe(&state, rule, role, err);
+    status = status ? status : read_state(&state, scale, history, err);
+    status = status ? status : oct_tensor_exec(&exec, scale, err);
+    return status ? status : octet_delayed_update(&state, NULL, &exec, err);
+}
+
+/* ---- many states ------------------------------------------------------------------------- */
+
+enum { SOME = 240 }; /* states that are moved in one go: a GPU takes as many in a launch */
+
+/* Scales and histories, still in their lists, which keep them alive. */
+typedef struct states {
+    oct_torch_list *scales, *histories;
+    octet_delayed rule; /* of all of them */
+    size_t count;
+    octet_exec exec; /* where the first one is */
+    int32_t device, index;
+} states;
+
+static octet_status take_lists(states *all, const oct_torch_value *stack, octet_error *err) {
+    size_t histories = 0;
+    all->scales = (oct_torch_list *)(uintptr_t)stack[0];
+    all->histories = (oct_torch_list *)(uintptr_t)stack[1];
+    if (oct_torch.torch_list_size(all->scales, &all->count) ||
+        oct_torch.torch_list_size(all->histories, &histories)) {
+        return oct_torch_fail(err, OCTET_DEVICE, "torch_list_size failed");
+    }
+    if (all->count != histories) {
+        return oct_torch_fail(err, OCTET_INVALID, "%zu scales and %zu histories", all->count,
+                              histories);
+    }
+    return OCTET_OK;
+}
+
+/* All are where the first one is. */
+static octet_status check_where(states *all, size_t at, oct_torch_tensor *scale,
+                                octet_error *err) {
+    int32_t device = 0, index = 0;
+    if (oct_torch.aoti_torch_get_device_type(scale, &device) ||
+        oct_torch.aoti_torch_get_device_index(scale, &index)) {
+        return oct_torch_fail(err, OCTET_DEVICE, "torch cannot say where a tensor is");
+    }
+    if (at == 0) {
+        all->device = device;
+        all->index = index;
+        return oct_tensor_exec(&all->exec, scale, err);
+    }
+    if (device != all->device || index != all->index) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "scale %zu is on another device than scale 0: update the states "
+                              "of each device by themselves",
+                              at);
+    }
+    return OCTET_OK;
+}
+
+static octet_status take_state(octet_delayed *out, states *all, size_t at, octet_error *err) {
+    oct_tensors pair = {.count = 0};
+    oct_torch_value value;
+    octet_status status = OCTET_OK;
+    oct_torch_list *lists[] = {all->scales, all->histories};
+    for (int i = 0; i < 2 && !status; i++) {
+        status = oct_torch.torch_list_get_item(lists[i], at, &value)
+                     ? oct_torch_fail(err, OCTET_DEVICE, "torch_list_get_item failed")
+                     : oct_take_tensor(&pair, value, err);
+    }
+    *out = all->rule;
+    status = status ? status : check_where(all, at, pair.at[0], err);
+    status = status ? status : read_state(out, pair.at[0], pair.at[1], err);
+    oct_free_tensors(&pair);
+    return status;
+}
+
+static octet_status update_all(states *all, octet_error *err) {
+    octet_delayed some[SOME];
+    octet_status status = OCTET_OK;
+    for (size_t from = 0; from < all->count && !status; from += SOME) {
+        int count = 0;
+        while (count < SOME && from + (size_t)count < all->count && !status) {
+            status = take_state(&some[count], all, from + (size_t)count, err);
+            count++;
+        }
+        status = status ? status : octet_delayed_update_all(some, count, &all->exec, err);
+    }
+    return status;
+}
+
+octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
+    states all = {.rule = OCTET_DELAYED_INIT};
+    oct_text text = {NULL, NULL}, name = {NULL, NULL};
+    octet_role role = OCTET_INPUT;
+    octet_status lists = take_lists(&all, stack, err);
+    octet_status recipe = oct_take_text(&text, stack[2], err);
+    octet_status status = oct_take_text(&name, stack[3], err);
+    status = lists ? lists : recipe ? recipe : status;
+    status = status ? status : find_role(&role, name.at, err);
+    status = status ? status : read_recipe(&all.rule, text.at, role, err);
+    status = status ? status : update_all(&all, err);
     oct_free_text(&text);
-    oct_free_text(&role);
-    oct_free_tensors(&tensors);
+    oct_free_text(&name);
+    (void)oct_torch.torch_delete_list(all.scales);
+    (void)oct_torch.torch_delete_list(all.histories);
     return status;
 }
 

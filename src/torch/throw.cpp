@@ -27,10 +27,25 @@ void kernel(oct_torch_value *stack, uint64_t, uint64_t) {
     }
 }
 
+template <octet_status (*op)(oct_torch_value *, uint64_t, octet_error *)>
+void kernel_into(oct_torch_value *stack, uint64_t, uint64_t outputs) {
+    octet_error err = {};
+    octet_status status = op(stack, outputs, &err);
+    if (status != OCTET_OK) {
+        raise(status, err);
+    }
+}
+
 } // namespace
 
 extern "C" const oct_torch_kernel oct_torch_kernels[] = {
 #define X(name, schema) kernel<oct_op_##name>,
     OCT_TORCH_OPS(X)
+#undef X
+};
+
+extern "C" const oct_torch_kernel oct_torch_into_kernels[] = {
+#define X(name, arguments) kernel_into<oct_op_##name>,
+    OCT_TORCH_INTO_OPS(X)
 #undef X
 };

@@ -153,8 +153,8 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     cuda_live.col_copy = &col.m;
     oct_cpu_amax_parts(&want.m, &x->m, NULL);
     oct_cpu_quantize(&want.m, &x->m, &live, NULL);
-    oct_cuda_amaxing whole = {&cuda_amax, 1, &from.m},
-                     parts = {shares, OCT_CUDA_AMAXES, &from.m};
+    oct_cuda_amaxing whole = {&cuda_amax, 1, &from.m, false},
+                     parts = {shares, OCT_CUDA_AMAXES, &from.m, false};
     memset(shares, 0xFF, sizeof shares);
     CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &whole, NULL), OCTET_OK);
     CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &parts, NULL), OCTET_OK);

@@ -1,5 +1,6 @@
 /* test_delayed.c - delayed scaling's state on the GPU moves as on the CPU. */
 #include "../cpu/inputs.h"
+#include "cuda/kernels/delayed.h"
 #include "device.h"
 #include "test.h"
 
@@ -78,6 +79,36 @@ TEST(delayed__equals_the_cpu) {
     }
 }
 
+/* More states than a launch takes, of several rules, some of them alone. */
+TEST(delayed__many_states_equal_the_cpu) {
+    enum { STATES = OCT_DELAYED_MANY + 30, SLOTS = 3, ROWS = 5 };
+    static float scales[2][STATES][SLOTS], histories[2][STATES][ROWS * SLOTS];
+    octet_delayed views[2][STATES];
+    uint64_t random = 9;
+    for (int i = 0; i < STATES; i++) {
+        for (int k = 0; k < ROWS * SLOTS; k++) {
+            histories[0][i][k] = histories[1][i][k] = an_amax(&random);
+            scales[0][i][k % SLOTS] = scales[1][i][k % SLOTS] = (float)(1 + k);
+        }
+        for (int side = 0; side < 2; side++) {
+            octet_delayed d = OCTET_DELAYED_INIT;
+            d.format = OCTET_E4M3;
+            d.length = i < 9 && i % 3 ? ROWS - 1 : ROWS;
+            d.slots = i == 4 ? 0 : SLOTS;
+            d.algo = i > 20 ? OCTET_AMAX_MOST_RECENT : OCTET_AMAX_MAX;
+            d.scale = scales[side][i];
+            d.history = histories[side][i];
+            views[side][i] = d;
+        }
+    }
+    for (int i = 0; i < STATES; i++) {
+        oct_cpu_delayed_update(&views[0][i], NULL);
+    }
+    CHECK_EQ_INT(oct_cuda_delayed_update_all(cuda_on(), views[1], STATES, NULL), OCTET_OK);
+    CHECK(same(scales[0][0], scales[1][0], STATES * SLOTS));
+    CHECK(same(histories[0][0], histories[1][0], STATES * ROWS * SLOTS));
+}
+
 TEST(advance__adds_one) {
     int64_t random[2] = {7, INT64_MAX};
     CHECK_EQ_INT(oct_cuda_advance(cuda_on(), random, NULL), OCTET_OK);
@@ -85,4 +116,4 @@ TEST(advance__adds_one) {
     CHECK_EQ_INT(random[1], INT64_MIN);
 }
 
-TEST_MAIN(delayed__equals_the_cpu, advance__adds_one)
+TEST_MAIN(delayed__equals_the_cpu, delayed__many_states_equal_the_cpu, advance__adds_one)

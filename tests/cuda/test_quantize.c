@@ -139,8 +139,8 @@ static void check_two(const octet_quantizer *p, const octet_quantizer *q, uint64
     octet_dtype other = seed >> 8 & 7 ? dtype : (octet_dtype)(OCTET_F32 + (seed + 1) % 3);
     tensor a = make_tensor(p, pair_shape(seed >> 16), dtype, seed >> 3);
     tensor b = make_tensor(q, pair_shape(seed >> 24), other, seed >> 5);
-    oct_cuda_amaxing amaxes[2] = {{a.shares, OCT_CUDA_AMAXES, &a.x.m},
-                                  {b.shares, OCT_CUDA_AMAXES, &b.x.m}};
+    oct_cuda_amaxing amaxes[2] = {{a.shares, OCT_CUDA_AMAXES, &a.x.m, false},
+                                  {b.shares, OCT_CUDA_AMAXES, &b.x.m, false}};
     oct_cuda_quantizing two[2] = {quantizing_of(&a), quantizing_of(&b)};
     CHECK_EQ_INT(oct_cuda_amax_two(cuda_on(), amaxes, NULL), OCTET_OK);
     CHECK_EQ_INT(oct_cuda_quantize_two(cuda_on(), two, NULL), OCTET_OK);

@@ -130,7 +130,8 @@ def test_gpu_bytes__delayed_state_and_random_step() -> None:
         for scale, history in (state, on_gpu):
             at = history.device
             _ops.delayed_record(history, amax.to(at))
-            _ops.delayed_update(scale, history, [(amax * 0.5).to(at)], recipe, "input")
+            _ops.delayed_record(history, (amax * 0.5).to(at))
+            _ops.delayed_update([scale], [history], recipe, "input")
         assert all(same(a, b) for a, b in zip(state, on_gpu, strict=True))
     random = torch.tensor([11, 41]).cuda()
     _ops.advance(random)

@@ -103,10 +103,11 @@ static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
                  step->row_passes <= 1 && step->col_passes <= 1;
-    bool product =
-        !(step->gemm | step->accumulate | step->split | step->native | step->b_use) &&
-        (step->b & step->dst_copy & step->scratch) == OCTET_ABSENT &&
-        (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
+    bool raises = step->accumulate && (quantize || step->op == OCTET_OP_AMAX);
+    bool product = (!step->accumulate || raises) &&
+                   !(step->gemm | step->split | step->native | step->b_use) &&
+                   (step->b & step->dst_copy & step->scratch) == OCTET_ABSENT &&
+                   (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
     bool passing = quantize ? step->row_passes <= (step->a_copy != OCTET_ABSENT) &&
                                   step->col_passes <= (step->b_copy != OCTET_ABSENT)
                             : !(step->row_passes | step->col_passes);

@@ -27,10 +27,12 @@ static inline check_traffic check_amax_traffic(const octet_plan *plan, const oct
     uint64_t parts = step->dst == OCTET_ABSENT ? 0 : check_amax_parts(plan, step->dst);
     check_traffic traffic = {check_values(plan, step->a),
                              parts ? parts : check_bit(step->amax)};
+    traffic.reads |= step->accumulate ? traffic.writes : 0;
     return traffic;
 }
 
-/* The tensor's own amaxes were measured before; a scale comes with an amax to record. */
+/* The tensor's own amaxes were measured before; a scale comes with an amax to record, or to
+ * raise. */
 static inline check_traffic check_quantize(const octet_plan *plan, const octet_step *step) {
     uint64_t known = check_amax_parts(plan, step->dst);
     check_traffic traffic = {
@@ -39,6 +41,7 @@ static inline check_traffic check_quantize(const octet_plan *plan, const octet_s
         .writes = (check_tensor_mask(plan, step->dst) & ~known) | check_copy_mask(plan, step),
     };
     *(step->scale != OCTET_ABSENT ? &traffic.writes : &traffic.reads) |= check_bit(step->amax);
+    traffic.reads |= step->accumulate ? check_bit(step->amax) : 0;
     return traffic;
 }
 

@@ -53,12 +53,17 @@ static inline int check_state_slot(const octet_plan *plan, int name) {
     return name == OCTET_NAME_GRAD_OUTPUT ? 0 : name == OCTET_NAME_GRAD_INPUT ? 1 : -1;
 }
 
-static inline bool check_is_state(const octet_plan *plan, int buffer, int place, int slot) {
+static inline bool check_is_state(const octet_plan *plan, int buffer, int place,
+                                  octet_plan_name name, int slot) {
     const octet_plan_buffer *b = &plan->buffers[buffer];
     const octet_port *port = check_port_of(plan, b);
-    int name = place == OCTET_PLACE_ARG ? OCTET_NAME_SCALE : OCTET_NAME_AMAX;
     return b->place == place && port && port->name == name && b->offset == 4 * slot &&
            b->bytes == 4;
+}
+
+/* Where amaxes go: to an output, or to the caller's own. */
+static inline octet_place check_amax_place(const check_case *at) {
+    return at->args->raise_amax ? OCTET_PLACE_ARG : OCTET_PLACE_OUT;
 }
 
 /* A quantization with the caller's scale reads its own role's, and records its own amax. */
@@ -80,10 +85,11 @@ static inline void check_delayed_step(const check_case *at, int index) {
         MEANS(at, step->amax == OCTET_ABSENT, "step %d records an amax again", index);
         return;
     }
-    MEANS(at, check_is_state(plan, step->scale, OCTET_PLACE_ARG, slot),
+    MEANS(at, check_is_state(plan, step->scale, OCTET_PLACE_ARG, OCTET_NAME_SCALE, slot),
           "step %d takes another role's scale", index);
     MEANS(at,
-          step->amax == OCTET_ABSENT || check_is_state(plan, step->amax, OCTET_PLACE_OUT, slot),
+          step->amax == OCTET_ABSENT ||
+              check_is_state(plan, step->amax, check_amax_place(at), OCTET_NAME_AMAX, slot),
           "step %d records its amax in another role's slot", index);
 }
 
@@ -96,7 +102,7 @@ static inline void check_amax_slot(const check_case *at, int port, int slot) {
         bool here = step->dst != OCTET_ABSENT &&
                     check_state_slot(plan, plan->tensors[step->dst].name) == slot;
         quantized |= here && step->op == OCTET_OP_QUANTIZE && step->scale != OCTET_ABSENT;
-        uint64_t mask = check_place_mask(plan, OCTET_PLACE_OUT, port) & step->writes;
+        uint64_t mask = check_place_mask(plan, check_amax_place(at), port) & step->writes;
         for (int b = 0; b < plan->buffer_count; b++) {
             if (!check_has(mask, b) || plan->buffers[b].offset != 4 * slot) {
                 continue;
@@ -106,10 +112,32 @@ static inline void check_amax_slot(const check_case *at, int port, int slot) {
             recorded |= step->op == OCTET_OP_QUANTIZE || step->op == OCTET_OP_AMAX;
             MEANS(at, step->op == OCTET_OP_ZERO || step->op == OCTET_OP_QUANTIZE || measures,
                   "step %d writes amax slot %d, which is not its own", i, slot);
+            MEANS(at, step->accumulate == at->args->raise_amax, "step %d %s amax slot %d", i,
+                  step->accumulate ? "raises" : "overwrites", slot);
         }
     }
     MEANS(at, !quantized || recorded, "amax slot %d is zero, yet its role is quantized", slot);
     MEANS(at, !recorded || quantized || at->args->calibrate, "amax slot %d is of no use", slot);
+}
+
+/* The amaxes of its direction, where they belong. */
+static inline void check_amax_port(const check_case *at, int slots) {
+    const octet_plan *plan = at->plan;
+    bool raises = at->args->raise_amax;
+    const octet_port *ports = raises ? plan->args : plan->outs;
+    int count = raises ? plan->arg_count : plan->out_count;
+    int amax = check_find_port(ports, count, OCTET_NAME_AMAX);
+    if (!MEANS(at,
+               amax >= 0 && ports[amax].dtype == OCTET_F32 && ports[amax].bytes == 4 * slots,
+               "it does not %s the %d amaxes of its direction", raises ? "take" : "hand out",
+               slots)) {
+        return;
+    }
+    MEANS(at, ports[amax].is_mutable == raises, "the amaxes are %smarked mutable",
+          raises ? "not " : "");
+    for (int slot = 0; slot < slots; slot++) {
+        check_amax_slot(at, amax, slot);
+    }
 }
 
 /* Whether some step asks for the state: to scale by it, or to record for it. */
@@ -128,7 +156,6 @@ static inline bool check_uses_state(const check_case *at) {
 static inline void check_delayed(const check_case *at) {
     const octet_plan *plan = at->plan;
     int scale = check_find_port(plan->args, plan->arg_count, OCTET_NAME_SCALE);
-    int amax = check_find_port(plan->outs, plan->out_count, OCTET_NAME_AMAX);
     int slots = plan->kind == OCTET_PLAN_LINEAR ? 3 : 2;
     if (!check_uses_state(at)) {
         return;
@@ -139,14 +166,7 @@ static inline void check_delayed(const check_case *at) {
                   plan->args[scale].bytes == 4 * slots,
               "it does not take the %d scales of its direction", slots);
     }
-    if (MEANS(at,
-              amax >= 0 && plan->outs[amax].dtype == OCTET_F32 &&
-                  plan->outs[amax].bytes == 4 * slots,
-              "it does not hand out the %d amaxes of its direction", slots)) {
-        for (int slot = 0; slot < slots; slot++) {
-            check_amax_slot(at, amax, slot);
-        }
-    }
+    check_amax_port(at, slots);
 }
 
 /* Calibrating measures both operands of a product in high precision. */

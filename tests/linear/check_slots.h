@@ -61,6 +61,7 @@ static inline bool check_is_own(const octet_plan *plan, const octet_port *port) 
         return plan->kind == OCTET_PLAN_LINEAR_BACKWARD;
     case OCTET_NAME_MAIN_GRAD:
     case OCTET_NAME_SCALE:
+    case OCTET_NAME_AMAX:
     case OCTET_NAME_RANDOM:
         return true;
     default:

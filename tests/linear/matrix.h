@@ -33,6 +33,7 @@ typedef enum matrix_option {
     OPT_TP,
     OPT_FSDP,
     OPT_CALIBRATE,
+    OPT_RAISE_AMAX,
     OPT_DEVICE,
     OPT_RANK,
     OPT_THREADS,
@@ -198,6 +199,7 @@ static const matrix_levels matrix_table[OPTIONS] = {
     [OPT_TP] = {3, 34}, /* 2, 4, 1 */
     [OPT_FSDP] = {2, 80},
     [OPT_CALIBRATE] = {2, 92},
+    [OPT_RAISE_AMAX] = {2, 60},
     [OPT_DEVICE] = {6, 40},  /* cpu, then cuda of these architectures */
     [OPT_RANK] = {3, 70},    /* 2, 3, 1 */
     [OPT_THREADS] = {2, 80}, /* none said, 6 */
@@ -311,6 +313,7 @@ static inline void matrix_options(octet_linear_args *args, const uint8_t *level)
     args->main_grad_dtype = grads[level[OPT_MAIN_GRAD_DTYPE]];
     args->delay_wgrad = level[OPT_DELAY];
     args->calibrate = level[OPT_CALIBRATE];
+    args->raise_amax = level[OPT_RAISE_AMAX];
     args->parallel = level[OPT_PARALLEL];
     args->sequence_parallel = level[OPT_SEQUENCE];
     args->gather = level[OPT_GATHER];

@@ -305,6 +305,28 @@ static inline bool zero_an_amax(check_chain *chain) {
     return false;
 }
 
+/* Raises an amax that was to be replaced, or the other way round. */
+static inline bool turn_a_raise(check_chain *chain) {
+    octet_plan *plan = fwd(chain);
+    for (int i = 0; i < plan->step_count; i++) {
+        octet_step *step = &plan->steps[i];
+        if (step->op == OCTET_OP_QUANTIZE && step->scale != OCTET_ABSENT &&
+            step->amax != OCTET_ABSENT) {
+            step->accumulate = !step->accumulate;
+            step->reads ^= check_bit(step->amax);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Asks for amaxes in the caller's own place where they are handed out, or the other way. */
+static inline bool ask_for_another_amax(check_chain *chain) {
+    ask(chain)->raise_amax = !ask(chain)->raise_amax;
+    return ask(chain)->recipe.kind == OCTET_RECIPE_DELAYED &&
+           check_count_ops(fwd(chain), OCTET_OP_QUANTIZE) > 0;
+}
+
 static inline bool round_without_random(check_chain *chain) {
     octet_plan *plan = chain->count > 1 ? bwd(chain) : fwd(chain);
     for (int i = 0; i < plan->step_count; i++) {

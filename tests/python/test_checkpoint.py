@@ -6,7 +6,7 @@ from typing import Any
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
-from octet._recompute import REMEMBERED
+from octet._recompute import REMEMBERED, Way
 from torch.utils.checkpoint import checkpoint
 
 import torch
@@ -84,6 +84,36 @@ def test_checkpoint__a_layer_used_twice_and_steps_that_overlap(reentrant: bool) 
     assert_same(*found)
 
 
+@reentrant_or_not
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_checkpoint__scales_that_move_meanwhile(
+    reentrant: bool, compile_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, other = twins()
+    x, grad = inputs()
+    found = []
+    for linear in (usual, other):
+        monkeypatch.setattr(Way, "moves_unseen", False)
+
+        def call(x: torch.Tensor, linear: octet.Linear = linear) -> torch.Tensor:
+            if linear is usual:
+                return linear(x)
+            return checkpoint(linear, x, use_reentrant=reentrant)
+
+        inputs_ = [(x * scale).requires_grad_() for scale in (1, 2)]
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            y = call(inputs_[0])
+            with octet.autocast(recipe=RECIPES["delayed"] if reentrant else MORE["long"]):
+                y = y + call(inputs_[1])
+        mover = within(RECIPES["delayed"], linear)
+        (compiled(mover)[0] if compile_it else mover)(x * 8)
+        with torch.no_grad():
+            within(RECIPES["delayed"], linear)(x * 9)
+        y.backward(grad)
+        found.append([*(i.grad for i in inputs_), linear.fp8_scale])
+    assert_same(*found)
+
+
 @pytest.mark.parametrize("name", ["mxfp8", "delayed"])
 def test_checkpoint__nests(name: str) -> None:
     usual, other = twins()
@@ -120,7 +150,10 @@ def test_checkpoint__what_is_forgotten_is_an_error() -> None:
     call = within(RECIPES["delayed"], lambda x: checkpoint(linear, x, use_reentrant=False))
     y = call(x)
     for _ in range(REMEMBERED + 1):
-        within(RECIPES["delayed"], linear)(x)
+        within(RECIPES["delayed"], linear)(x)  # of no checkpoint: nothing to remember
+    y.backward(grad, retain_graph=True)
+    for _ in range(REMEMBERED + 1):
+        call(x)
     with pytest.raises(RuntimeError, match=r"'fc1'.*run backward sooner"):
         y.backward(grad)
 

@@ -121,12 +121,30 @@ def captured(call: Any, x: torch.Tensor, grad: torch.Tensor) -> tuple[list[str],
 def test_linear__is_one_node_each_way(name: str) -> None:
     x, grad = inputs()
     forward, backward = captured(within(RECIPES[name], layer()), x, grad)
-    extra = {"delayed": (["delayed_record", "delayed_update"], ["delayed_update"])}
-    extra["nvfp4"] = ([], ["advance"])
-    more_forward, more_backward = extra.get(name, ([], []))
-    assert sorted(forward) == sorted(f"octet.{op}.default" for op in ["linear", *more_forward])
-    ops = ["linear_backward", *more_backward]
-    assert sorted(backward) == sorted(f"octet.{op}.default" for op in ops)
+    nodes = {
+        # Amaxes go into the layer's own; the scales of all layers move at the autocast's end.
+        "delayed": (
+            ["delayed_update.default", "linear_into.two"],
+            ["linear_backward_into.three"],
+        ),
+        "nvfp4": (["linear.default"], ["advance.default", "linear_backward.default"]),
+    }
+    usual = ["linear.default"], ["linear_backward.default"]
+    more_forward, more_backward = nodes.get(name, usual)
+    assert sorted(forward) == [f"octet.{op}" for op in more_forward]
+    assert sorted(backward) == [f"octet.{op}" for op in more_backward]
+
+
+def test_linear__delayed_scaling_moves_all_layers_in_one_node() -> None:
+    one, other = twins()
+    x, _ = inputs()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return one(x) + other(x) + one(x / 2)
+
+    forward, backward = captured(within(RECIPES["delayed"], call), x, torch.ones(3, 13, 44))
+    assert sorted(forward) == ["octet.delayed_update.default", *["octet.linear_into.two"] * 3]
+    assert backward == ["octet.linear_backward_into.three"] * 3
 
 
 @pytest.mark.parametrize("frozen", ["input", "weight"])

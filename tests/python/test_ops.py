@@ -12,6 +12,7 @@ import torch
 
 SIZES = (3, 13, 70, 44)
 PROBLEM = "in=bf16 recipe=mxfp8 bias"
+DELAYED = "in=bf16 recipe=delayed:history=4 bias raise_amax"
 
 
 def operands(sizes: tuple[int, ...] = SIZES) -> tuple[list[Any], torch.Tensor]:
@@ -32,7 +33,10 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     late_block = _ops.linear(args, SIZES, late)[1]
     late_rest = _ops.linear_backward([grad, late_block], SIZES, late)[-1]
     into = f"{PROBLEM} main_grad=add"
-    history = torch.rand(4, 3)
+    history, grad_history = torch.rand(4, 3), torch.rand(4, 2)
+    delayed = DELAYED
+    scaled = _ops.linear_into[2]([history], [*args, torch.ones(3)], SIZES, delayed)[1]
+    grad_scale = torch.ones(2)
     return {
         "quantize": (_ops.quantize, (x, [], "bf16 fp8-block:e4m3/1x128")),
         "quantize, stochastic": (_ops.quantize, (x, [random], "bf16 nvfp4:e2m1+sr")),
@@ -41,9 +45,41 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "dequantize": (_ops.dequantize, (bytes_of_x, SIZES[:3], "f32 mxfp8:e4m3")),
         "linear": (_ops.linear, (args, SIZES, PROBLEM)),
         "linear_backward": (_ops.linear_backward, ([grad, block], SIZES, PROBLEM)),
+        "linear_into": (
+            _ops.linear_into[2],
+            ([history], [*args, torch.ones(3)], SIZES, delayed),
+        ),
+        "linear_into, no graph": (
+            _ops.linear_into[1],
+            ([history], [*args, torch.ones(3)], SIZES, f"{delayed} grad=none"),
+        ),
         "linear_backward_into": (
-            _ops.linear_backward_into,
-            (torch.zeros(44, 70), [grad, block], SIZES, into),
+            _ops.linear_backward_into[2],
+            ([torch.zeros(44, 70)], [grad, block], SIZES, into, ""),
+        ),
+        "linear_backward_into, amaxes": (
+            _ops.linear_backward_into[3],
+            ([grad_history], [grad, grad_scale, scaled], SIZES, delayed, ""),
+        ),
+        "linear_backward_into, scales": (
+            _ops.linear_backward_into[3],
+            (
+                [grad_scale, grad_history],
+                [grad, grad_scale, scaled],
+                SIZES,
+                delayed,
+                "delayed:history=4",
+            ),
+        ),
+        "linear_backward_into, nothing": (
+            _ops.linear_backward_into[0],
+            (
+                [torch.zeros(44, 70)],
+                [grad, _ops.linear(args, SIZES, f"{PROBLEM} grad=w")[1]],
+                SIZES,
+                f"{into} grad=w",
+                "",
+            ),
         ),
         "linear_wgrad": (_ops.linear_wgrad, ([late_block, late_rest], SIZES, late)),
         "linear_wgrad_into": (
@@ -54,7 +90,12 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "delayed_record": (_ops.delayed_record, (history, torch.rand(3))),
         "delayed_update": (
             _ops.delayed_update,
-            (torch.ones(3), history, [torch.rand(3)], "delayed:history=4", "input"),
+            (
+                [torch.ones(3), torch.ones(2)],
+                [history, grad_history],
+                "delayed:history=4",
+                "input",
+            ),
         ),
     }
 
@@ -69,8 +110,15 @@ def test_ops__opcheck(name: str) -> None:
 
 
 def test_ops__opcheck_covers_every_op() -> None:
-    names = {op.name().removeprefix("octet::") for op, _ in CASES.values()}
-    assert names == {name for name, op in vars(_ops).items() if hasattr(op, "_schema")}
+    names = {op._schema.name.removeprefix("octet::") for op, _ in CASES.values()}
+    listed = ("linear_into", "linear_backward_into")
+    assert names == {n for n, op in vars(_ops).items() if hasattr(op, "_schema")} | set(listed)
+
+
+def test_ops__an_overload_for_every_number_of_outputs() -> None:
+    for overloads in (_ops.linear_into, _ops.linear_backward_into):
+        assert [len(op._schema.returns) for op in overloads] == list(range(9))
+        assert all(op._schema.is_mutable for op in overloads)
 
 
 RECIPES = ["none", "delayed", "current", "block", "mxfp8", "nvfp4", "nvfp4+norht+nosr"]
@@ -103,6 +151,47 @@ def test_ops__fakes_are_what_kernels_make(recipe: str, option: str) -> None:
         ]
 
 
+@pytest.mark.parametrize("before", [0.0, -1.0, float("nan"), 1e30])
+def test_ops__amaxes_are_raised_as_they_are_recorded(before: float) -> None:
+    args, grad = operands()
+    pure, rule = DELAYED.removesuffix(" raise_amax"), "delayed:history=4"
+    raised, recorded = torch.full((4, 3), before), torch.full((4, 3), before)
+    args.append(torch.ones(3))
+    amax, y, block = _ops.linear(args, SIZES, pure)
+    assert all(
+        map(torch.equal, _ops.linear_into[2]([raised], args, SIZES, DELAYED), (y, block))
+    )
+    _ops.delayed_record(recorded, amax)
+    assert torch.equal(raised[0, :2], recorded[0, :2])
+    assert torch.equal(raised[:, 2].isnan(), torch.full((4,), before).isnan())  # not measured
+
+    raised, recorded = torch.full((4, 2), before), torch.full((4, 2), before)
+    scales = [torch.ones(2), torch.ones(2)]
+    args = [grad, scales[0], block]
+    amax, *grads = _ops.linear_backward(args, SIZES, pure)
+    for moves in (False, True):
+        written = [scales[0], raised] if moves else [raised]
+        found = _ops.linear_backward_into[3](written, args, SIZES, DELAYED, rule * moves)
+        assert all(map(torch.equal, found, grads))
+        _ops.delayed_record(recorded, amax)
+        if moves:
+            _ops.delayed_update([scales[1]], [recorded], rule, "grad_output")
+        assert torch.equal(raised[:, 0].nan_to_num(-7.0), recorded[:, 0].nan_to_num(-7.0))
+        assert scales[0][0] == scales[1][0]
+    assert scales[0][0] != 1
+
+
+def test_ops__many_states_move_as_each_would() -> None:
+    torch.manual_seed(3)
+    states = [[torch.rand(3) + 1, torch.rand(6, 3)] for _ in range(300)]
+    ones = [[tensor.clone() for tensor in state] for state in states]
+    scales, histories = map(list, zip(*states, strict=True))
+    _ops.delayed_update(scales, histories, "delayed:history=5", "weight")
+    for state, (scale, history) in zip(states, ones, strict=True):
+        _ops.delayed_update([scale], [history], "delayed:history=5", "weight")
+        assert all(map(torch.equal, state, (scale, history)))
+
+
 def test_ops__block_bytes_are_the_plans() -> None:
     for recipe, sizes in itertools.product(RECIPES, EDGES):
         problem = f"in=bf16 recipe={recipe} bias"
@@ -133,6 +222,11 @@ def test_ops__strides_do_not_change_bytes() -> None:
 def refusals() -> dict[str, tuple[Any, str]]:
     (x, w, b), _ = operands()
     linear = _ops.linear
+
+    def into(history: torch.Tensor, outputs: int) -> Any:  # noqa: ANN401
+        op = _ops.linear_into[outputs]
+        return op([history], [x, w, b, torch.ones(3)], SIZES, DELAYED)
+
     return {
         "count": (lambda: linear([x, w], SIZES, PROBLEM), "the plan has 3 arguments"),
         "dtype": (lambda: linear([x.float(), w, b], SIZES, PROBLEM), r"input.*dtype"),
@@ -146,13 +240,36 @@ def refusals() -> dict[str, tuple[Any, str]]:
             "block",
         ),
         "written": (
-            lambda: _ops.linear_backward_into(
-                torch.zeros(70, 44).t(),
+            lambda: _ops.linear_backward_into[2](
+                [torch.zeros(70, 44).t()],
                 [x[..., :44], _ops.linear([x, w, b], SIZES, PROBLEM)[1]],
                 SIZES,
                 f"{PROBLEM} main_grad=add",
+                "",
             ),
             "contiguous",
+        ),
+        "outputs": (lambda: into(torch.zeros(4, 3), 3), "2 outputs; this overload returns 3"),
+        "history": (lambda: into(torch.zeros(4, 2), 2), r"amax.*elements"),
+        "no scales": (
+            lambda: _ops.linear_backward_into[3](
+                [torch.zeros(4, 2)], [x], SIZES, DELAYED, "delayed"
+            ),
+            "a rule moves scales",
+        ),
+        "histories": (
+            lambda: _ops.delayed_update([torch.ones(3)], [], "delayed", "input"),
+            "1 scales and 0 histories",
+        ),
+        "role": (
+            lambda: _ops.delayed_update([torch.ones(3)], [torch.ones(4, 3)], "delayed", "x"),
+            "'x' is not a role",
+        ),
+        "rows": (
+            lambda: _ops.delayed_update(
+                [torch.ones(3)], [torch.ones(4, 3)], "delayed", "input"
+            ),
+            "a history of 4 rows; the recipe uses 1024",
         ),
     }
 

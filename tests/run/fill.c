@@ -40,6 +40,14 @@ static void multiply(run_layer *l, const octet_linear_args *args) {
     }
 }
 
+/* What amaxes are raised from: smaller, larger, and what is no amax. */
+static void fill_amaxes(run_layer *l, uint64_t seed) {
+    const float kinds[] = {0.0f, 0x1p-20f, 0x1p90f, NAN, -1.0f, -0.0f, INFINITY};
+    for (int i = 0; i < 6; i++) {
+        l->amax[i / 3][i % 3] = kinds[(seed + (uint64_t)i) % 7];
+    }
+}
+
 void run_make_layer(run_group *group) {
     const octet_linear_args *args = &group->args.forward;
     const octet_extents *e = &group->plans[0].extents;
@@ -64,6 +72,7 @@ void run_make_layer(run_group *group) {
         octet_role role = (octet_role)(OCTET_GRAD_OUTPUT + i);
         l->scale[1][i] = scale_for(&args->recipe, role, backward[i]);
     }
+    fill_amaxes(l, group->options.seed);
     l->random[0] = (int64_t)(run_next(&state) >> 1);
     l->random[1] = 3;
 }
@@ -186,6 +195,8 @@ static octet_status give_argument(run_group *group, int rank, int plan, int inde
     }
     if (port->name == OCTET_NAME_SCALE) {
         m->args[index] = copy(group, group->layer.scale[plan > 0], port->bytes);
+    } else if (port->name == OCTET_NAME_AMAX) {
+        m->args[index] = copy(group, group->layer.amax[plan > 0], port->bytes);
     } else if (port->name == OCTET_NAME_RANDOM) {
         m->args[index] = copy(group, group->layer.random, port->bytes);
     } else if (port->part != OCTET_PART_VALUES) {

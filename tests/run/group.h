@@ -22,6 +22,7 @@ typedef struct run_layer {
     run_values y, dx, dw, db; /* db is 1 x N */
     run_values main_grad;     /* before the run */
     float scale[2][3];        /* delayed scaling's, forward and backward */
+    float amax[2][3];         /* likewise, before the run, where it raises them */
     int64_t random[2];
 } run_layer;
 

@@ -113,6 +113,50 @@ TEST(delayed__update_is_the_rule) {
     }
 }
 
+TEST(delayed__many_states_move_each_by_its_own_rule) {
+    enum { STATES = 7 };
+    uint64_t random = 5;
+    for (int round = 0; round < 500; round++) {
+        state ours[STATES], apart[STATES];
+        octet_delayed views[STATES];
+        for (int i = 0; i < STATES; i++) {
+            for (int k = 0; k < SLOTS; k++) {
+                ours[i].scale[k] = (float)(1 + k);
+            }
+            for (int k = 0; k < MOST * SLOTS; k++) {
+                ours[i].history[k] = draw(&random);
+            }
+            apart[i] = ours[i];
+            views[i] = view(&ours[i], 1 + (uint32_t)(run_next(&random) % MOST));
+            views[i].algo =
+                (uint8_t)(run_next(&random) % 2 ? OCTET_AMAX_MAX : OCTET_AMAX_MOST_RECENT);
+            views[i].margin = (int32_t)(run_next(&random) % 3) - 1;
+        }
+        CHECK_EQ_INT(octet_delayed_update_all(views, STATES, NULL, NULL), OCTET_OK);
+        for (int i = 0; i < STATES; i++) {
+            octet_delayed one = views[i];
+            one.scale = apart[i].scale;
+            one.history = apart[i].history;
+            CHECK_EQ_INT(octet_delayed_update(&one, NULL, NULL, NULL), OCTET_OK);
+            CHECK(same(&ours[i], &apart[i]));
+        }
+    }
+}
+
+TEST(delayed__many_states_are_checked_before_one_moves) {
+    state states[2] = {{{1, 1, 1, 1, 1}, {2, 2, 2, 2, 2}}, {{1}, {0}}};
+    state before = states[0];
+    octet_delayed views[] = {view(&states[0], 2), view(&states[1], 2)};
+    octet_error err;
+    views[1].scale = NULL;
+    CHECK_EQ_INT(octet_delayed_update_all(views, 2, NULL, &err), OCTET_INVALID);
+    CHECK(same(&states[0], &before));
+    CHECK_EQ_INT(octet_delayed_update_all(NULL, 2, NULL, &err), OCTET_INVALID);
+    CHECK_EQ_INT(octet_delayed_update_all(NULL, 0, NULL, &err), OCTET_OK);
+    CHECK_EQ_INT(octet_delayed_update_all(views, 1, NULL, &err), OCTET_OK);
+    CHECK(!same(&states[0], &before));
+}
+
 TEST(delayed__step_records_and_updates) {
     uint64_t random = 11;
     for (int round = 0; round < 5000; round++) {
@@ -211,7 +255,8 @@ TEST(delayed__what_is_wrong_is_refused_and_nothing_moves) {
     CHECK_EQ_INT(octet_delayed_record(&d, NULL, NULL, &err), OCTET_OK);
 }
 
-TEST_MAIN(delayed__update_is_the_rule, delayed__step_records_and_updates,
+TEST_MAIN(delayed__update_is_the_rule, delayed__many_states_move_each_by_its_own_rule,
+          delayed__many_states_are_checked_before_one_moves, delayed__step_records_and_updates,
           delayed__record_keeps_the_larger_and_no_nan, delayed__a_short_history_by_hand,
           delayed__extreme_margins_do_not_spread,
           delayed__what_is_wrong_is_refused_and_nothing_moves)

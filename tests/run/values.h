@@ -152,8 +152,9 @@ typedef struct run_spot {
  * a subnormal, 2^-10 or 2^-17, over the scale. Scales are at least 1/2 max/amax of the block (a
  * power of two below it, or delayed with headroom), hence amax 2^-10 / 224, amax 2^-17 / 28672.
  * E2M1: half a step of the block's unit, a whole one with stochastic rounding; four-over-six
- * may scale the block's amax to 4 instead of 6. Block scales that are subnormal or zero lose
- * less than 2^-16 of the tensor's amax. */
+ * may scale the block's amax to 4 instead of 6, and where that scale is beyond E4M3's largest
+ * anything between: then x is at least 4 of the unit where half a step is all of it. Block
+ * scales that are subnormal or zero lose less than 2^-16 of the tensor's amax. */
 static inline double run_law(const octet_quantizer *q, const run_spot *at) {
     double x = fabs(*run_cell(at->values, at->row, at->col));
     if (q->format == OCTET_E2M1) {
@@ -162,6 +163,7 @@ static inline double run_law(const octet_quantizer *q, const run_spot *at) {
                                 !col || q->block_rows > 1 ? 16 : 1);
         double half = run_half_step(x, most);
         half = q->four_over_six ? fmax(half, run_half_step(x, most * 1.5)) : half;
+        half = q->four_over_six && !q->max256 ? fmax(half, x / 4) : half;
         return (q->stochastic ? 2 : 1) * half + at->amax * 0x1p-16;
     }
     return q->format == OCTET_E4M3 ? x * 0x1p-4 + at->amax * 0x1p-10 / 224

@@ -151,6 +151,8 @@ static octet_status give_argument(oct_cli_chain *chain, int plan, int index, oct
     }
     if (port->name == OCTET_NAME_SCALE) {
         *at = chain->scale[plan > 0];
+    } else if (port->name == OCTET_NAME_AMAX) {
+        *at = chain->amax[plan > 0];
     } else if (port->name == OCTET_NAME_RANDOM) {
         *at = chain->random;
     } else if (port->part != OCTET_PART_VALUES) {

@@ -60,8 +60,8 @@ template <class T> static inline uint32_t dense_max(const oct_amax_flat_params &
     return most;
 }
 
-/* By a warp: the block's maximum among the shares, and zeros where no block has one; or raised,
- * without waiting for what is there. */
+/* By a warp: the block's maximum among the shares, and zeros where no block has one; or
+ * recorded; or raised from 0 on, without waiting for what is there. */
 static inline void put(const oct_amax_flat_params &p, uint32_t most) {
     uint32_t lane = threadIdx.x % OCT_WARP;
     if (p.shares) {
@@ -69,7 +69,9 @@ static inline void put(const oct_amax_flat_params &p, uint32_t most) {
             p.shares[blockIdx.x + i * gridDim.x] = oct_bits_f32(i == 0 ? most : 0u);
         }
     }
-    if (p.out && lane == 0) {
+    if (p.out && p.records && lane == 0) {
+        oct_record(p.out, most);
+    } else if (p.out && lane == 0) {
         atomicMax((uint32_t *)p.out, most);
     }
     if (p.copy && lane == 0) {
@@ -114,7 +116,7 @@ static inline void tensor_max(const oct_patch<T> &patch, const oct_amax_tiles_pa
     if (p.row || !p.hadamard) {
         uint32_t most = oct_warp_max(oct_patch_max(patch));
         if (first && p.row) {
-            oct_raise(p.row, most);
+            oct_record(p.row, most);
         }
         if (first && p.col && !p.hadamard) {
             oct_raise(p.col, most);

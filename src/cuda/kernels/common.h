@@ -317,4 +317,18 @@ static inline void oct_raise(float *at, uint32_t bits) {
     }
 }
 
+/* The same where anything may be: *at = oct_delayed_larger(*at, amax). What is no magnitude is
+ * replaced by whoever comes first; from then on encodings are in the order of their numbers. */
+static inline void oct_record(float *at, uint32_t amax) {
+    uint32_t there = *(volatile const uint32_t *)at;
+    if (there > OCT_F32_INF) {
+        float old = oct_bits_f32(there), found = oct_bits_f32(amax);
+        uint32_t larger = old != old || found > old ? amax : there;
+        if (atomicCAS((uint32_t *)at, there, larger) == there) {
+            return;
+        }
+    }
+    oct_raise(at, amax);
+}
+
 #endif

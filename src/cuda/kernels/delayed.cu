@@ -74,8 +74,7 @@ static inline float largest(float most, int shift) {
 }
 
 /* Records, and then moves the slots that have a new amax. Division is IEEE's. */
-extern "C" __global__ void __launch_bounds__(OCT_DELAYED_THREADS)
-    delayed_update(const oct_delayed_params p) {
+static inline void update(const oct_delayed_params &p) {
     place at = place_of(p);
     float first = at.there ? p.history[at.slot] : 0.0f;
     if (at.there && p.amax) {
@@ -92,6 +91,20 @@ extern "C" __global__ void __launch_bounds__(OCT_DELAYED_THREADS)
         p.scale[at.slot] =
             oct_delayed_scale(p.scale[at.slot], p.most_recent ? last : most, p.aim);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_DELAYED_THREADS)
+    delayed_update(const oct_delayed_params p) {
+    update(p);
+}
+
+/* blockIdx.y says which state. */
+extern "C" __global__ void __launch_bounds__(OCT_DELAYED_THREADS)
+    delayed_update_many(const __grid_constant__ oct_delayed_many many) {
+    oct_delayed_params p = many.of;
+    p.scale = many.scale[blockIdx.y];
+    p.history = many.history[blockIdx.y];
+    update(p);
 }
 
 /* The next step of stochastic rounding. */

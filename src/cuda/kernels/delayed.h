@@ -17,6 +17,14 @@ typedef struct oct_delayed_params {
     uint8_t shift; /* log2 of the slots of a block; the threads of a slot lie that far apart */
 } oct_delayed_params;
 
+#define OCT_DELAYED_MANY 240 /* states of a launch: parameters take 4 KiB at most */
+
+/* States of one rule and one shape; `of` has what they share. */
+typedef struct oct_delayed_many {
+    oct_delayed_params of;
+    float *scale[OCT_DELAYED_MANY], *history[OCT_DELAYED_MANY];
+} oct_delayed_many;
+
 typedef struct oct_advance_params {
     int64_t *random;
     uint64_t by;

@@ -59,7 +59,7 @@ static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint3
         for (int i = 0; i < OCT_SLAB_WARPS; i++) {
             most = oct_max_bits(most, words[i]);
         }
-        oct_raise(p.new_amax, most);
+        oct_record(p.new_amax, most);
     }
 }
 
