@@ -109,9 +109,11 @@ def _split(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 def _copy_(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     if isinstance(args[0], QuantizedTensor):
-        same = args[1].shape == args[0].shape
-        quantize_into(args[0], args[1] if same else args[1].expand(args[0].shape))
-        return args[0]
+        out, source = args[0], args[1]
+        if source.device != out.device:
+            source = source.to(out.device)
+        quantize_into(out, source if source.shape == out.shape else source.expand(out.shape))
+        return out
     return NotImplemented
 
 

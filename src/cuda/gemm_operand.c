@@ -51,9 +51,12 @@ oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by
     return o;
 }
 
-/* What its bytes decode to, instead of an operand: they may not be there. */
-static void take_copy(oct_gemm_operand *o, const oct_matrix *copy, bool by_rows) {
-    oct_gemm_operand made = oct_gemm_operand_of(copy, OCTET_USE_VALUES, by_rows);
+/* What its bytes decode to, instead of an operand: they may not be there. A copy's rows may be
+ * longer. */
+static void take_copy(oct_gemm_operand *o, const oct_matrix *copy, int64_t cols, bool by_rows) {
+    oct_matrix values = *copy;
+    values.cols = cols;
+    oct_gemm_operand made = oct_gemm_operand_of(&values, OCTET_USE_VALUES, by_rows);
     made.factor = o->factor;
     made.factor_each = o->factor_each;
     made.unit = o->unit;
@@ -78,10 +81,10 @@ oct_gemm_params oct_gemm_params_of(const oct_cuda_gemm_call *call) {
         .accumulate = call->accumulate,
     };
     if (call->a_made) {
-        take_copy(&p.a, &call->a_copy, call->gemm == OCTET_WGRAD);
+        take_copy(&p.a, &call->a_copy, call->a.cols, call->gemm == OCTET_WGRAD);
     }
     if (call->b_made) {
-        take_copy(&p.b, &call->b_copy, call->gemm != OCTET_FPROP);
+        take_copy(&p.b, &call->b_copy, call->b.cols, call->gemm != OCTET_FPROP);
     }
     if (oct_gemm_transformed(call)) {
         p.a.depth = p.b.depth = oct_round_up(p.a.depth, 16);

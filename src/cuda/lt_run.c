@@ -21,12 +21,16 @@ enum {
 };
 enum {
     PREF_WORKSPACE = 1,
+    PREF_REDUCTIONS = 3,
     PREF_ALIGN_A = 5,
     PREF_ALIGN_B = 6,
     PREF_ALIGN_C = 7,
     PREF_ALIGN_D = 8
 };
 enum { EPILOGUE_BIAS = 4, POINTERS_ON_DEVICE = 1 };
+/* cublasLtReductionScheme_t: parts of a long sum are added before it is rounded to dst's type,
+ * which then happens once. */
+enum { REDUCE_IN_FP32 = 2 };
 
 #define CANDIDATES 16 /* asked of the library, at most */
 
@@ -131,8 +135,10 @@ static int set_preference(uint64_t preference[8], const oct_cublaslt *api,
                           const oct_lt_problem *p) {
     uint64_t workspace = (uint64_t)p->workspace_bytes;
     uint32_t a = 1u << p->a_align, b = 1u << p->b_align, d = 1u << p->d_align;
+    uint32_t reductions = REDUCE_IN_FP32;
     const attribute attributes[] = {
         {PREF_WORKSPACE, &workspace, sizeof workspace},
+        {PREF_REDUCTIONS, &reductions, sizeof reductions},
         {PREF_ALIGN_A, &a, sizeof a},
         {PREF_ALIGN_B, &b, sizeof b},
         {PREF_ALIGN_C, &d, sizeof d},

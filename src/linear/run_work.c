@@ -37,9 +37,13 @@ static void set_matrix(oct_matrix *out, const running *r, uint8_t tensor, uint64
     }
 }
 
+/* Whether an earlier step has written a copy; of nothing there is none. */
 static bool is_made(const octet_plan *plan, const octet_step *step, uint8_t copy) {
-    return copy != OCTET_ABSENT &&
-           (step->reads >> plan->tensors[copy].buffers[OCTET_PART_VALUES] & 1);
+    uint8_t values = OCTET_ABSENT;
+    if (copy != OCTET_ABSENT) {
+        values = plan->tensors[copy].buffers[OCTET_PART_VALUES];
+    }
+    return values != OCTET_ABSENT && plan->buffers[values].bytes && step->reads >> values & 1;
 }
 
 /* A product's copy, where the sizes ask for one. */

@@ -41,6 +41,7 @@ struct layout {
 struct preference {
     uint64_t workspace;
     uint32_t align[4];
+    uint32_t reductions; /* bit 1: in fp32; the others: in d's own type */
 };
 
 struct result {
@@ -227,6 +228,12 @@ bool on_boundary(const void *at, uintptr_t bytes) {
     return reinterpret_cast<uintptr_t>(at) % bytes == 0;
 }
 
+double rounded(double x, int32_t type) {
+    uint64_t place = 0;
+    store(&place, 0, type, x);
+    return element(&place, 0, type);
+}
+
 } // namespace
 
 int emulated_matmuls(void) {
@@ -323,7 +330,7 @@ int cublasLtMatmulPreferenceInit_internal(void *to, size_t bytes) {
     if (bytes != 64) {
         return INVALID;
     }
-    new (to) preference{0, {256, 256, 256, 256}};
+    new (to) preference{0, {256, 256, 256, 256}, 7};
     return OK;
 }
 
@@ -332,12 +339,15 @@ int cublasLtMatmulPreferenceSetAttribute(void *to, int name, const void *value, 
     if (name == 1) {
         return take(p->workspace, value, bytes) ? OK : INVALID;
     }
+    if (name == 3) {
+        return take(p->reductions, value, bytes) ? OK : INVALID;
+    }
     bool align = name >= 5 && name <= 8;
     return align && take(p->align[name - 5], value, bytes) ? OK : INVALID;
 }
 
 /* Three candidates, told apart by their first word; the alignments that were promised are kept
- * in the next ones. */
+ * in the next ones, and whether halves of a sum may be rounded to d's type. */
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *op, void *a, void *b, void *c, void *d,
                                    void *with, int wanted, void *out, int *count) {
     const preference *p = static_cast<const preference *>(with);
@@ -356,6 +366,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *op, void *a, void *b, voi
         r->algo[1] = p->align[0];
         r->algo[2] = p->align[1];
         r->algo[3] = p->align[3];
+        r->algo[4] = p->reductions != 2;
         r->workspace = static_cast<size_t>(p->workspace);
     }
     return status;
@@ -388,6 +399,7 @@ int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, voi
             double sum = 0.0;
             for (int64_t p = 0; p < x.k; p++) {
                 sum += x.at(i, p) * y.at(j, p);
+                sum = kept[4] && p == x.k / 2 ? rounded(sum, it.d.type) : sum;
             }
             int64_t at = j * it.d.ld + i;
             sum *= by;
