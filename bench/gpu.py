@@ -76,9 +76,9 @@ def host_us(step: Step, steps: int = 100) -> float:
 
 def beside(
     steps: dict[Name, Step], measure: Callable[[Step], float] = burst_ms, rounds: int = 7
-) -> dict[Name, float]:
-    """Medians of some rounds. Each round measures all of them, so that a GPU that grows hot and
-    slow, or a busy host, is the same to all."""
+) -> dict[Name, list[float]]:
+    """What each takes in some rounds. Each round measures all of them, so that a GPU that grows
+    hot and slow, or a busy host, is the same to all."""
     for step in steps.values():
         for _ in range(10):
             step()
@@ -87,7 +87,7 @@ def beside(
     for _ in range(rounds):
         for name, step in steps.items():
             times[name].append(measure(step))
-    return {name: statistics.median(found) for name, found in times.items()}
+    return times
 
 
 def graphed(step: Step) -> Step:
@@ -222,7 +222,7 @@ def linear_rows(sizes: tuple[int, int, int]) -> dict[str, dict[str, float]]:
     flop = 6.0 * sizes[0] * sizes[1] * sizes[2]
     rows: dict[str, dict[str, float]] = {}
     for (name, way), ms in beside(steps).items():
-        rows.setdefault(name, {})[way] = flop / ms / 1e9
+        rows.setdefault(name, {})[way] = flop / statistics.median(ms) / 1e9
     torch._dynamo.reset()
     return rows
 
@@ -248,12 +248,13 @@ def cast_rows() -> dict[str, dict[str, float]]:
         reads = 2 if name.startswith(("current", "nvfp4")) else 1  # an amax comes first
         moved[name] = reads * 2.0 * m * k + sum(b.nbytes for b in quantizer(x).buffers())
         steps[name] = lambda q=quantizer: q(x)
-    rates = {name: moved[name] / ms / 1e6 for name, ms in beside(steps).items()}
+    times = {name: statistics.median(ms) for name, ms in beside(steps).items()}
+    rates = {name: moved[name] / ms / 1e6 for name, ms in times.items()}
     return {n: {"GB/s": rate, "of copy": rate / rates["copy"]} for n, rate in rates.items()}
 
 
 def host_rows() -> dict[str, dict[str, float]]:
-    """Microseconds of host time of a training step on a tiny shape."""
+    """Microseconds of host time of a training step on a tiny shape: the quietest round's."""
     cases = {"bf16 nn.Linear": plain(TINY)}
     cases |= {name: ours(TINY, active) for name, active in RECIPES.items() if "," not in name}
     rows: dict[str, dict[str, float]] = {name: {} for name in cases}
@@ -264,8 +265,8 @@ def host_rows() -> dict[str, dict[str, float]]:
             else case.compiled(None if way == "compiled" else way)
             for name, case in cases.items()
         }
-        for name, us in beside(steps, host_us, 11).items():
-            rows[name][way] = us
+        for name, us in beside(steps, host_us, 15).items():
+            rows[name][way] = min(us)
     torch._dynamo.reset()
     return rows
 
