@@ -3,10 +3,23 @@
 
 #include "cuda/quantize.h"
 
-static const char *const names[2][3] = {
-    {"nvfp4_f32", "nvfp4_bf16", "nvfp4_f16"},
-    {"nvfp4_sr_f32", "nvfp4_sr_bf16", "nvfp4_sr_f16"},
+/* Nearest and stochastic, without copies and with them; fp32 has none. */
+static const char *const names[2][2][3] = {
+    {{"nvfp4_f32", "nvfp4_bf16", "nvfp4_f16"},
+     {"nvfp4_sr_f32", "nvfp4_sr_bf16", "nvfp4_sr_f16"}},
+    {{"nvfp4_f32", "nvfp4_copied_bf16", "nvfp4_copied_f16"},
+     {"nvfp4_sr_f32", "nvfp4_copied_sr_bf16", "nvfp4_copied_sr_f16"}},
 };
+static const char *const squares[3] = {"nvfp4_squares_f32", "nvfp4_squares_bf16",
+                                       "nvfp4_squares_f16"};
+
+/* Squares to nearest have one scale for all their elements, in both directions. */
+static const char *kernel_of(const oct_nvfp4_params *p, uint8_t dtype) {
+    bool copied = p->copies.row || p->copies.col, one = p->square && !p->random;
+    int index = oct_dtype_index(dtype);
+    return one && !p->hadamard && !p->row_scaled ? squares[index]
+                                                 : names[copied][p->random != NULL][index];
+}
 
 static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
     const oct_matrix *dst = call->dst;
@@ -38,7 +51,7 @@ static octet_status quantize(const oct_cuda_quantize_call *call, octet_error *er
     }
     oct_nvfp4_params p = params_of(call);
     oct_cuda_launch launch = {.module = OCT_MODULE_nvfp4, .params = &p};
-    launch.kernel = names[q->stochastic != 0][oct_dtype_index(call->source->dtype)];
+    launch.kernel = kernel_of(&p, call->source->dtype);
     launch.grid[0] = oct_cuda_tiles(p.q.rows, p.q.cols);
     launch.grid[1] = launch.grid[2] = 1;
     launch.threads = oct_cuda_tile_threads(call->source->dtype);

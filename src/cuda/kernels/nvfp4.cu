@@ -35,6 +35,7 @@ template <class T> struct nv_work {
     const oct_nvfp4_params &p;
     const oct_patch<T> &patch;
     nv_shared<T> &shared;
+    oct_copies copies; /* none in a kernel that makes none, which the compiler then knows */
     uint64_t seed;
     bool square;
     uint32_t square_most;
@@ -287,7 +288,7 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
             uint32_t codes =
                 encode_row<T, STOCHASTIC>(work, r, work.shared.factors[i][from], random);
             store_row(work, to + k * row::each * bytes, r, codes);
-            store_copy(copy_at(work, work.p.copies.row, r), codes, work.shared.worth[i][from]);
+            store_copy(copy_at(work, work.copies.row, r), codes, work.shared.worth[i][from]);
         }
         to += bytes;
     }
@@ -317,7 +318,7 @@ template <class T> static inline void store_col(const nv_work<T> &work, int c, u
  * registers by now. */
 template <class T>
 static inline void keep_col(const nv_work<T> &work, int c, uint2 codes, float scale) {
-    if (oct_shape<T>::cols == 8 && work.p.copies.col) {
+    if (oct_shape<T>::cols == 8 && work.copies.col) {
         int w = c / 2, k = c % 2;
         work.shared.words[8 * k + w][threadIdx.x] = codes.x;
         work.shared.words[8 * k + 4 + w][threadIdx.x] = codes.y;
@@ -328,7 +329,7 @@ static inline void keep_col(const nv_work<T> &work, int c, uint2 codes, float sc
 
 /* What the codes of columns decode to, where it is wanted: 8 rows at a time. */
 template <class T> static inline void copy_cols(const nv_work<T> &work) {
-    uint16_t *to = copy_at(work, work.p.copies.col, 0);
+    uint16_t *to = copy_at(work, work.copies.col, 0);
     uint32_t f[4];
     if (!to) {
         return;
@@ -497,8 +498,8 @@ static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) 
         uint32_t codes = encode_row<T, false>(work, r, scale.factor, none);
         work.shared.words[4 * r][threadIdx.x] = codes;
         store_row(work, to + r * bytes, r, codes);
-        store_copy(copy_at(work, work.p.copies.row, r), codes, worth);
-        store_copy(copy_at(work, work.p.copies.col, r), codes, worth);
+        store_copy(copy_at(work, work.copies.row, r), codes, worth);
+        store_copy(copy_at(work, work.copies.col, r), codes, worth);
     }
 }
 
@@ -555,45 +556,58 @@ template <class T> static inline void store_scales(const nv_work<T> &work) {
     }
 }
 
-template <class T, bool STOCHASTIC> static inline void quantize(const oct_nvfp4_params &p) {
+/* How a kernel differs from others: what it does not do costs it no registers. */
+enum { NEAREST = 0, STOCHASTIC = 1, COPIED = 2, WHOLE = 4 };
+
+template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &p) {
     OCT_DYNAMIC_SHARED(nv_shared<T>, shared);
     static_assert(sizeof(nv_shared<T>) == OCT_NV_SHARED_BYTES(oct_shape<T>::threads),
                   "what the host asks for");
+    constexpr bool stochastic = (WAY & STOCHASTIC) != 0;
     oct_patch<T> patch = oct_patch_of<T>(p.q);
     oct_patch_load(patch, p.q);
-    uint64_t seed = STOCHASTIC ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
-    bool whole = p.square && !STOCHASTIC && !p.hadamard && !p.row_scaled;
-    bool square = p.square && !whole;
-    nv_work<T> work = {p, patch, *shared, seed, square, square ? square_max(patch) : 0u, false};
+    uint64_t seed = stochastic ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
+    bool square = p.square && !(WAY & WHOLE);
+    oct_copies copies = WAY & COPIED ? p.copies : oct_copies{nullptr, nullptr};
+    nv_work<T> work = {
+        p, patch, *shared, copies, seed, square, square ? square_max(patch) : 0u, false};
 #pragma unroll
     for (int i = 0; i < OCT_PATCH_ROWS * 4; i++) {
         shared->words[i][threadIdx.x] = oct_word(patch.raw[i / 4], i % 4);
     }
-    if (whole) {
+    if constexpr (WAY & WHOLE) {
         quantize_square(work);
-    }
-    if ((p.q.row || p.copies.row) && !whole) {
-        measure_rows(work);
-        scale_rows(work);
-        encode_rows<T, STOCHASTIC>(work);
-    }
-    if ((p.q.col || p.copies.col) && !whole) {
-        quantize_cols<T, STOCHASTIC>(work);
-        copy_cols(work);
+    } else {
+        if (p.q.row || copies.row) {
+            measure_rows(work);
+            scale_rows(work);
+            encode_rows<T, stochastic>(work);
+        }
+        if (p.q.col || copies.col) {
+            quantize_cols<T, stochastic>(work);
+            copy_cols(work);
+        }
     }
     __syncthreads();
     store_scales(work);
 }
 
-#define KERNEL(name, T, stochastic)                                                            \
+#define KERNEL(name, T, way)                                                                   \
     extern "C" __global__ void __launch_bounds__(                                              \
         oct_shape<T>::threads, oct_shape<T>::resident) nvfp4_##name(oct_nvfp4_params p) {      \
-        quantize<T, stochastic>(p);                                                            \
+        quantize<T, way>(p);                                                                   \
     }
 
-KERNEL(f32, float, false)
-KERNEL(bf16, oct_bf16, false)
-KERNEL(f16, oct_f16, false)
-KERNEL(sr_f32, float, true)
-KERNEL(sr_bf16, oct_bf16, true)
-KERNEL(sr_f16, oct_f16, true)
+KERNEL(f32, float, NEAREST)
+KERNEL(bf16, oct_bf16, NEAREST)
+KERNEL(f16, oct_f16, NEAREST)
+KERNEL(sr_f32, float, STOCHASTIC)
+KERNEL(sr_bf16, oct_bf16, STOCHASTIC)
+KERNEL(sr_f16, oct_f16, STOCHASTIC)
+KERNEL(copied_bf16, oct_bf16, NEAREST | COPIED)
+KERNEL(copied_f16, oct_f16, NEAREST | COPIED)
+KERNEL(copied_sr_bf16, oct_bf16, STOCHASTIC | COPIED)
+KERNEL(copied_sr_f16, oct_f16, STOCHASTIC | COPIED)
+KERNEL(squares_f32, float, WHOLE)
+KERNEL(squares_bf16, oct_bf16, WHOLE | COPIED)
+KERNEL(squares_f16, oct_f16, WHOLE | COPIED)
