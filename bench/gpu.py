@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import random
 import statistics
 import sys
 import time
@@ -79,16 +80,17 @@ def host_us(step: Step, steps: int = 100) -> float:
 def beside(
     steps: dict[Name, Step], measure: Callable[[Step], float] = burst_ms, rounds: int = 7
 ) -> dict[Name, list[float]]:
-    """What each takes in some rounds. Each round measures all of them, so that a GPU that grows
-    hot and slow, or a busy host, is the same to all."""
+    """What each takes in some rounds. Each round measures all of them, in an order of its own,
+    so that a GPU that grows hot and slow, or a busy host, is the same to all."""
     for step in steps.values():
         for _ in range(10):
             step()
     torch.cuda.synchronize()
     times: dict[Name, list[float]] = {name: [] for name in steps}
+    dice = random.Random(0)
     for _ in range(rounds):
-        for name, step in steps.items():
-            times[name].append(measure(step))
+        for name in dice.sample(list(steps), len(steps)):
+            times[name].append(measure(steps[name]))
     return times
 
 
