@@ -100,20 +100,25 @@ static octet_status run(bool *refused, const job *j, const oct_lt_product *produ
     return status;
 }
 
-static octet_status run_part(bool *refused, const job *j, int64_t first, octet_error *err) {
-    oct_lt_product part = oct_lt_part(&j->product, &j->own.a, first);
+/* The rows of dst from `first` on, as a product of their own: *part. */
+static octet_status run_rows(oct_lt_product *part, bool *refused, const job *j, int64_t first,
+                             octet_error *err) {
     oct_lt_algorithm algorithm;
     bool found;
-    octet_status status = find(&algorithm, &found, j, &part, err);
+    *part = oct_lt_part(&j->product, &j->own.a, first);
+    octet_status status = find(&algorithm, &found, j, part, err);
     *refused = !found;
     if (!status && found) {
-        status = oct_lt_part_move(j->on, &part, &j->own.a, first, err);
-        status = status ? status : run(refused, j, &part, &algorithm, err);
+        status = oct_lt_part_move(j->on, part, &j->own.a, first, err);
+        status = status ? status : run(refused, j, part, &algorithm, err);
     }
-    if (status || *refused) {
-        return status;
-    }
-    return oct_lt_part_finish(j->on, &part, &j->own, first, err);
+    return status;
+}
+
+static octet_status run_part(bool *refused, const job *j, int64_t first, octet_error *err) {
+    oct_lt_product part;
+    octet_status status = run_rows(&part, refused, j, first, err);
+    return status || *refused ? status : oct_lt_part_finish(j->on, &part, &j->own, first, err);
 }
 
 /* dst may be read as well as written, so there is no way back once a part of it is done. */
@@ -152,21 +157,6 @@ static oct_lt_product head_of(const job *j) {
     return j->product.tail ? oct_lt_part(&j->product, &j->own.a, 0) : j->product;
 }
 
-/* The last eight rows of a product whose other rows are done. */
-static octet_status run_tail(bool *refused, const job *j, octet_error *err) {
-    int64_t first = j->product.problem.n - 8;
-    oct_lt_product part = oct_lt_part(&j->product, &j->own.a, first);
-    oct_lt_algorithm algorithm;
-    bool found;
-    octet_status status = find(&algorithm, &found, j, &part, err);
-    *refused = !found;
-    if (!status && found) {
-        status = oct_lt_part_move(j->on, &part, &j->own.a, first, err);
-        status = status ? status : run(refused, j, &part, &algorithm, err);
-    }
-    return status;
-}
-
 /* dst is not read, but by a product without a tail: what is done of it may be done again. */
 static octet_status run_found(bool *done, const job *j, const oct_lt_product *head,
                               oct_lt_algorithm *algorithm, octet_error *err) {
@@ -175,8 +165,9 @@ static octet_status run_found(bool *done, const job *j, const oct_lt_product *he
     status = status ? status : compute_alpha(j->on, &j->own, head, err);
     status = status ? status : oct_lt_part_move(j->on, head, &j->own.a, 0, err);
     status = status ? status : run(&refused, j, head, algorithm, err);
-    if (!status && !refused && j->product.tail) {
-        status = run_tail(&refused, j, err);
+    if (!status && !refused && j->product.tail) { /* the last eight rows */
+        oct_lt_product tail;
+        status = run_rows(&tail, &refused, j, j->product.problem.n - 8, err);
     }
     *done = !refused;
     if (!status && *done && j->product.bias_after) {

@@ -197,10 +197,26 @@ TEST(args__gradient_of_another_shape_is_refused) {
     CHECK_OF(strstr(err.text, "delay_wgrad is 0"), err.text);
 }
 
+/* What a weight is stored as for a call. */
+typedef struct stored {
+    const char *text, *quantizer;
+} stored;
+
+typedef octet_status (*stored_fn)(octet_quantizer *, const octet_linear_args *, octet_error *);
+
+static void check_stored(stored_fn ask, const stored *cases, size_t count) {
+    char text[OCTET_QUANTIZER_TEXT];
+    for (size_t i = 0; i < count; i++) {
+        octet_linear_args args = parsed(cases[i].text);
+        octet_quantizer q;
+        CHECK_EQ_INT(ask(&q, &args, NULL), OCTET_OK);
+        octet_quantizer_print(text, sizeof text, &q);
+        CHECK_EQ_STR(text, cases[i].quantizer);
+    }
+}
+
 TEST(args__cache_quantizer_is_what_the_plan_asks_for) {
-    static const struct {
-        const char *text, *quantizer;
-    } cases[] = {
+    static const stored cases[] = {
         {SMALL "recipe=mxfp8", "mxfp8:e4m3/1x32+row+col"},
         {SMALL "recipe=mxfp8 grad=none", "mxfp8:e4m3/1x32+row"},
         {SMALL "recipe=mxfp8:override=high_precision", "mxfp8:e4m3/1x32+row"},
@@ -211,21 +227,12 @@ TEST(args__cache_quantizer_is_what_the_plan_asks_for) {
         {SMALL, "none"},
         {SMALL "recipe=mxfp8 qw=mxfp8:e4m3", "none"},
     };
-    char text[OCTET_QUANTIZER_TEXT];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        octet_linear_args args = parsed(cases[i].text);
-        octet_quantizer q;
-        CHECK_EQ_INT(octet_linear_cache_quantizer(&q, &args, NULL), OCTET_OK);
-        octet_quantizer_print(text, sizeof text, &q);
-        CHECK_EQ_STR(text, cases[i].quantizer);
-    }
+    check_stored(octet_linear_cache_quantizer, cases, sizeof cases / sizeof cases[0]);
 }
 
 /* As a cache's, but for the order of scales, which is any device's. */
 TEST(args__parameter_quantizer_has_what_both_ways_read) {
-    static const struct {
-        const char *text, *quantizer;
-    } cases[] = {
+    static const stored cases[] = {
         {SMALL "recipe=current", "fp8-tensor:e4m3+row"},
         {SMALL "recipe=current device=cuda:0/80", "fp8-tensor:e4m3+row"},
         {SMALL "recipe=current device=cuda:0/89", "fp8-tensor:e4m3+row+col"},
@@ -237,14 +244,7 @@ TEST(args__parameter_quantizer_has_what_both_ways_read) {
         {SMALL "recipe=nvfp4 device=cuda:0/100", "nvfp4:e2m1/16x16+row+col"},
         {SMALL, "none"},
     };
-    char text[OCTET_QUANTIZER_TEXT];
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        octet_linear_args args = parsed(cases[i].text);
-        octet_quantizer q;
-        CHECK_EQ_INT(octet_linear_parameter_quantizer(&q, &args, NULL), OCTET_OK);
-        octet_quantizer_print(text, sizeof text, &q);
-        CHECK_EQ_STR(text, cases[i].quantizer);
-    }
+    check_stored(octet_linear_parameter_quantizer, cases, sizeof cases / sizeof cases[0]);
 }
 
 /* No step of forward or backward makes such a weight's bytes anew, or turns them. */
