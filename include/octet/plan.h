@@ -175,7 +175,9 @@ typedef struct octet_step {
     uint8_t col_passes; /* they may be left out where they are not needed to make it */
     uint8_t scratch;    /* GEMM: memory for its own use, which reads and writes do not list */
     uint8_t dst_copy;   /* native GEMM: sums of rows of a ragged dst, so many at a time */
-    uint64_t reads;     /* bit i: buffer i */
+    uint8_t with;       /* a later step of its phase that is done together with this one */
+    uint8_t reserved[7];
+    uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;
 

@@ -9,7 +9,7 @@
 #include "quant/quantizer.h"
 
 _Static_assert(OCTET_PLAN_BUFFERS <= 64, "a step's reads and writes are 64-bit sets");
-_Static_assert(sizeof(octet_step) == 40 && sizeof(octet_plan_buffer) == 72 &&
+_Static_assert(sizeof(octet_step) == 48 && sizeof(octet_plan_buffer) == 72 &&
                    sizeof(octet_plan_tensor) == 60 && sizeof(octet_port) == 64,
                "plans are compared byte by byte, so their rows have no padding");
 _Static_assert(sizeof(octet_plan) ==
@@ -304,6 +304,7 @@ octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
     bool fits = true;
     oct_drop_bytes(b);
+    oct_pair_steps(b);
     for (int i = 0; i < plan->arg_count; i++) {
         fits = fits && number_port(&plan->args[i], &plan->extents);
     }

@@ -73,6 +73,8 @@ void oct_step_done(oct_builder *b, octet_step *step);
 
 /* Says of casts which of their bytes only products read that have what they decode to. */
 void oct_drop_bytes(oct_builder *b);
+/* Finds what a GPU does two at a time, once all steps are there. */
+void oct_pair_steps(oct_builder *b);
 
 /* Delayed scaling's slot buffers and the stochastic-rounding seed, made when first used. */
 uint8_t oct_scale_slot(oct_builder *b, int slot);

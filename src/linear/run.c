@@ -56,12 +56,11 @@ typedef struct running {
 
 static octet_status run_step(running *r, int index, octet_error *err) {
     const octet_plan *plan = r->plan;
-    bool cuda = plan->device.kind == OCTET_CUDA;
-    int with = cuda ? oct_partner_cuda(plan, index, r->done) : -1;
+    uint8_t with = plan->steps[index].with;
     oct_work work, other;
     r->done |= (uint32_t)1 << index;
     oct_work_of(&work, plan, r->memory, &plan->steps[index]);
-    if (with < 0) {
+    if (with == OCTET_ABSENT) {
         return devices[plan->device.kind](&work, r->exec, err);
     }
     r->done |= (uint32_t)1 << with;

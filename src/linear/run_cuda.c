@@ -185,35 +185,6 @@ octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_e
 
 /* ---- two steps at once ----------------------------------------------------------------- */
 
-static bool pairs(const octet_step *a, const octet_step *b) {
-    bool measures = a->op == OCTET_OP_AMAX && a->dst == OCTET_ABSENT && b->dst == OCTET_ABSENT;
-    return a->op == b->op && (measures || a->op == OCTET_OP_QUANTIZE);
-}
-
-int oct_partner_cuda(const octet_plan *plan, int index, uint32_t done) {
-    const octet_step *step = &plan->steps[index];
-    uint64_t reads = step->reads, writes = step->writes;
-    if (step->op != OCTET_OP_AMAX && step->op != OCTET_OP_QUANTIZE) {
-        return -1;
-    }
-    for (int i = index + 1; i < plan->step_count; i++) {
-        const octet_step *next = &plan->steps[i];
-        if (next->phase != step->phase || next->op == OCTET_OP_COLLECTIVE) {
-            break;
-        }
-        if (done >> i & 1) {
-            continue;
-        }
-        if (pairs(step, next) && !(next->reads & writes) &&
-            !(next->writes & (reads | writes))) {
-            return i;
-        }
-        reads |= next->reads;
-        writes |= next->writes;
-    }
-    return -1;
-}
-
 octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
                                octet_error *err) {
     oct_cuda_on on = {exec->cuda, exec->stream, true};

@@ -29,9 +29,7 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
 /* Does a step that is no collective. On a GPU the context is entered, here and below. */
 octet_status oct_work_cpu(const oct_work *work, const octet_exec *exec, octet_error *err);
 octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err);
-/* A later step of the phase that may as well be done together with this one, of the same kind
- * and independent of all that is not done yet before it; -1: none. */
-int oct_partner_cuda(const octet_plan *plan, int index, uint32_t done);
+/* A step and the one that its plan does with it. */
 octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
                                octet_error *err);
 /* What a GPU does before the first step of a phase: kernels raise amaxes from 0. */

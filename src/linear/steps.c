@@ -22,6 +22,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->dst = step->a = step->b = step->a_copy = step->b_copy = OCTET_ABSENT;
     step->from = step->to = step->bias = OCTET_ABSENT;
     step->scale = step->amax = step->random = step->scratch = step->dst_copy = OCTET_ABSENT;
+    step->with = OCTET_ABSENT;
     return step;
 }
 

@@ -103,6 +103,9 @@ static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
                  step->row_passes <= 1 && step->col_passes <= 1;
+    for (size_t i = 0; i < sizeof step->reserved; i++) {
+        flags = flags && !step->reserved[i];
+    }
     bool raises = step->accumulate && (quantize || step->op == OCTET_OP_AMAX);
     bool product = (!step->accumulate || raises) &&
                    !(step->gemm | step->split | step->native | step->b_use) &&
@@ -132,7 +135,7 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->from, buffers) && check_index(step->to, buffers) &&
            check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
            check_index(step->amax, buffers) && check_index(step->random, buffers) &&
-           check_index(step->scratch, buffers) &&
+           check_index(step->scratch, buffers) && check_index(step->with, plan->step_count) &&
            ((step->reads | step->writes) & beyond) == 0 && check_operands_present(step) &&
            check_step_blank(step);
 }

@@ -1,0 +1,46 @@
+/* pair.c - which two steps a GPU does in one launch. */
+#include "linear/build.h"
+
+/* Two tensors are measured, or cast, as one is. */
+static bool alike(const octet_step *a, const octet_step *b) {
+    bool measures = a->op == OCTET_OP_AMAX && a->dst == OCTET_ABSENT && b->dst == OCTET_ABSENT;
+    return a->op == b->op && (measures || a->op == OCTET_OP_QUANTIZE);
+}
+
+/* The first later step that is alike and independent of all before it that is not done by then;
+ * bits of `taken` are steps that are done with an earlier one. */
+static uint8_t partner_of(const octet_plan *plan, int index, uint32_t taken) {
+    const octet_step *step = &plan->steps[index];
+    uint64_t reads = step->reads, writes = step->writes;
+    for (int i = index + 1; i < plan->step_count; i++) {
+        const octet_step *next = &plan->steps[i];
+        if (next->phase != step->phase || next->op == OCTET_OP_COLLECTIVE) {
+            break;
+        }
+        if (taken >> i & 1) {
+            continue;
+        }
+        if (alike(step, next) && !(next->reads & writes) &&
+            !(next->writes & (reads | writes))) {
+            return (uint8_t)i;
+        }
+        reads |= next->reads;
+        writes |= next->writes;
+    }
+    return OCTET_ABSENT;
+}
+
+_Static_assert(OCTET_PLAN_STEPS <= 32, "steps are bits of a word");
+
+void oct_pair_steps(oct_builder *b) {
+    octet_plan *plan = b->plan;
+    uint32_t taken = 0;
+    for (int i = 0; b->device.kind == OCTET_CUDA && i < plan->step_count; i++) {
+        octet_step *step = &plan->steps[i];
+        bool may = step->op == OCTET_OP_AMAX || step->op == OCTET_OP_QUANTIZE;
+        if (may && !(taken >> i & 1)) {
+            step->with = partner_of(plan, i, taken);
+            taken |= step->with == OCTET_ABSENT ? 0 : (uint32_t)1 << step->with;
+        }
+    }
+}
