@@ -51,12 +51,15 @@ oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by
     return o;
 }
 
-/* What its bytes decode to, instead of an operand: they may not be there. A copy's rows may be
- * longer. */
-static void take_copy(oct_gemm_operand *o, const oct_matrix *copy, int64_t cols, bool by_rows) {
+oct_gemm_operand oct_gemm_copy_of(const oct_matrix *copy, int64_t cols, bool by_rows) {
     oct_matrix values = *copy;
     values.cols = cols;
-    oct_gemm_operand made = oct_gemm_operand_of(&values, OCTET_USE_VALUES, by_rows);
+    return oct_gemm_operand_of(&values, OCTET_USE_VALUES, by_rows);
+}
+
+/* What its bytes decode to, instead of an operand: they may not be there. */
+static void take_copy(oct_gemm_operand *o, const oct_matrix *copy, int64_t cols, bool by_rows) {
+    oct_gemm_operand made = oct_gemm_copy_of(copy, cols, by_rows);
     made.factor = o->factor;
     made.factor_each = o->factor_each;
     made.unit = o->unit;

@@ -33,14 +33,12 @@ static int64_t bits_of(const oct_gemm_operand *o) {
 
 /* ---- operands -------------------------------------------------------------------------- */
 
-/* The copy that an emulated product decodes the operand into, or its own values. A copy's rows
- * may be longer than the operand's. */
+/* The copy that an emulated product decodes the operand into, or its own values. */
 static oct_gemm_operand decoded(const oct_matrix *m, const oct_matrix *copy, octet_use use,
                                 bool by_rows) {
-    oct_matrix values = *copy;
-    values.cols = m->cols;
     bool copied = copy->parts[OCTET_PART_VALUES] != NULL;
-    return oct_gemm_operand_of(copied ? &values : m, copied ? OCTET_USE_VALUES : use, by_rows);
+    return copied ? oct_gemm_copy_of(copy, m->cols, by_rows)
+                  : oct_gemm_operand_of(m, use, by_rows);
 }
 
 /* The copy that ragged bytes are padded into, or the bytes themselves. */

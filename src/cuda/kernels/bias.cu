@@ -13,13 +13,7 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
     float bias[8], x[8];
     oct_eight raw[OCT_ROWS_DEEP];
     oct_eight_floats(bias, oct_take(oct_plain_row_of(p.bias, 0), at.col, count), p.bias.dtype);
-#pragma unroll
-    for (int k = 0; k < OCT_ROWS_DEEP; k++) {
-        int64_t row = at.row + k * at.step;
-        if (row < p.shape.rows) {
-            raw[k] = oct_take(oct_plain_row_of(p.source, row), at.col, count);
-        }
-    }
+    oct_take_rows(raw, p.source, p.shape, at);
 #pragma unroll
     for (int k = 0; k < OCT_ROWS_DEEP; k++) {
         int64_t row = at.row + k * at.step;

@@ -117,7 +117,7 @@ static inline void quantize_lines(oct_slab_turned<T> &turned, const oct_block_pa
                                   uint32_t tile) {
     __shared__ block_lines<T> lines;
     oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
-    oct_slab_load(patch, p.q);
+    oct_patch_load(patch, p.q);
     if (p.q.col) {
         lines.peaks[threadIdx.x / OCT_WARP][threadIdx.x % OCT_WARP] = oct_patch_peaks(patch);
         __syncthreads();
@@ -197,7 +197,7 @@ static inline void quantize_square(oct_slab_turned<T> &turned, const oct_block_p
                                    uint32_t tile) {
     __shared__ block_squares<T> squares;
     oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
-    oct_slab_load(patch, p.q);
+    oct_patch_load(patch, p.q);
     uint32_t most = oct_patch_max(patch);
     int mine = (int)threadIdx.x % OCT_WARP / lanes_of<T>::count;
 #pragma unroll

@@ -12,13 +12,7 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS) cast(const oct_ca
     if (count == 0) {
         return;
     }
-#pragma unroll
-    for (int k = 0; k < OCT_ROWS_DEEP; k++) {
-        int64_t row = at.row + k * at.step;
-        if (row < p.shape.rows) {
-            raw[k] = oct_take(oct_plain_row_of(p.source, row), at.col, count);
-        }
-    }
+    oct_take_rows(raw, p.source, p.shape, at);
 #pragma unroll
     for (int k = 0; k < OCT_ROWS_DEEP; k++) {
         int64_t row = at.row + k * at.step;

@@ -37,7 +37,7 @@ static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint3
     __shared__ oct_slab_turned<T> turned;
     __shared__ uint32_t words[OCT_SLAB_WARPS];
     oct_patch<T> patch = oct_slab_patch<T>(p.q, p.q.backward ? tiles - 1u - tile : tile);
-    oct_slab_load(patch, p.q);
+    oct_patch_load(patch, p.q);
     float scale = scale_of(words, p);
     if (p.inverse && tile == 0 && threadIdx.x == 0) {
         *p.inverse = 1.0f / scale;

@@ -67,6 +67,19 @@ static inline void oct_store_some(const oct_plain_row &row, int64_t col, const o
     }
 }
 
+/* A thread's rows, those that exist, all loads before the first use. */
+static inline void oct_take_rows(oct_eight raw[OCT_ROWS_DEEP], const oct_plain &plain,
+                                 const oct_rows &shape, const oct_rows_at &at) {
+    int count = oct_columns_left(shape.cols, at.col);
+#pragma unroll
+    for (int k = 0; k < OCT_ROWS_DEEP; k++) {
+        int64_t row = at.row + k * at.step;
+        if (row < shape.rows) {
+            raw[k] = oct_take(oct_plain_row_of(plain, row), at.col, count);
+        }
+    }
+}
+
 /* The inverse of oct_take. */
 static inline void oct_put(const oct_plain_row &row, int64_t col, const oct_eight &x,
                            int count) {

@@ -39,20 +39,6 @@ static inline oct_patch<T> oct_slab_patch(const oct_quantize_params &q, uint32_t
     return p;
 }
 
-template <class T>
-static inline void oct_slab_load(oct_patch<T> &p, const oct_quantize_params &q) {
-    int64_t at = (p.tile_row + p.row) * q.stride + p.tile_col + p.col;
-    const T *from = (const T *)q.source + at;
-    if (!p.full || !q.wide_source) {
-        oct_patch_load_part(p, from, q.stride);
-        return;
-    }
-#pragma unroll
-    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        p.raw[r] = oct_stream16(from + r * q.stride);
-    }
-}
-
 /* ---- turned codes ---------------------------------------------------------------------- */
 
 /* 128 codes of each column, in units of 16 rows. A column's units lie in another order than
