@@ -38,7 +38,7 @@ static octet_status flat(const oct_cuda_on *on, oct_amax_flat_two *p, uint8_t dt
     most = most < OCT_AMAX_SHARES ? most : OCT_AMAX_SHARES;
     blocks = blocks < most ? blocks : most;
     p->of[1].first = blocks ? (uint32_t)(first % blocks) : 0;
-    oct_cuda_launch launch = {.module = OCT_MODULE_amax, .params = p};
+    oct_cuda_launch launch = {.module = OCT_MODULE_amax, .input = dtype, .params = p};
     launch.kernel = flat_names[oct_dtype_index(dtype)];
     launch.grid[0] = (uint32_t)blocks;
     launch.grid[1] = launch.grid[2] = 1;
@@ -49,7 +49,7 @@ static octet_status flat(const oct_cuda_on *on, oct_amax_flat_two *p, uint8_t dt
 
 static octet_status tiles(const oct_cuda_on *on, const oct_amax_tiles_params *p, uint8_t dtype,
                           octet_error *err) {
-    oct_cuda_launch launch = {.module = OCT_MODULE_amax, .params = p};
+    oct_cuda_launch launch = {.module = OCT_MODULE_amax, .input = dtype, .params = p};
     launch.kernel = tiles_names[oct_dtype_index(dtype)];
     launch.grid[0] = oct_cuda_tiles(p->q.rows, p->q.cols);
     launch.grid[1] = launch.grid[2] = 1;

@@ -28,6 +28,7 @@ octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *calls, int co
         p.of[1] = params_of(&calls[1]);
         launch.grid[0] += oct_cuda_slabs(&p.of[1].q, dtype);
     }
+    launch.input = dtype;
     launch.kernel = names[oct_dtype_index(dtype)][format == OCTET_E5M2];
     launch.threads = OCT_SLAB_THREADS;
     launch.params = &p;

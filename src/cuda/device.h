@@ -5,7 +5,8 @@
 #include "cuda/api.h"
 #include "cuda/cuda.h"
 
-/* Modules: one .cu file each, compiled as a whole when one of its kernels is first used. */
+/* Modules: one .cu file each, compiled when one of its kernels is first used: those for one
+ * type of input together, or all where kernels are not told apart by it. */
 #define OCT_CUDA_MODULES(X)                                                                    \
     X(amax)                                                                                    \
     X(per_tensor)                                                                              \
@@ -17,6 +18,7 @@
     X(moves)                                                                                   \
     X(bias)                                                                                    \
     X(delayed)                                                                                 \
+    X(sums)                                                                                    \
     X(gemm)
 
 typedef enum oct_cuda_module {
@@ -26,10 +28,14 @@ typedef enum oct_cuda_module {
         OCT_MODULES
 } oct_cuda_module;
 
+/* Parts of modules: one for kernels of any input, one for each of F32, BF16 and F16. */
+enum { OCT_MODULE_PARTS = OCT_MODULES * (OCTET_F16 + 1) };
+
 /* One launch. A kernel takes one parameter, a struct of at most 4 KB that the host and the
  * kernel declare in a common header, kernels/<module>.h. */
 typedef struct oct_cuda_launch {
     oct_cuda_module module;
+    uint8_t input;         /* the type of input that it is for; OCTET_NONE: any */
     const char *kernel;    /* the extern "C" name; a string literal, found by its address */
     uint32_t grid[3];      /* blocks; a grid of 0 blocks launches nothing and succeeds */
     uint32_t threads;      /* of a block, in x */

@@ -36,6 +36,7 @@ static octet_status quantize(const oct_cuda_quantize_call *call, octet_use use,
                              octet_error *err) {
     oct_four_over_six_params p = params_of(call, use);
     oct_cuda_launch launch = {.module = OCT_MODULE_four_over_six, .params = &p};
+    launch.input = call->source->dtype;
     launch.kernel = names[oct_dtype_index(call->source->dtype)];
     launch.grid[0] = (uint32_t)oct_size_ceil_div((int64_t)p.squares * SIDE, OCT_CHOICE_THREADS);
     launch.grid[1] = launch.grid[2] = 1;

@@ -57,7 +57,7 @@ static octet_status compute_alpha(const oct_cuda_on *on, const oct_gemm_params *
                                     .unit = own->a.unit * own->b.unit,
                                     .beta = product->problem.accumulate ? 1.0f : 0.0f,
                                     .out = (float *)(uintptr_t)product->memory.alpha};
-    oct_cuda_launch launch = {.module = OCT_MODULE_gemm,
+    oct_cuda_launch launch = {.module = OCT_MODULE_sums,
                               .kernel = "gemm_alpha",
                               .grid = {1, 1, 1},
                               .threads = 1,

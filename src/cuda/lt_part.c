@@ -56,7 +56,7 @@ octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *par
     int64_t left = own->a.outer - first;
     params.count = left < part->problem.n ? left : part->problem.n;
     oct_cuda_launch launch = {
-        .module = OCT_MODULE_gemm,
+        .module = OCT_MODULE_sums,
         .kernel = "gemm_finish",
         .grid = {(uint32_t)(params.count < BLOCKS ? params.count : BLOCKS), 1, 1},
         .threads = OCT_GEMM_THREADS,

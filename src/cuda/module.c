@@ -1,5 +1,5 @@
-/* module.c - a kernel by its name: its module compiled, or read from the cache, when first
- * used.
+/* module.c - a kernel by its name: its part of a module compiled, or read from the cache, when
+ * first used.
  *
  * Kernels are found without a lock in a table that only grows, by the address of their name; a
  * miss takes the module's lock, so that a module is compiled once however many threads wait for
@@ -15,6 +15,10 @@ static const char *const names[OCT_MODULES] = {
     OCT_CUDA_MODULES(X)
 #undef X
 };
+
+static oct_module *module_of(octet_cuda *cuda, const oct_cuda_launch *launch) {
+    return &cuda->modules[launch->module * (OCTET_F16 + 1) + launch->input];
+}
 
 static unsigned list_of(const char *name) {
     uint64_t hash = (uint64_t)(uintptr_t)name * 0x9e3779b97f4a7c15u;
@@ -44,12 +48,14 @@ static oct_kernel *find_text(oct_module *module, const char *name) {
     return NULL;
 }
 
-/* The module's code: from the cache, else compiled and put there. */
-static octet_status code_of(oct_cubin *out, octet_cuda *cuda, const char *name,
+/* The code of a launch's part: from the cache, else compiled and put there. */
+static octet_status code_of(oct_cubin *out, octet_cuda *cuda, const oct_cuda_launch *launch,
                             octet_error *err) {
     const oct_compiler *compiler;
+    const char *name = names[launch->module];
     char arch[OCT_ARCH_TEXT];
-    oct_compile what = {.source = oct_module_source(name), .arch = arch};
+    oct_compile what = {
+        .source = oct_module_source(name), .arch = arch, .input = launch->input};
     if (!what.source) {
         return oct_fail(err, OCTET_UNSUPPORTED, "this build has no kernels '%s'", name);
     }
@@ -70,10 +76,10 @@ static octet_status code_of(oct_cubin *out, octet_cuda *cuda, const char *name,
     return status;
 }
 
-static octet_status load(oct_module *module, octet_cuda *cuda, const char *name,
+static octet_status load(oct_module *module, octet_cuda *cuda, const oct_cuda_launch *launch,
                          octet_error *err) {
     oct_cubin cubin;
-    octet_status status = code_of(&cubin, cuda, name, err);
+    octet_status status = code_of(&cubin, cuda, launch, err);
     if (status) {
         return status;
     }
@@ -132,9 +138,8 @@ static octet_status ask_shared(oct_kernel *kernel, octet_cuda *cuda,
 
 static octet_status make_ready(oct_kernel **out, octet_cuda *cuda,
                                const oct_cuda_launch *launch, octet_error *err) {
-    oct_module *module = &cuda->modules[launch->module];
-    octet_status status =
-        module->handle ? OCTET_OK : load(module, cuda, names[launch->module], err);
+    oct_module *module = module_of(cuda, launch);
+    octet_status status = module->handle ? OCTET_OK : load(module, cuda, launch, err);
     if (status) {
         return status;
     }
@@ -145,7 +150,7 @@ static octet_status make_ready(oct_kernel **out, octet_cuda *cuda,
 
 octet_status oct_cuda_kernel(const oct_kernel **out, octet_cuda *cuda,
                              const oct_cuda_launch *launch, octet_error *err) {
-    oct_module *module = &cuda->modules[launch->module];
+    oct_module *module = module_of(cuda, launch);
     oct_kernel *kernel = find(module, launch->kernel);
     octet_status status = OCTET_OK;
     if (!kernel || launch->shared_bytes >
@@ -161,7 +166,7 @@ octet_status oct_cuda_kernel(const oct_kernel **out, octet_cuda *cuda,
 }
 
 void oct_cuda_unload(octet_cuda *cuda) {
-    for (int i = 0; i < OCT_MODULES; i++) {
+    for (int i = 0; i < OCT_MODULE_PARTS; i++) {
         oct_module *module = &cuda->modules[i];
         for (int list = 0; list < OCT_KERNEL_LISTS; list++) {
             oct_kernel *kernel = atomic_load(&module->kernels[list]);

@@ -27,6 +27,7 @@ octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *calls, int co
         p.of[1] = params_of(&calls[1]);
         launch.grid[0] += oct_cuda_tiles(p.of[1].q.rows, p.of[1].q.cols);
     }
+    launch.input = dtype;
     launch.kernel = names[oct_dtype_index(dtype)][format == OCTET_E5M2];
     launch.threads = oct_cuda_tile_threads(dtype);
     launch.params = &p;

@@ -51,6 +51,7 @@ static octet_status quantize(const oct_cuda_quantize_call *call, octet_error *er
     }
     oct_nvfp4_params p = params_of(call);
     oct_cuda_launch launch = {.module = OCT_MODULE_nvfp4, .params = &p};
+    launch.input = call->source->dtype;
     launch.kernel = kernel_of(&p, call->source->dtype);
     launch.grid[0] = oct_cuda_tiles(p.q.rows, p.q.cols);
     launch.grid[1] = launch.grid[2] = 1;

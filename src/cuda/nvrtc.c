@@ -19,6 +19,12 @@ static const char *const options[] = {
 };
 enum { OPTIONS = sizeof options / sizeof options[0] };
 
+/* The option for a type of input. */
+static const char *const inputs[] = {[OCTET_NONE] = NULL,
+                                     [OCTET_F32] = "-DOCT_TAKES_F32",
+                                     [OCTET_BF16] = "-DOCT_TAKES_BF16",
+                                     [OCTET_F16] = "-DOCT_TAKES_F16"};
+
 static const oct_symbol symbols[] = {
 #define X(result, name, parameters) {#name, offsetof(oct_nvrtc, name)},
     OCT_NVRTC_CALLS(X)
@@ -165,6 +171,10 @@ void oct_compiler_key(oct_cache_key *out, const oct_compiler *compiler, const oc
         oct_write(&facts, " ");
         oct_write(&facts, options[i]);
     }
+    if (inputs[what->input]) {
+        oct_write(&facts, " ");
+        oct_write(&facts, inputs[what->input]);
+    }
     oct_write(&facts, "\n");
 }
 
@@ -233,17 +243,19 @@ static octet_status take(oct_cubin *out, const oct_compiler *compiler, void *pro
 octet_status oct_compiler_run(oct_cubin *out, const oct_compiler *compiler,
                               const oct_compile *what, octet_error *err) {
     char arch[32];
-    const char *all[OPTIONS + 1];
+    const char *all[OPTIONS + 2];
     memcpy(all, options, sizeof options);
     (void)snprintf(arch, sizeof arch, "--gpu-architecture=%s", what->arch);
     all[OPTIONS] = arch;
+    all[OPTIONS + 1] = inputs[what->input];
+    int count = OPTIONS + 1 + (all[OPTIONS + 1] != NULL);
 
     void *program = NULL;
     octet_status status = create(&program, compiler, what->source, err);
     if (status) {
         return status;
     }
-    int result = compiler->call.nvrtcCompileProgram(program, OPTIONS + 1, all);
+    int result = compiler->call.nvrtcCompileProgram(program, count, all);
     status = result ? not_compiled(compiler, program, result, what, err)
                     : take(out, compiler, program, err);
     (void)compiler->call.nvrtcDestroyProgram(&program);

@@ -27,12 +27,14 @@ octet_status oct_compiler_arch(char out[OCT_ARCH_TEXT], const oct_compiler *comp
 /* The embedded source of a module; NULL where this build has none. */
 const oct_cuda_text *oct_module_source(const char *module);
 
-/* One compilation. The compiler's log goes to log[0 .. log_bytes), where it is not NULL. */
+/* One compilation, of the kernels for one type of input or of all. The compiler's log goes to
+ * log[0 .. log_bytes), where it is not NULL. */
 typedef struct oct_compile {
     const oct_cuda_text *source;
     const char *arch;
     char *log;
     size_t log_bytes;
+    uint8_t input; /* OCTET_F32, OCTET_BF16 or OCTET_F16; OCTET_NONE: any */
 } oct_compile;
 
 /* Every fact that the compiled module depends on: out->facts, a key for the cache. */

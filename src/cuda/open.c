@@ -147,7 +147,7 @@ octet_status octet_cuda_open(octet_cuda **out, const octet_cuda_options *options
     }
     (void)pthread_mutex_init(&cuda->lock, NULL);
     (void)pthread_mutex_init(&cuda->keep_lock, NULL);
-    for (int i = 0; i < OCT_MODULES; i++) {
+    for (int i = 0; i < OCT_MODULE_PARTS; i++) {
         (void)pthread_mutex_init(&cuda->modules[i].lock, NULL);
     }
     *out = cuda;

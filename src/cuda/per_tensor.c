@@ -40,6 +40,7 @@ octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *calls, i
         p.of[1] = params_of(&calls[1]);
         launch.grid[0] += tiles_of(&p.of[1], dtype);
     }
+    launch.input = dtype;
     launch.kernel = names[oct_dtype_index(dtype)][format == OCTET_E5M2];
     launch.threads = OCT_SLAB_THREADS;
     launch.params = &p;

@@ -20,6 +20,7 @@ typedef struct oct_kernel {
 
 #define OCT_KERNEL_LISTS 32 /* a power of two; a module has some tens of kernels */
 
+/* A module's kernels for one type of input. */
 typedef struct oct_module {
     pthread_mutex_t lock;
     void *handle; /* CUmodule; NULL until first used */
@@ -34,7 +35,7 @@ struct octet_cuda {
     oct_cuda_facts facts;
     char *libraries; /* NULL: none */
     char *cache;     /* NULL: none */
-    oct_module modules[OCT_MODULES];
+    oct_module modules[OCT_MODULE_PARTS];
     /* Each of the rest is made once, under a lock, and then read without it. */
     pthread_mutex_t lock;
     atomic_bool has_compiler, has_cublaslt;

@@ -51,7 +51,7 @@ static bool compiles(const oct_compiler *compiler, const oct_compile *what) {
 static void compile_all(const oct_compiler *compiler, const char *arch) {
     static char log[1 << 16];
     for (int i = 0; i < OCT_MODULES; i++) {
-        oct_compile what = {oct_module_source(modules[i]), arch, log, sizeof log};
+        oct_compile what = {oct_module_source(modules[i]), arch, log, sizeof log, OCTET_NONE};
         if (what.source) {
             CHECK_OF(compiles(compiler, &what), what.source->name);
         }
@@ -84,7 +84,7 @@ TEST(compile__a_source_that_does_not_compile_fails_with_the_log) {
         return;
     }
     char log[512] = "";
-    oct_compile what = {&source, "sm_90a", log, sizeof log};
+    oct_compile what = {&source, "sm_90a", log, sizeof log, OCTET_NONE};
     oct_cubin cubin;
     CHECK_EQ_INT(oct_compiler_run(&cubin, &compiler, &what, &err), OCTET_DEVICE);
     CHECK(strstr(err.text, "cuda/kernels/wrong.cu does not compile for sm_90a") &&

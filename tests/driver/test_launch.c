@@ -133,6 +133,30 @@ TEST(launch__compiles_for_the_exact_gpu_without_fusing_or_flushing) {
     }
 }
 
+/* Kernels for one type of input are a module of their own, on disk and on the GPU. */
+TEST(launch__compiles_for_the_type_of_input_alone) {
+    octet_cuda *cuda = begin("");
+    oct_cuda_on on = {.cuda = cuda};
+    static const struct {
+        uint8_t input;
+        const char *option;
+    } cases[] = {{OCTET_F32, "-DOCT_TAKES_F32 "},
+                 {OCTET_BF16, "-DOCT_TAKES_BF16 "},
+                 {OCTET_F16, "-DOCT_TAKES_F16 "}};
+    for (int i = 0; i < 3; i++) {
+        oct_cuda_launch launch = launch_of("some_kernel");
+        launch.input = cases[i].input;
+        for (int again = 0; again < 2; again++) {
+            CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, NULL), OCTET_OK);
+        }
+        CHECK_OF(strstr(fake->options, cases[i].option) != NULL, fake->options);
+        CHECK_EQ_INT(fake->compiles, i + 1);
+    }
+    CHECK(fake->loads == 3 && fake->functions == 3 && fake->launches == 6);
+    end(cuda);
+    CHECK_EQ_INT(fake->unloads, 3);
+}
+
 TEST(launch__a_gpu_that_the_compiler_does_not_know_is_refused) {
     octet_cuda *cuda = begin("");
     octet_error err = {OCTET_OK, 0, ""};
@@ -365,6 +389,7 @@ TEST(launch__what_is_kept_is_made_once_and_freed_with_the_gpu) {
 TEST_MAIN(launch__facts_are_the_gpus, launch__bad_options_and_old_gpus_are_refused,
           launch__passes_what_it_was_given,
           launch__compiles_for_the_exact_gpu_without_fusing_or_flushing,
+          launch__compiles_for_the_type_of_input_alone,
           launch__a_gpu_that_the_compiler_does_not_know_is_refused,
           launch__a_name_at_another_address_is_the_same_kernel,
           launch__a_run_enters_the_context_once,

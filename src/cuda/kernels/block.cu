@@ -235,9 +235,15 @@ static inline void quantize(const oct_block_params &p, uint32_t tile) {
         quantize<T, format>(p.of[second], blockIdx.x - (second ? p.split : 0u));               \
     }
 
+#ifdef OCT_TAKES_F32
 KERNEL(f32_e4m3, float, OCTET_E4M3)
 KERNEL(f32_e5m2, float, OCTET_E5M2)
+#endif
+#ifdef OCT_TAKES_BF16
 KERNEL(bf16_e4m3, oct_bf16, OCTET_E4M3)
 KERNEL(bf16_e5m2, oct_bf16, OCTET_E5M2)
+#endif
+#ifdef OCT_TAKES_F16
 KERNEL(f16_e4m3, oct_f16, OCTET_E4M3)
 KERNEL(f16_e5m2, oct_f16, OCTET_E5M2)
+#endif

@@ -12,6 +12,13 @@
 #include "format/f16.h"
 #include "octet.h"
 
+/* A module may be compiled for one type of input; where none is named, it is for each. */
+#if !defined OCT_TAKES_F32 && !defined OCT_TAKES_BF16 && !defined OCT_TAKES_F16
+#define OCT_TAKES_F32
+#define OCT_TAKES_BF16
+#define OCT_TAKES_F16
+#endif
+
 #define OCT_WARP 32
 #define OCT_ALL_LANES 0xffffffffu
 

@@ -106,6 +106,12 @@ template <class T> static inline void quantize(const oct_four_over_six_params &p
         quantize<T>(p);                                                                        \
     }
 
+#ifdef OCT_TAKES_F32
 KERNEL(f32, float)
+#endif
+#ifdef OCT_TAKES_BF16
 KERNEL(bf16, oct_bf16)
+#endif
+#ifdef OCT_TAKES_F16
 KERNEL(f16, oct_f16)
+#endif

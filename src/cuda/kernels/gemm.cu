@@ -9,8 +9,7 @@
  * Terms are summed in a fixed order, so a product gives the same bytes each time; against the
  * exact value it keeps the bound that the CPU's product states, as far as the tensor cores' own
  * sums are those of fp32. */
-#include "cuda/kernels/gemm.h"
-#include "format/bf16.h"
+#include "cuda/kernels/finish.h"
 #include "format/e2m1.h"
 #include "format/e4m3.h"
 #include "format/e5m2.h"
@@ -424,93 +423,23 @@ static __device__ __forceinline__ void add_scaled(sums &sum, sums &part, const t
 
 /* ---- from sums to dst ------------------------------------------------------------------ */
 
-static __device__ __forceinline__ float load_plain(const void *base, int64_t at,
-                                                   uint32_t dtype) {
-    if (dtype == OCTET_F32) {
-        return static_cast<const float *>(base)[at];
-    }
-    uint16_t code = static_cast<const uint16_t *>(base)[at];
-    return dtype == OCTET_BF16 ? oct_bf16_decode(code) : oct_f16_decode(code);
-}
-
-static __device__ __forceinline__ void store_plain(void *base, int64_t at, uint32_t dtype,
-                                                   float value) {
-    if (dtype == OCTET_F32) {
-        static_cast<float *>(base)[at] = value;
-    } else {
-        static_cast<uint16_t *>(base)[at] =
-            dtype == OCTET_BF16 ? oct_bf16_encode(value) : oct_f16_encode(value);
-    }
-}
-
-/* The factors that elements lack: scale[0] * scale[1], whose product may leave fp32's range;
- * where outer indices have factors of their own, it is computed in double instead. */
-struct finish {
-    float scale[2];
-    double factor;
-    const float *rows, *cols;
-};
-
-static __device__ __forceinline__ double power_of_two(int exponent) {
-    uint64_t bits = static_cast<uint64_t>(1023 + exponent) << 52;
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static __device__ __forceinline__ double factor_of(const oct_gemm_operand &o) {
-    return o.unit * (o.factor && !o.factor_each ? static_cast<double>(*o.factor) : 1.0);
-}
-
-static __device__ __forceinline__ finish finish_of(const oct_gemm_params &g) {
-    finish f;
-    f.factor = factor_of(g.a) * factor_of(g.b);
-    f.rows = g.a.factor_each ? g.a.factor : nullptr;
-    f.cols = g.b.factor_each ? g.b.factor : nullptr;
-    uint64_t bits;
-    memcpy(&bits, &f.factor, sizeof bits);
-    int field = static_cast<int>(bits >> 52 & 0x7ff);
-    int half = field == 0 || field == 0x7ff ? 0 : (field - 1023) / 2;
-    half = half < -126 ? -126 : half > 126 ? 126 : half;
-    f.scale[0] = static_cast<float>(f.factor * power_of_two(-half));
-    f.scale[1] = static_cast<float>(power_of_two(half));
-    return f;
-}
-
-static __device__ __forceinline__ float finished(const oct_gemm_params &g, const finish &f,
-                                                 float sum, int64_t row, int64_t col) {
-    float value = sum * f.scale[0] * f.scale[1];
-    if (f.rows || f.cols) {
-        double by_row = f.rows ? static_cast<double>(f.rows[row]) : 1.0;
-        double by_col = f.cols ? static_cast<double>(f.cols[col]) : 1.0;
-        value = static_cast<float>(static_cast<double>(sum) * (f.factor * by_row) * by_col);
-    }
-    if (g.bias) {
-        value += load_plain(g.bias, col, g.bias_dtype);
-    }
-    if (g.accumulate) {
-        value += load_plain(g.dst, row * g.stride + col, g.dtype);
-    }
-    return value;
-}
-
 /* Two columns side by side, by one store where they lie well. */
-static __device__ __forceinline__ void store_pair(const oct_gemm_params &g, const finish &f,
+static __device__ __forceinline__ void store_pair(const oct_gemm_params &g, const oct_finish &f,
                                                   const float *pair, int64_t row, int64_t col) {
     int64_t at = row * g.stride + col;
     if (row >= g.a.outer || col >= g.b.outer) {
         return;
     }
-    float low = finished(g, f, pair[0], row, col);
+    float low = oct_finished(g, f, pair[0], row, col);
     if (col + 1 == g.b.outer) {
-        store_plain(g.dst, at, g.dtype, low);
+        oct_store_plain(g.dst, at, g.dtype, low);
         return;
     }
-    float high = finished(g, f, pair[1], row, col + 1);
+    float high = oct_finished(g, f, pair[1], row, col + 1);
     uint16_t *to = static_cast<uint16_t *>(g.dst) + at;
     if (g.dtype == OCTET_F32 || reinterpret_cast<uintptr_t>(to) % 4 != 0) {
-        store_plain(g.dst, at, g.dtype, low);
-        store_plain(g.dst, at + 1, g.dtype, high);
+        oct_store_plain(g.dst, at, g.dtype, low);
+        oct_store_plain(g.dst, at + 1, g.dtype, high);
         return;
     }
     uint32_t first = g.dtype == OCTET_BF16 ? oct_bf16_encode(low) : oct_f16_encode(low);
@@ -581,7 +510,7 @@ static __device__ __forceinline__ void product(const oct_gemm_params &g) {
         }
         __syncthreads();
     }
-    finish f = finish_of(g);
+    oct_finish f = oct_finish_of(g);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
@@ -616,7 +545,7 @@ static __device__ __forceinline__ float element(const oct_gemm_operand &o, int64
     int64_t row = o.across ? p : outer, col = o.across ? outer : p;
     const uint8_t *line = o.data + row * o.pitch;
     if (o.format == OCTET_F32 || o.format == OCTET_BF16 || o.format == OCTET_F16) {
-        return load_plain(line, col, o.format);
+        return oct_load_plain(line, col, o.format);
     }
     if (o.format == OCTET_E2M1) {
         uint32_t scale = static_cast<const uint8_t *>(o.scale)[scale_index(o, outer, p)];
@@ -658,54 +587,13 @@ extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS) gemm_f32(oct_gemm
         }
         __syncthreads();
     }
-    finish f = finish_of(g);
+    oct_finish f = oct_finish_of(g);
 #pragma unroll
     for (int e = 0; e < 16; e++) {
         int64_t row = tile.row + down + e / 4, col = tile.col + right + e % 4 * 16;
         if (row < g.a.outer && col < g.b.outer) {
-            store_plain(g.dst, row * g.stride + col, g.dtype,
-                        finished(g, f, sum[e / 4][e % 4], row, col));
+            oct_store_plain(g.dst, row * g.stride + col, g.dtype,
+                            oct_finished(g, f, sum[e / 4][e % 4], row, col));
         }
     }
-}
-
-/* Columns of a row that a thread finishes, a block's width apart; their sums are on their way
- * together. */
-#define FINISH_DEEP 4
-
-static __device__ __forceinline__ void finish_four(const oct_gemm_finish_params &p,
-                                                   const finish &f, int64_t i, int64_t first) {
-    float sums[FINISH_DEEP];
-    int64_t row = p.first + i;
-#pragma unroll
-    for (int k = 0; k < FINISH_DEEP; k++) {
-        int64_t col = first + k * OCT_GEMM_THREADS;
-        sums[k] = col < p.gemm.b.outer ? p.sums[i * p.pitch + col] : 0.0f;
-    }
-#pragma unroll
-    for (int k = 0; k < FINISH_DEEP; k++) {
-        int64_t col = first + k * OCT_GEMM_THREADS;
-        if (col < p.gemm.b.outer) {
-            float value = finished(p.gemm, f, sums[k], row, col);
-            store_plain(p.gemm.dst, row * p.gemm.stride + col, p.gemm.dtype, value);
-        }
-    }
-}
-
-/* dst from sums that another product left in memory. */
-extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS)
-    gemm_finish(oct_gemm_finish_params p) {
-    finish f = finish_of(p.gemm);
-    for (int64_t i = blockIdx.x; i < p.count; i += gridDim.x) {
-        for (int64_t col = threadIdx.x; col < p.gemm.b.outer;
-             col += FINISH_DEEP * OCT_GEMM_THREADS) {
-            finish_four(p, f, i, col);
-        }
-    }
-}
-
-extern "C" __global__ void gemm_alpha(oct_gemm_alpha_params p) {
-    double factor = p.unit * (p.a ? static_cast<double>(*p.a) : 1.0);
-    p.out[0] = static_cast<float>(factor * (p.b ? static_cast<double>(*p.b) : 1.0));
-    p.out[1] = p.beta;
 }

@@ -598,16 +598,22 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
         quantize<T, way>(p);                                                                   \
     }
 
+#ifdef OCT_TAKES_F32
 KERNEL(f32, float, NEAREST)
-KERNEL(bf16, oct_bf16, NEAREST)
-KERNEL(f16, oct_f16, NEAREST)
 KERNEL(sr_f32, float, STOCHASTIC)
-KERNEL(sr_bf16, oct_bf16, STOCHASTIC)
-KERNEL(sr_f16, oct_f16, STOCHASTIC)
-KERNEL(copied_bf16, oct_bf16, NEAREST | COPIED)
-KERNEL(copied_f16, oct_f16, NEAREST | COPIED)
-KERNEL(copied_sr_bf16, oct_bf16, STOCHASTIC | COPIED)
-KERNEL(copied_sr_f16, oct_f16, STOCHASTIC | COPIED)
 KERNEL(squares_f32, float, WHOLE)
+#endif
+#ifdef OCT_TAKES_BF16
+KERNEL(bf16, oct_bf16, NEAREST)
+KERNEL(sr_bf16, oct_bf16, STOCHASTIC)
+KERNEL(copied_bf16, oct_bf16, NEAREST | COPIED)
+KERNEL(copied_sr_bf16, oct_bf16, STOCHASTIC | COPIED)
 KERNEL(squares_bf16, oct_bf16, WHOLE | COPIED)
+#endif
+#ifdef OCT_TAKES_F16
+KERNEL(f16, oct_f16, NEAREST)
+KERNEL(sr_f16, oct_f16, STOCHASTIC)
+KERNEL(copied_f16, oct_f16, NEAREST | COPIED)
+KERNEL(copied_sr_f16, oct_f16, STOCHASTIC | COPIED)
 KERNEL(squares_f16, oct_f16, WHOLE | COPIED)
+#endif
