@@ -8,6 +8,7 @@ PREFIX ?= /usr/local
 WERROR ?= ON
 BUILD  ?= build
 TORCH  ?= 2.10.0
+TOOL   ?= memcheck
 JOBS   ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 
 BIN   := $(CURDIR)/.venv/bin
@@ -38,8 +39,8 @@ suite = status=0; \
     exit $$status
 
 .NOTPARALLEL:
-.PHONY: help lib demo test test-all test-torch test-gpu sanitize tsan format format-check \
-        bench bench-gpu examples install clean
+.PHONY: help lib demo test test-all test-torch test-gpu sanitize sanitize-gpu tsan format \
+        format-check bench bench-gpu examples install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 20
@@ -61,6 +62,13 @@ test-all: $(WHEEL) $(TOOLS) ## every test; the long ones take minutes
 
 test-gpu: lib ## the tests that need a GPU, by PYTHON, whose torch must see it
 	PYTHONPATH=python $(PYTHON) -m pytest -q -p no:cacheprovider tests/gpu
+
+# Without torch's cache of memory each tensor ends where its allocation does.
+sanitize-gpu: lib ## awkward shapes of every recipe under compute-sanitizer: TOOL=racecheck
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=python \
+	    compute-sanitizer --tool $(TOOL) --error-exitcode 1 \
+	    $(PYTHON) -m pytest -q -p no:cacheprovider tests/gpu \
+	    -k "strided or other_dtypes or equals_the_cpu"
 
 test-torch: lib .venv-torch-$(TORCH)/tools ## the Python tests on another torch: TORCH=2.10.0
 	@.venv-torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider $(quick) tests/python
