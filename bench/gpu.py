@@ -78,7 +78,7 @@ def host_us(step: Step, steps: int = 100) -> float:
 
 
 def beside(
-    steps: dict[Name, Step], measure: Callable[[Step], float] = burst_ms, rounds: int = 7
+    steps: dict[Name, Step], measure: Callable[[Step], float] = burst_ms, rounds: int = 11
 ) -> dict[Name, list[float]]:
     """What each takes in some rounds. Each round measures all of them, in an order of its own,
     so that a GPU that grows hot and slow, or a busy host, is the same to all."""
@@ -262,15 +262,16 @@ def host_rows() -> dict[str, dict[str, float]]:
     cases = {"bf16 nn.Linear": plain(TINY)}
     cases |= {name: ours(TINY, active) for name, active in RECIPES.items() if "," not in name}
     rows: dict[str, dict[str, float]] = {name: {} for name in cases}
-    for way in ("eager", "compiled", "reduce-overhead"):
-        steps = {
-            name: case.step
-            if way == "eager"
-            else case.compiled(None if way == "compiled" else way)
-            for name, case in cases.items()
-        }
+    eager = {name: case.step for name, case in cases.items()}
+    ways = {"eager": eager}
+    for way, mode in (("compiled", None), ("reduce-overhead", "reduce-overhead")):
+        ways[way] = {name: case.compiled(mode) for name, case in cases.items()}
+    for way, steps in ways.items():
         for name, us in beside(steps, host_us, 15).items():
             rows[name][way] = min(us)
+    with torch.autograd.set_multithreading_enabled(False):  # backward in the caller's thread
+        for name, us in beside(eager, host_us, 15).items():
+            rows[name]["eager, one thread"] = min(us)
     torch._dynamo.reset()
     return rows
 
