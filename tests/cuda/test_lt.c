@@ -239,7 +239,7 @@ static void check_parts(const problem *operands, int arch) {
     CHECK_EQ_INT(oct_lt_get(&lt, cuda_on()->cuda, NULL), OCTET_OK);
     CHECK(oct_lt_describe(&whole, &call, &target) && whole.sums && whole.chunk == 128);
     for (int64_t first = 0; first < 304; first += 128) {
-        oct_lt_product part = oct_lt_part(&whole, &own.a, first);
+        oct_lt_product part = oct_lt_part(&whole, &own.a, first, first < 256 ? 128 : 48);
         oct_lt_algorithm algorithm;
         bool found = false, refused = true;
         CHECK_EQ_INT(oct_lt_find(&algorithm, &found, lt, &part, NULL), OCTET_OK);
