@@ -34,6 +34,7 @@ oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *
     return part;
 }
 
+/* It begins with whole eights, so that it lies in one square. */
 oct_lt_product oct_lt_rest(const oct_lt_product *whole, const oct_gemm_operand *a) {
     oct_lt_product part = *whole;
     oct_lt_problem *to = &part.problem;
