@@ -84,8 +84,9 @@ static bool bytes_fit(const oct_gemm_operand *o) {
  * they are stored, as long as outer indices come in eights. Rows behind those are done apart.
  */
 static bool blocks_fit(const oct_gemm_params *p, const oct_lt_target *target) {
+    bool rows = p->b.scales.share || p->b.scales.block_step == p->b.outer;
     return target->arch == 90 && target->version >= OCT_LT_BLOCKS &&
-           p->b.outer % OCT_LT_ROWS == 0 && !(p->a.scales.share && p->b.scales.share);
+           p->b.outer % OCT_LT_ROWS == 0 && rows && !(p->a.scales.share && p->b.scales.share);
 }
 
 /* Whether the library multiplies these bytes as they are. */
