@@ -163,7 +163,7 @@ typedef struct octet_step {
     uint8_t native;     /* GEMM multiplies the bytes as they are; else by exact emulation, */
     uint8_t a_copy; /* on operands decoded into these tensors: written first, or read where */
     uint8_t b_copy; /* the QUANTIZE that made the bytes has written them, rowwise to a_copy. A
-                       native one copies ragged bytes into them, zeros behind each row. */
+                       native one copies ragged bytes into them, zeros behind and below. */
     uint8_t collective; /* octet_collective */
     uint8_t from;       /* buffers */
     uint8_t to;
@@ -176,7 +176,8 @@ typedef struct octet_step {
     uint8_t scratch;    /* GEMM: memory for its own use, which reads and writes do not list */
     uint8_t dst_copy;   /* native GEMM: sums of rows of a ragged dst, so many at a time */
     uint8_t with;       /* a later step of its phase that is done together with this one */
-    uint8_t reserved[7];
+    uint8_t b_scales;   /* native GEMM of 1 x 128 blocks: the scales of a ragged b_copy */
+    uint8_t reserved[6];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

@@ -92,14 +92,15 @@ octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
 /* dst's scale of that direction = source's, in tensor-core order. */
 octet_status oct_cuda_swizzle(const oct_cuda_on *on, const oct_matrix *dst,
                               const oct_matrix *source, octet_use use, octet_error *err);
-/* dst, a matrix of U8, = dense lines of bytes with zeros behind each line and below the last.
- * dst's columns are whole 16, and its memory lies on such a boundary. */
+/* dst, a matrix of U8, = lines of bytes with zeros behind each line and below the last. dst's
+ * columns are whole 16, and its memory lies on such a boundary. */
 typedef struct oct_cuda_padding {
     const oct_matrix *dst;
     const uint8_t *from;
     int64_t lines, length;
+    int64_t pitch; /* bytes from one line to the next; 0: they are dense */
 } oct_cuda_padding;
-/* One or two of them. */
+/* OCT_CUDA_PADDINGS of them at most, in one launch. */
 octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_cuda_padding *paddings, int count,
                           octet_error *err);
 /* dst's parts = `ranks` shards of source's layout, stacked in source's parts; parts that source
@@ -124,7 +125,9 @@ typedef struct oct_cuda_gemm_call {
     oct_matrix a_copy, b_copy;
     bool a_made, b_made; /* it is decoded there already */
     oct_matrix dst_copy; /* native: fp32 sums of so many rows of a ragged dst; or NULL */
-    oct_vector bias;     /* at NULL: none; dst.cols long */
+    oct_matrix
+        b_scales;    /* native: where scales of b that has ragged lines are copied; or NULL */
+    oct_vector bias; /* at NULL: none; dst.cols long */
     bool accumulate, split, native;
     void *scratch;
     int64_t scratch_bytes;

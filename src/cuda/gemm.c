@@ -6,11 +6,14 @@
  * single rows or columns, results that cuBLASLt cannot write from such operands, and a bias of
  * another dtype than a narrow result go through fp32 sums in scratch, which a kernel
  * multiplies, adds to and rounds once. FP8 whose rows are not whole 16 bytes is copied into
- * rows that are, with zeros, which add nothing to a product; such rows of dst come of sums.
+ * rows that are, with zeros, which add nothing to a product; such rows of dst come of sums. So
+ * do the columns of dst that are no whole eights, of 128-blocks; rows behind whole eights are a
+ * product of their own.
  *
  * With alpha the factors' product is one fp32: where it leaves the normal range, so does the
  * result's accuracy. The own kernel keeps the CPU's bound there as well. */
 #include "core/fail.h"
+#include "cuda/kernels/moves.h"
 #include "cuda/lt.h"
 
 static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
@@ -23,28 +26,6 @@ static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_c
         status = oct_cuda_decode(on, &call->b_copy, &call->b, call->b_use, err);
     }
     return status;
-}
-
-/* Adds the copy of an operand, if there is one. */
-static int add_padding(oct_cuda_padding *out, const oct_gemm_operand *o,
-                       const oct_matrix *copy) {
-    *out = (oct_cuda_padding){.dst = copy,
-                              .from = o->data,
-                              .lines = o->across ? o->depth : o->outer,
-                              .length = o->across ? o->outer : o->depth};
-    return copy->parts[OCTET_PART_VALUES] != NULL;
-}
-
-/* What the library reads in place of the operands' own bytes. */
-static octet_status copy_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
-                                  const oct_gemm_params *own, octet_error *err) {
-    oct_cuda_padding paddings[2];
-    if (!call->native) {
-        return decode_operands(on, call, err);
-    }
-    int count = add_padding(&paddings[0], &own->a, &call->a_copy);
-    count += add_padding(&paddings[count], &own->b, &call->b_copy);
-    return count ? oct_cuda_pad(on, paddings, count, err) : OCTET_OK;
 }
 
 static octet_status compute_alpha(const oct_cuda_on *on, const oct_gemm_params *own,
@@ -73,6 +54,7 @@ typedef struct job {
     oct_gemm_params own;
     oct_lt *lt;
     oct_lt_product product;
+    oct_lt_algorithm first; /* of its first part */
 } job;
 
 /* The library's context is this thread's where it is called, not where kernels are launched. */
@@ -100,74 +82,121 @@ static octet_status run(bool *refused, const job *j, const oct_lt_product *produ
     return status;
 }
 
-/* The rows of dst from `first` on, as a product of their own: *part. */
-static octet_status run_rows(oct_lt_product *part, bool *refused, const job *j, int64_t first,
-                             octet_error *err) {
-    oct_lt_algorithm algorithm;
-    bool found;
-    *part = oct_lt_part(&j->product, &j->own.a, first);
-    octet_status status = find(&algorithm, &found, j, part, err);
+/* ---- copies ---------------------------------------------------------------------------- */
+
+/* Adds the copy of an operand, if there is one. */
+static int add_padding(oct_cuda_padding *out, const oct_gemm_operand *o,
+                       const oct_matrix *copy) {
+    *out = (oct_cuda_padding){.dst = copy,
+                              .from = o->data,
+                              .lines = o->across ? o->depth : o->outer,
+                              .length = o->across ? o->outer : o->depth};
+    return copy->parts[OCTET_PART_VALUES] != NULL;
+}
+
+/* Scales have a place for each outer index, those that are added included. */
+static int add_scales(oct_cuda_padding *out, oct_matrix *room, const oct_gemm_operand *o,
+                      const oct_matrix *copy) {
+    const int64_t each = (int64_t)sizeof(float);
+    *room = (oct_matrix){.dtype = OCTET_U8, .rows = copy->rows, .cols = copy->cols * each};
+    room->parts[OCTET_PART_VALUES] = copy->parts[OCTET_PART_VALUES];
+    *out = (oct_cuda_padding){.dst = room,
+                              .from = o->scale,
+                              .lines = o->scales.blocks,
+                              .length = o->outer * each,
+                              .pitch = o->scales.block_step * each};
+    return copy->parts[OCTET_PART_VALUES] != NULL;
+}
+
+/* What the library reads in place of the operands' own bytes; a's where rows of it are whole
+ * eights, behind which the rest has a copy of its own. */
+static octet_status copy_operands(const job *j, octet_error *err) {
+    const oct_cuda_gemm_call *call = j->call;
+    oct_cuda_padding paddings[OCT_CUDA_PADDINGS];
+    oct_matrix rooms[3];
+    int count = 0;
+    if (!call->native) {
+        return decode_operands(j->on, call, err);
+    }
+    if (j->product.problem.n > 0) {
+        count = add_padding(&paddings[0], &j->own.a, &call->a_copy);
+    }
+    count += add_padding(&paddings[count], &j->own.b, &call->b_copy);
+    count += add_scales(&paddings[count], &rooms[0], &j->own.b, &call->b_scales);
+    count += oct_lt_rest_copies(&paddings[count], &rooms[1], &j->product, &j->own.a);
+    return count ? oct_cuda_pad(j->on, paddings, count, err) : OCTET_OK;
+}
+
+/* ---- parts ----------------------------------------------------------------------------- */
+
+/* The i-th part, and the row of dst that it begins with: chunks, then what is behind them. */
+static int64_t part_of(oct_lt_product *out, const job *j, int64_t i) {
+    const oct_lt_product *p = &j->product;
+    int64_t first = i * p->chunk, left = p->problem.n - first;
+    if (left > 0) {
+        *out = oct_lt_part(p, &j->own.a, first, left < p->chunk ? left : p->chunk);
+        return first;
+    }
+    if (p->tail) {
+        *out = oct_lt_part(p, &j->own.a, p->rows - OCT_LT_ROWS, OCT_LT_ROWS);
+        return p->rows - OCT_LT_ROWS;
+    }
+    *out = oct_lt_rest(p, &j->own.a);
+    return p->problem.n;
+}
+
+static int64_t chunks_of(const oct_lt_product *p) {
+    return p->problem.n ? oct_size_ceil_div(p->problem.n, p->chunk) : 0;
+}
+
+static int64_t parts_of(const oct_lt_product *p) {
+    return chunks_of(p) + (p->tail || p->rest);
+}
+
+/* Whether there is an algorithm for the first part, which is kept, and for those that differ
+ * from it: the last chunk and what is behind it. */
+static octet_status find_parts(bool *found, job *j, octet_error *err) {
+    int64_t chunks = chunks_of(&j->product), parts = parts_of(&j->product);
+    octet_status status = OCTET_OK;
+    *found = true;
+    for (int64_t i = 0; !status && *found && i < parts;
+         i = i == 0 && chunks > 2 ? chunks - 1 : i + 1) {
+        oct_lt_product part;
+        oct_lt_algorithm algorithm;
+        (void)part_of(&part, j, i);
+        status = find(i ? &algorithm : &j->first, found, j, &part, err);
+    }
+    return status;
+}
+
+static octet_status run_part(bool *refused, const job *j, int64_t i, octet_error *err) {
+    oct_lt_algorithm algorithm = j->first;
+    oct_lt_product part;
+    bool found = true;
+    int64_t first = part_of(&part, j, i);
+    octet_status status = i ? find(&algorithm, &found, j, &part, err) : OCTET_OK;
     *refused = !found;
     if (!status && found) {
-        status = oct_lt_part_move(j->on, part, &j->own.a, first, err);
-        status = status ? status : run(refused, j, part, &algorithm, err);
+        status = oct_lt_part_move(j->on, &part, &j->own.a, first, err);
+        status = status ? status : run(refused, j, &part, &algorithm, err);
     }
-    return status;
+    bool finishes = !status && !*refused && part.sums;
+    return finishes ? oct_lt_part_finish(j->on, &part, &j->own, first, err) : status;
 }
 
-static octet_status run_part(bool *refused, const job *j, int64_t first, octet_error *err) {
-    oct_lt_product part;
-    octet_status status = run_rows(&part, refused, j, first, err);
-    return status || *refused ? status : oct_lt_part_finish(j->on, &part, &j->own, first, err);
-}
-
-/* dst may be read as well as written, so there is no way back once a part of it is done. */
-static octet_status run_sums(bool *done, const job *j, octet_error *err) {
-    const oct_lt_problem *p = &j->product.problem;
-    int64_t last = (p->n - 1) / j->product.chunk * j->product.chunk;
-    oct_lt_product ends[] = {oct_lt_part(&j->product, &j->own.a, 0),
-                             oct_lt_part(&j->product, &j->own.a, last)};
-    oct_lt_algorithm algorithm;
-    bool found = true, refused = false;
-    octet_status status = OCTET_OK;
-    for (int i = 0; !status && found && i < 2; i++) {
-        status = find(&algorithm, &found, j, &ends[i], err);
-    }
-    if (status || !found) {
-        return status;
-    }
-    status = copy_operands(j->on, j->call, &j->own, err);
-    for (int64_t first = 0; !status && first < p->n; first += j->product.chunk) {
-        status = run_part(&refused, j, first, err);
-        if (!status && refused && first > 0) {
-            status = oct_fail(err, OCTET_DEVICE,
-                              "cublasLtMatmul refused rows %lld on of a product of %lld",
-                              (long long)first, (long long)p->n);
-        }
-        if (refused) {
-            return status;
-        }
-        *done = true;
-    }
-    return status;
-}
-
-/* All rows of dst, or all that are whole eights. */
-static oct_lt_product head_of(const job *j) {
-    return j->product.tail ? oct_lt_part(&j->product, &j->own.a, 0) : j->product;
-}
-
-/* dst is not read, but by a product without a tail: what is done of it may be done again. */
-static octet_status run_found(bool *done, const job *j, const oct_lt_product *head,
-                              oct_lt_algorithm *algorithm, octet_error *err) {
+/* What is done of dst may be done again, unless it is added to. */
+static octet_status run_parts(bool *done, const job *j, octet_error *err) {
+    int64_t parts = parts_of(&j->product);
     bool refused = false;
-    octet_status status = copy_operands(j->on, j->call, &j->own, err);
-    status = status ? status : compute_alpha(j->on, &j->own, head, err);
-    status = status ? status : oct_lt_part_move(j->on, head, &j->own.a, 0, err);
-    status = status ? status : run(&refused, j, head, algorithm, err);
-    if (!status && !refused && j->product.tail) { /* the last eight rows */
-        oct_lt_product tail;
-        status = run_rows(&tail, &refused, j, j->product.problem.n - 8, err);
+    octet_status status = copy_operands(j, err);
+    status = status ? status : compute_alpha(j->on, &j->own, &j->product, err);
+    for (int64_t i = 0; !status && !refused && i < parts; i++) {
+        status = run_part(&refused, j, i, err);
+        if (!status && refused && i > 0 && j->call->accumulate) {
+            status = oct_fail(err, OCTET_DEVICE,
+                              "cublasLtMatmul refused part %lld of a product of %lld rows",
+                              (long long)i, (long long)j->product.rows);
+        }
     }
     *done = !refused;
     if (!status && *done && j->product.bias_after) {
@@ -176,22 +205,17 @@ static octet_status run_found(bool *done, const job *j, const oct_lt_product *he
     return status;
 }
 
-static octet_status run_direct(bool *done, job *j, octet_error *err) {
-    oct_lt_algorithm algorithm;
+/* With the bias in the library's epilogue, or else without. */
+static octet_status multiply(bool *done, job *j, octet_error *err) {
     bool found;
-    oct_lt_product head = head_of(j);
-    octet_status status = find(&algorithm, &found, j, &head, err);
+    octet_status status = find_parts(&found, j, err);
     if (!status && !found && j->product.problem.bias_type != OCT_LT_NONE) {
         if (!oct_lt_leave_bias(&j->product, j->call)) {
             return OCTET_OK;
         }
-        if (j->product.sums) {
-            return run_sums(done, j, err);
-        }
-        head = head_of(j);
-        status = find(&algorithm, &found, j, &head, err);
+        status = find_parts(&found, j, err);
     }
-    return status || !found ? status : run_found(done, j, &head, &algorithm, err);
+    return status || !found ? status : run_parts(done, j, err);
 }
 
 octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
@@ -204,7 +228,7 @@ octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call
     octet_status status = oct_lt_get(&j.lt, on->cuda, err);
     if (!status && j.lt->api && j.own.a.depth > 0 &&
         oct_lt_describe(&j.product, call, &j.lt->target)) {
-        status = j.product.sums ? run_sums(&done, &j, err) : run_direct(&done, &j, err);
+        status = multiply(&done, &j, err);
     }
     return status || done ? status : oct_gemm_own(on, call, err);
 }

@@ -62,6 +62,14 @@ typedef struct oct_lt_memory {
     const float *alpha; /* device_alpha: alpha, then beta */
 } oct_lt_memory;
 
+#define OCT_LT_ROWS 8 /* outer indices of 128-blocks come in so many */
+
+/* Rows of the product's a with zeros below the last, their scales, and what comes of them. */
+typedef struct oct_lt_eight {
+    uint8_t *rows;
+    float *scales, *sums;
+} oct_lt_eight;
+
 /* How a call is done by the library. */
 typedef struct oct_lt_product {
     oct_lt_problem problem;
@@ -69,13 +77,16 @@ typedef struct oct_lt_product {
     /* The library cannot finish dst: a block of dst's rows at a time it leaves fp32 sums in
      * scratch, at memory.d, which gemm_finish rounds. */
     bool sums;
-    /* dst's rows are not the whole eights that 128-blocks need: the library does all eights,
-     * then the last eight rows, some for the second time. */
+    /* 128-blocks need dst's rows in eights: problem.n is all that are, behind which there may
+     * be a tail, where the library does the last eight rows, some for the second time; */
     bool tail;
-    int64_t chunk;   /* sums and tail: rows at a time */
-    int64_t a_bytes; /* from one row of the product's a to the next */
-    float *scales;   /* room for the scales of a chunk's rows, where they are moved */
-    bool bias_after; /* bias is added to the f32 result by a step of its own */
+    int64_t rest;       /* or so many rows, done with a copy of eight and through sums */
+    oct_lt_eight eight; /* room for that */
+    int64_t rows;       /* all of dst's, as they are multiplied */
+    int64_t chunk;      /* rows at a time */
+    int64_t a_bytes;    /* from one row of the product's a to the next */
+    float *scales;      /* room for the scales of a chunk's rows, where they are moved */
+    bool bias_after;    /* bias is added to the f32 result by a step of its own */
 } oct_lt_product;
 
 /* log2 of the bytes that it lies on a boundary of. */
@@ -94,10 +105,18 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
 /* The same without the library's epilogue for the bias; false: not so either. */
 bool oct_lt_leave_bias(oct_lt_product *product, const oct_cuda_gemm_call *call);
 
-/* Of a product in parts, the rows of dst from `first` on, a chunk of them at most; `a` is the
+/* The part of describing that says how many rows are done at a time, and where everything
+ * lies; false: scratch is too small. */
+bool oct_lt_set_memory(oct_lt_product *product, const oct_cuda_gemm_call *call);
+
+/* Of a product in parts, `rows` of dst from `first` on, a chunk of them at most; `a` is the
  * call's first operand. */
 oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *a,
-                           int64_t first);
+                           int64_t first, int64_t rows);
+/* The rest as a part, and what has to be copied for it: up to two, into matrices of `room`. */
+oct_lt_product oct_lt_rest(const oct_lt_product *whole, const oct_gemm_operand *a);
+int oct_lt_rest_copies(oct_cuda_padding out[2], oct_matrix room[2], const oct_lt_product *whole,
+                       const oct_gemm_operand *a);
 /* What has to be moved before it is run. */
 octet_status oct_lt_part_move(const oct_cuda_on *on, const oct_lt_product *part,
                               const oct_gemm_operand *a, int64_t first, octet_error *err);

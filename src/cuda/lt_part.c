@@ -1,10 +1,11 @@
-/* lt_part.c - some rows of dst as a product of their own: those whose fp32 sums have room. */
+/* lt_part.c - some rows of dst as a product of their own. */
 #include "cuda/lt.h"
 
 /* Scales of 1 x 128 blocks lie block by block, each with all rows: a part's are moved together.
  * Others begin where the part does. */
 static bool is_moved(const oct_lt_product *part, const oct_gemm_operand *a) {
-    return part->problem.b_scale == OCT_LT_SCALE_VEC128_32F && part->problem.n < a->outer;
+    return part->problem.b_scale == OCT_LT_SCALE_VEC128_32F && part->problem.n < a->outer &&
+           !part->rest;
 }
 
 static const char *scale_of(const oct_gemm_operand *a, int64_t first) {
@@ -13,12 +14,12 @@ static const char *scale_of(const oct_gemm_operand *a, int64_t first) {
 }
 
 oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *a,
-                           int64_t first) {
+                           int64_t first, int64_t rows) {
     oct_lt_product part = *whole;
-    int64_t left = part.problem.n - first;
     bool blocks =
         part.problem.b_scale != OCT_LT_NONE && part.problem.b_scale != OCT_LT_SCALE_SCALAR_32F;
-    part.problem.n = left < part.chunk ? left : part.chunk;
+    part.rest = 0;
+    part.problem.n = rows;
     part.memory.b = (const char *)part.memory.b + first * part.a_bytes;
     if (!part.sums) {
         int64_t d_bytes = part.problem.d_type == OCT_LT_R_32F ? 4 : 2;
@@ -31,6 +32,48 @@ oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *
             is_moved(&part, a) ? (const void *)part.scales : scale_of(a, first);
     }
     return part;
+}
+
+/* It begins with whole eights, so that it lies in one square. */
+oct_lt_product oct_lt_rest(const oct_lt_product *whole, const oct_gemm_operand *a) {
+    oct_lt_product part = *whole;
+    oct_lt_problem *to = &part.problem;
+    bool vectors = to->b_scale == OCT_LT_SCALE_VEC128_32F;
+    to->n = OCT_LT_ROWS;
+    to->ldb = to->k;
+    to->ldd = to->m;
+    to->d_type = OCT_LT_R_32F;
+    to->bias_type = OCT_LT_NONE;
+    to->bias_align = to->accumulate = 0;
+    to->b_align = oct_lt_align(part.eight.rows);
+    to->d_align = oct_lt_align(part.eight.sums);
+    part.sums = true;
+    part.memory.b = part.eight.rows;
+    part.memory.b_scale =
+        vectors ? (const void *)part.eight.scales : scale_of(a, whole->problem.n);
+    part.memory.d = part.eight.sums;
+    part.memory.bias = NULL;
+    return part;
+}
+
+int oct_lt_rest_copies(oct_cuda_padding out[2], oct_matrix room[2], const oct_lt_product *whole,
+                       const oct_gemm_operand *a) {
+    int64_t first = whole->problem.n;
+    if (!whole->rest) {
+        return 0;
+    }
+    room[0] = (oct_matrix){.dtype = OCTET_U8, .rows = OCT_LT_ROWS, .cols = whole->problem.k};
+    room[0].parts[OCTET_PART_VALUES] = whole->eight.rows;
+    out[0] = (oct_cuda_padding){&room[0], a->data + first * a->pitch, whole->rest, a->depth,
+                                a->pitch};
+    room[1] = (oct_matrix){.dtype = OCTET_U8,
+                           .rows = a->scales.blocks,
+                           .cols = OCT_LT_ROWS * (int64_t)sizeof(float)};
+    room[1].parts[OCTET_PART_VALUES] = whole->eight.scales;
+    out[1] = (oct_cuda_padding){&room[1], (const uint8_t *)scale_of(a, first), a->scales.blocks,
+                                whole->rest * (int64_t)sizeof(float),
+                                a->scales.block_step * (int64_t)sizeof(float)};
+    return whole->problem.b_scale == OCT_LT_SCALE_VEC128_32F ? 2 : 1;
 }
 
 octet_status oct_lt_part_move(const oct_cuda_on *on, const oct_lt_product *part,
@@ -65,5 +108,6 @@ octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *par
     if (part->problem.a_scale == OCT_LT_SCALE_SCALAR_32F) {
         params.gemm.a.factor = params.gemm.b.factor = NULL;
     }
+    params.gemm.bias = part->bias_after ? NULL : params.gemm.bias;
     return oct_cuda_launch_kernel(on, &launch, err);
 }

@@ -3,10 +3,6 @@
 
 #include "cuda/lt.h"
 
-#define ALIGN 256 /* of what lies in scratch */
-/* Left to the library where sums take the rest of the scratch. */
-#define SUMS_WORKSPACE_BYTES ((int64_t)8 << 20)
-
 static const uint8_t types[OCTET_DTYPES] = {
     [OCTET_NONE] = OCT_LT_NONE,      [OCTET_F32] = OCT_LT_R_32F,
     [OCTET_BF16] = OCT_LT_R_16BF,    [OCTET_F16] = OCT_LT_R_16F,
@@ -41,9 +37,14 @@ static oct_gemm_operand decoded(const oct_matrix *m, const oct_matrix *copy, oct
                   : oct_gemm_operand_of(m, use, by_rows);
 }
 
-/* The copy that ragged bytes are padded into, or the bytes themselves. */
-static oct_gemm_operand padded(const oct_gemm_operand *o, const oct_matrix *copy) {
+/* The copies that ragged bytes and their scales are padded into, or those themselves. */
+static oct_gemm_operand padded(const oct_gemm_operand *o, const oct_matrix *copy,
+                               const oct_matrix *scales) {
     oct_gemm_operand out = *o;
+    if (scales->parts[OCTET_PART_VALUES]) {
+        out.scale = scales->parts[OCTET_PART_VALUES];
+        out.scales.block_step = scales->cols;
+    }
     if (copy->parts[OCTET_PART_VALUES]) {
         out.data = copy->parts[OCTET_PART_VALUES];
         out.pitch = copy->cols;
@@ -78,19 +79,14 @@ static bool bytes_fit(const oct_gemm_operand *o) {
     return o->pitch % 16 == 0 && oct_lt_align(o->data) >= 4 && scale;
 }
 
-/* Rows of a that are no whole eights can be told apart, with scales of their own each. */
-static bool has_tail(const oct_gemm_params *p) {
-    return scale_mode(&p->a) == OCT_LT_SCALE_VEC128_32F && p->a.outer % 8 && p->a.outer > 8 &&
-           !p->accumulate;
-}
-
 /* Scales of 128-blocks: one row of fp32 for each block along the product with a place for each
  * outer index, or for squares one row for each 128 of them, four entries at a time. That is how
- * they are stored, as long as outer indices come in eights. */
+ * they are stored, as long as outer indices come in eights. Rows behind those are done apart.
+ */
 static bool blocks_fit(const oct_gemm_params *p, const oct_lt_target *target) {
+    bool rows = p->b.scales.share || p->b.scales.block_step == p->b.outer;
     return target->arch == 90 && target->version >= OCT_LT_BLOCKS &&
-           (p->a.outer % 8 == 0 || has_tail(p)) && p->b.outer % 8 == 0 &&
-           !(p->a.scales.share && p->b.scales.share);
+           p->b.outer % OCT_LT_ROWS == 0 && rows && !(p->a.scales.share && p->b.scales.share);
 }
 
 /* Whether the library multiplies these bytes as they are. */
@@ -122,19 +118,19 @@ static void set_operands(oct_lt_product *out, const oct_gemm_params *p) {
     const oct_gemm_operand *a = &p->b, *b = &p->a; /* the library's */
     oct_lt_problem *to = &out->problem;
     to->m = a->outer;
-    to->n = b->outer;
     to->k = a->depth;
     to->a_op = a->across ? OCT_LT_OP_N : OCT_LT_OP_T;
     to->b_op = b->across ? OCT_LT_OP_T : OCT_LT_OP_N;
     /* One row of a matrix may have any stride; the library asks for a row's length at least. */
     to->lda = max_of(a->pitch * 8 / bits_of(a), a->across ? to->m : to->k);
-    to->ldb = max_of(b->pitch * 8 / bits_of(b), b->across ? to->n : to->k);
+    to->ldb = max_of(b->pitch * 8 / bits_of(b), b->across ? b->outer : to->k);
     to->a_type = types[a->format];
     to->b_type = types[b->format];
     to->a_align = oct_lt_align(a->data);
     to->b_align = oct_lt_align(b->data);
     out->memory.a = a->data;
     out->memory.b = b->data;
+    out->rows = b->outer;
     out->a_bytes = b->across ? bits_of(b) / 8 : b->pitch;
 }
 
@@ -144,7 +140,7 @@ static void set_scales(oct_lt_product *out, const oct_gemm_params *p) {
     out->memory.b_scale = one ? (const void *)p->a.factor : p->a.scale;
 }
 
-/* ---- dst and scratch ------------------------------------------------------------------- */
+/* ---- dst and bias ---------------------------------------------------------------------- */
 
 /* Whether the library writes dst's type from operands of this one. */
 static bool writes(uint8_t dtype, const oct_gemm_params *p) {
@@ -165,112 +161,13 @@ static void set_bias(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     out->memory.bias = fused ? call->bias.at : NULL;
 }
 
-/* Rows of dst whose sums, and scales where they have to be moved, fit into so many bytes. Whole
- * tiles, so that each part begins on a boundary, of data and of scales. */
-static int64_t rows_in(const oct_lt_problem *p, int64_t bytes) {
-    bool moved = p->b_scale == OCT_LT_SCALE_VEC128_32F;
-    bool tiles = p->b_scale != OCT_LT_NONE && p->b_scale != OCT_LT_SCALE_SCALAR_32F;
-    int64_t rows = bytes / 4 / (p->m + (moved ? oct_size_ceil_div(p->k, 128) : 0));
-    int64_t whole = rows >= 128 || tiles ? 128 : 16;
-    return rows >= p->n ? p->n : rows / whole * whole;
-}
-
-static bool set_sums(oct_lt_product *out, char *scratch, int64_t scratch_bytes) {
-    oct_lt_problem *to = &out->problem;
-    out->chunk = rows_in(to, scratch_bytes - SUMS_WORKSPACE_BYTES);
-    if (out->chunk <= 0) {
-        return false;
-    }
-    int64_t sums_bytes = oct_round_up(out->chunk * to->m * 4, ALIGN);
-    int64_t workspace = SUMS_WORKSPACE_BYTES - 2 * ALIGN;
-    to->d_type = OCT_LT_R_32F;
-    to->ldd = to->m;
-    to->accumulate = 0;
-    to->workspace_bytes = workspace;
-    out->memory.d = scratch;
-    out->memory.workspace = scratch + scratch_bytes - workspace;
-    out->scales = (float *)(void *)(scratch + sums_bytes);
-    return true;
-}
-
-/* The same in the room that there is for a ragged dst. */
-static void set_padded_sums(oct_lt_product *out, const oct_matrix *copy, char *scratch,
-                            int64_t scratch_bytes) {
-    oct_lt_problem *to = &out->problem;
-    out->chunk = copy->rows < to->n ? copy->rows : to->n;
-    to->d_type = OCT_LT_R_32F;
-    to->ldd = copy->stride;
-    to->accumulate = 0;
-    to->workspace_bytes = scratch_bytes;
-    out->memory.d = copy->parts[OCTET_PART_VALUES];
-    out->memory.workspace = scratch;
-}
-
-static bool set_dst(oct_lt_product *out, const oct_cuda_gemm_call *call, char *scratch,
-                    int64_t scratch_bytes) {
-    oct_lt_problem *to = &out->problem;
-    bool padded_sums = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
-    if (out->sums && padded_sums) {
-        set_padded_sums(out, &call->dst_copy, scratch, scratch_bytes);
-    } else if (out->sums && !set_sums(out, scratch, scratch_bytes)) {
-        return false;
-    }
-    if (!out->sums) {
-        to->d_type = types[call->dst.dtype];
-        to->ldd = max_of(call->dst.stride, to->m);
-        to->accumulate = call->accumulate;
-        to->workspace_bytes = scratch_bytes;
-        out->memory.d = call->dst.parts[OCTET_PART_VALUES];
-        out->memory.workspace = scratch;
-    }
-    to->d_align = oct_lt_align(out->memory.d);
-    return true;
-}
-
-/* Per-tensor bytes: with a workspace the library schedules its tiles at run time, from a
- * counter that it zeroes before each product; without one it knows them before, and is no
- * slower. */
-static bool wants_workspace(const oct_lt_product *product, const oct_cuda_gemm_call *call) {
-    bool room = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
-    return (product->sums && !room) || product->problem.a_scale != OCT_LT_SCALE_SCALAR_32F;
-}
-
-/* What the scales of a tail's larger part take. */
-static int64_t tail_bytes(const oct_lt_product *product) {
-    const oct_lt_problem *p = &product->problem;
-    return product->tail
-               ? oct_round_up(oct_size_ceil_div(p->k, 128) * product->chunk * 4, ALIGN)
-               : 0;
-}
-
-/* Scratch from its first boundary on: alpha and beta, then sums or scales, then the library's.
- */
-static bool set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
-    int64_t bytes = call->scratch_bytes / ALIGN * ALIGN - 2 * ALIGN;
-    if (!wants_workspace(out, call)) {
-        return set_dst(out, call, NULL, 0);
-    }
-    if (!call->scratch || bytes < 0) {
-        return false;
-    }
-    uintptr_t skip = (ALIGN - (uintptr_t)call->scratch % ALIGN) % ALIGN;
-    char *base = (char *)call->scratch + skip;
-    out->memory.alpha = (const float *)(void *)base;
-    int64_t scales = tail_bytes(out);
-    if (scales > bytes || (out->tail && out->sums)) {
-        return false;
-    }
-    out->scales = (float *)(void *)(base + ALIGN);
-    return set_dst(out, call, base + ALIGN + scales, bytes - scales);
-}
-
 /* dst is rounded once: f32 may be added to, narrower results are made of sums. */
 bool oct_lt_leave_bias(oct_lt_product *product, const oct_cuda_gemm_call *call) {
     product->bias_after = call->dst.dtype == OCTET_F32;
     product->sums = !product->bias_after;
     product->problem.device_alpha = product->problem.device_alpha && product->bias_after;
     set_bias(product, call);
-    return set_memory(product, call);
+    return oct_lt_set_memory(product, call);
 }
 
 bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
@@ -281,8 +178,8 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
         p.a = decoded(&call->a, &call->a_copy, call->a_use, call->gemm == OCTET_WGRAD);
         p.b = decoded(&call->b, &call->b_copy, call->b_use, call->gemm != OCTET_FPROP);
     } else {
-        p.a = padded(&own.a, &call->a_copy);
-        p.b = padded(&own.b, &call->b_copy);
+        p.a = padded(&own.a, &call->a_copy, &(oct_matrix){0});
+        p.b = padded(&own.b, &call->b_copy, &call->b_scales);
     }
     bool same = p.a.format == p.b.format || (is_fp8(p.a.format) && is_fp8(p.b.format));
     bool fits = quantized ? native_fits(&p, target) : is_plain(&p.a) && is_plain(&p.b);
@@ -298,13 +195,13 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     out->sums = own.a.factor_each || own.b.factor_each || !writes(call->dst.dtype, &p) ||
                 call->dst_copy.parts[OCTET_PART_VALUES];
     out->problem.device_alpha = !out->sums && !one_scale && (own.a.factor || own.b.factor);
-    out->tail = is_blocks(out->problem.b_scale) && has_tail(&p);
-    out->chunk = p.a.outer / 8 * 8;
+    out->problem.d_type = types[call->dst.dtype];
+    out->problem.accumulate = call->accumulate;
     set_operands(out, &p);
     set_scales(out, &p);
     if (call->bias.at && !out->sums && !bias_fits(call, quantized)) {
         return oct_lt_leave_bias(out, call);
     }
     set_bias(out, call);
-    return set_memory(out, call);
+    return oct_lt_set_memory(out, call);
 }

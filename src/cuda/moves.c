@@ -137,6 +137,7 @@ static oct_pad_params pad_of(const oct_cuda_padding *padding) {
                         .to = dst->parts[OCTET_PART_VALUES],
                         .lines = padding->lines,
                         .length = padding->length,
+                        .from_pitch = padding->pitch ? padding->pitch : padding->length,
                         .pitch = dst->cols};
     p.wide = is_wide(p.from, 0);
     return p;
@@ -144,16 +145,18 @@ static oct_pad_params pad_of(const oct_cuda_padding *padding) {
 
 octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_cuda_padding *paddings, int count,
                           octet_error *err) {
-    oct_pad_two p = {.of = {pad_of(&paddings[0])}};
-    uint32_t blocks = oct_rows_blocks(&p.of[0].shape);
-    if (count == 2) {
-        p.of[1] = pad_of(&paddings[1]);
-        uint32_t other = oct_rows_blocks(&p.of[1].shape);
-        blocks = other > blocks ? other : blocks;
+    oct_pad_all p = {0};
+    uint32_t blocks = 0;
+    for (int i = 0; i < OCT_CUDA_PADDINGS; i++) {
+        if (i < count) {
+            p.of[i] = pad_of(&paddings[i]);
+        }
+        p.of[i].block = blocks;
+        blocks += i < count ? oct_rows_blocks(&p.of[i].shape) : 0;
     }
     return launch(on,
                   (oct_cuda_launch){.kernel = "pad_lines",
-                                    .grid = {blocks, (uint32_t)count, 1},
+                                    .grid = {blocks, 1, 1},
                                     .threads = OCT_ROWS_THREADS,
                                     .params = &p,
                                     .params_bytes = sizeof p},

@@ -32,6 +32,8 @@ static bool exact_in_bf16(const octet_plan_tensor *t) {
 
 /* Rows of whole 16 bytes are what tensor cores read best, and all that they read of FP8. */
 enum { WHOLE_BYTES = 16 };
+/* Outer indices of 128-blocks, whose scales it reads four at a time. */
+enum { WHOLE_LINES = 8, BLOCK = 128 };
 
 static octet_dim whole(octet_dim cols, uint8_t dtype) {
     cols.align = (uint16_t)(WHOLE_BYTES * 8 / octet_dtype_bits((octet_dtype)dtype));
@@ -99,10 +101,21 @@ static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
     return copy;
 }
 
-/* cuBLASLt takes rows of whole 16 bytes, of both operands and of dst. What has others is copied
- * where it is multiplied, so that tensors keep their layout, which everyone sees. Outer indices
- * that are rounded up are dst's columns, and its rows where a lies across the product; none of
- * them where each has scales of its own. */
+/* Scales of 1 x 128 blocks lie in rows of one for each outer index: each block has a row. */
+static uint8_t padded_scales(oct_builder *b, uint8_t of, octet_dim depth, octet_dim lines) {
+    if (oct_tensor_at(b, of)->quantizer.block_rows > 1) {
+        return OCTET_ABSENT;
+    }
+    depth.div = (uint16_t)(depth.div * BLOCK);
+    depth.align = 1;
+    return padded(b, of, OCTET_F32, depth, lines);
+}
+
+/* cuBLASLt takes rows of whole 16 bytes, of both operands and of dst, and 128-blocks in eights.
+ * What has others is copied where it is multiplied, so that tensors keep their layout, which
+ * everyone sees. Outer indices that are rounded up are dst's columns, and its rows where a lies
+ * across the product. Rows of 128-blocks are not: those behind whole eights are few, and the
+ * product has room for them in its scratch. */
 static void pad(oct_builder *b, octet_step *step) {
     const octet_plan_tensor *x = oct_tensor_at(b, step->a), *dst = oct_tensor_at(b, step->dst);
     bool a_across = (step->gemm == OCTET_WGRAD) != (step->a_use == OCTET_USE_COL);
@@ -113,6 +126,9 @@ static void pad(oct_builder *b, octet_step *step) {
     if (one_scale) {
         cols = whole(cols, b_across ? (uint8_t)OCTET_U8 : dst->dtype);
         rows = a_across ? whole(rows, OCTET_U8) : rows;
+    } else {
+        cols.align = WHOLE_LINES;
+        step->b_scales = padded_scales(b, step->b, depth, cols);
     }
     depth = a_across && b_across ? depth : whole(depth, OCTET_U8);
     step->a_copy =
@@ -120,11 +136,10 @@ static void pad(oct_builder *b, octet_step *step) {
     step->b_copy =
         padded(b, step->b, OCTET_U8, b_across ? depth : cols, b_across ? cols : depth);
     rows.most = SUM_ROWS;
-    step->dst_copy =
-        one_scale ? padded(b, step->dst, OCTET_F32, rows, cols) : (uint8_t)OCTET_ABSENT;
+    step->dst_copy = padded(b, step->dst, OCTET_F32, rows, cols);
 }
 
-/* Whether a native product is of FP8 whose blocks, if any, a longer row leaves as they are. */
+/* Whether a native product is of FP8 whose blocks, if any, longer rows leave as they are. */
 static bool may_pad(const oct_builder *b, const octet_quantizer *q) {
     return b->device.kind == OCTET_CUDA &&
            (oct_quantizer_one_scale(q) || q->scheme == OCTET_FP8_BLOCK);

@@ -145,6 +145,7 @@ static octet_status do_gemm(const oct_work *work, const oct_cuda_on *on, octet_e
                                .a_made = work->a_made,
                                .b_made = work->b_made,
                                .dst_copy = work->dst_copy,
+                               .b_scales = work->b_scales,
                                .bias = work->bias,
                                .accumulate = step->accumulate,
                                .split = step->split,

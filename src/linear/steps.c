@@ -22,6 +22,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->dst = step->a = step->b = step->a_copy = step->b_copy = OCTET_ABSENT;
     step->from = step->to = step->bias = OCTET_ABSENT;
     step->scale = step->amax = step->random = step->scratch = step->dst_copy = OCTET_ABSENT;
+    step->b_scales = OCTET_ABSENT;
     step->with = OCTET_ABSENT;
     return step;
 }
@@ -105,7 +106,8 @@ static void gemm_masks(const oct_builder *b, octet_step *step) {
                   (step->accumulate ? step->writes : 0);
     decoded_masks(b, step, step->a_copy);
     decoded_masks(b, step, step->b_copy);
-    step->writes |= part_bits(b, step->dst_copy, OCT_PART(VALUES));
+    step->writes |= part_bits(b, step->dst_copy, OCT_PART(VALUES)) |
+                    part_bits(b, step->b_scales, OCT_PART(VALUES));
 }
 
 /* TRANSPOSE reads a direction without the amaxes' other half; SWIZZLE reads one scale. */

@@ -201,6 +201,7 @@ def test_file__that_cannot_be_read_says_which_and_why(tmp_path: Path) -> None:
     assert done.err == f"octet plan: cannot read {tmp_path}: Is a directory\n"
 
 
+@pytest.mark.parametrize("recipe", ["current", "block"])
 @pytest.mark.parametrize(
     ("m", "k", "n", "padded"),
     [
@@ -211,9 +212,9 @@ def test_file__that_cannot_be_read_says_which_and_why(tmp_path: Path) -> None:
     ],
 )
 def test_plan__padded_products_say_so_and_have_room(
-    m: int, k: int, n: int, padded: list[str]
+    m: int, k: int, n: int, padded: list[str], recipe: str
 ) -> None:
-    text = f"linear m={m} k={k} n={n} in=bf16 recipe=current device=cuda:0/90"
+    text = f"linear m={m} k={k} n={n} in=bf16 recipe={recipe} device=cuda:0/90"
     out = good("plan", text).out
     products = re.findall(r"^ +\d+ +([fdw](?:prop|grad)) .*?(?:, ([^,]*) padded)?$", out, re.M)
     assert [name for name, _ in products] == ["fprop", "dgrad", "wgrad"]
@@ -231,3 +232,19 @@ def test_plan__room_for_padding_by_hand() -> None:
     # dy by rows and by columns; then dy (96, 47) and x (64, 47) in rows of 48 bytes.
     own = workspace(48) - 2 * block(96 * 48) + 2 * block(96 * 47)
     assert workspace(47) == own + block(96 * 48) + block(64 * 48)
+
+
+def test_plan__room_for_padded_blocks_by_hand() -> None:
+    def workspace(k: int) -> int:
+        text = f"linear m=48 k={k} n=96 in=bf16 recipe=block device=cuda:0/90"
+        return in_bytes(plans(good("plan", text).out)[1])["workspace"] - (32 << 20)
+
+    def block(data: int) -> int:
+        return (data + 255) // 256 * 256
+
+    # dy by rows and by columns, with a scale for each of them.
+    whole = 2 * block(48 * 96) + block(48 * 4) + block(96 * 4)
+    assert workspace(64) == whole
+    # w (62, 96) and x (62, 48) with two lines more and a scale for each of x's; sums of dx, dw.
+    copies = block(64 * 96) + block(64 * 48) + block(64 * 4)
+    assert workspace(62) == whole + copies + block(48 * 64 * 4) + block(96 * 64 * 4)

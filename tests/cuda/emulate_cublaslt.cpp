@@ -198,8 +198,14 @@ struct problem {
             return l.ld % by == 0 && static_cast<int64_t>(l.rows) % by == 0;
         };
         return !(is_fp8(a.type) || a.type == E2M1) ||
-               (fits(a, whole) && fits(b, whole) && fits(d, d_whole) &&
+               (fits(a, whole) && fits(b, whole) && fits(d, d_whole) && blocks_fit() &&
                 (along || op.mode_a == VEC32 || op.mode_a == SCALAR));
+    }
+
+    /* Outer indices of 128-blocks come in eights. */
+    bool blocks_fit() const {
+        bool blocks = op.mode_a == VEC128 || op.mode_a == BLK128;
+        return !blocks || (d.rows % 8 == 0 && d.cols % 8 == 0);
     }
 
     int check() const {
@@ -379,8 +385,11 @@ int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, voi
     const uint64_t *kept = static_cast<const uint64_t *>(algo);
     problem it = problem_of(op, a_layout, b_layout, d_layout);
     int status = it.check();
+    bool blocks = it.op.mode_a == VEC128 || it.op.mode_a == BLK128;
+    uintptr_t scale = blocks ? 16 : 1;
     bool promised = kept[0] >> 4 == 0xa16 && on_boundary(a, kept[1]) &&
-                    on_boundary(b, kept[2]) && on_boundary(d, kept[3]);
+                    on_boundary(b, kept[2]) && on_boundary(d, kept[3]) &&
+                    on_boundary(it.op.scale_a, scale) && on_boundary(it.op.scale_b, scale);
     if (status || handle != &handle_object || c != d || c_layout != d_layout || !promised ||
         (workspace_bytes && !on_boundary(workspace, 256))) {
         return status ? status : INVALID;

@@ -83,13 +83,16 @@ static void provide_copies(oct_cuda_gemm_call *call) {
         return;
     }
     rows = one_scale && a_across ? up(rows, 16) : rows;
-    cols = one_scale ? up(cols, b_across ? 16 : 16 / bytes) : cols;
+    cols = up(cols, b_across ? 16 : one_scale ? 16 / bytes : 8);
     depth = a_across && b_across ? depth : up(depth, 16);
     call->a_copy = padded_copy(&own.a, rows, depth);
     call->b_copy = padded_copy(&own.b, cols, depth);
-    if (one_scale) {
-        call->dst_copy = room_of(OCTET_F32, exact, (int64_t[]){rows, cols});
-        call->dst_copy.rows = rows < 32 ? rows : 32;
+    call->dst_copy = room_of(OCTET_F32, exact, (int64_t[]){rows, cols});
+    call->dst_copy.rows = rows < 32 ? rows : 32;
+    if (!one_scale && call->b.quantizer.block_rows == 1) {
+        int64_t blocks = (own.b.depth + 127) / 128;
+        call->b_scales =
+            room_of(OCTET_F32, (int64_t[]){blocks, exact[1]}, (int64_t[]){blocks, cols});
     }
 }
 
@@ -122,6 +125,7 @@ static void runner_free(runner *r) {
     free(r->call.a_copy.parts[0]);
     free(r->call.b_copy.parts[0]);
     free(r->call.dst_copy.parts[0]);
+    free(r->call.b_scales.parts[0]);
     free(r->scratch);
 }
 
@@ -193,23 +197,52 @@ TEST(gemm__library_takes_per_tensor_bytes_of_any_shape) {
     }
 }
 
-/* Of 128-blocks, any length, and any rows from eight on, the last of them apart. */
-TEST(gemm__library_takes_blocks_of_any_length_and_rows) {
-    static const size_t along[] = {14, 15, 17, 18, 19};
-    static const int64_t lengths[] = {1, 130, 257, 40}, rows[] = {24, 8, 9, 133, 7};
-    static const int parts[] = {1, 1, 2, 2, 0};
-    for (uint64_t i = 0; i < 100; i++) {
-        octet_dtype dst = i % 2 ? OCTET_F32 : OCTET_BF16;
-        octet_dtype bias = i % 3 ? OCTET_NONE : dst;
-        product_options o = {.dst = dst, .bias = bias, .seed = i + 1};
-        int64_t shape[3] = {rows[i / 20], 40, lengths[i / 5 % 4]};
-        CHECK_EQ_INT(check(&problems[along[i % 5]], shape, &o, SCRATCH), parts[i / 20]);
+/* Parts of a product of 128-blocks: sums 32 rows at a time where columns are ragged, and the
+ * rows behind whole eights. */
+static int block_parts(const int64_t shape[3]) {
+    int64_t whole = shape[0] / 8 * 8, chunk = shape[1] % 8 ? 32 : whole;
+    return (int)((whole ? (whole + chunk - 1) / chunk : 0) + (shape[0] % 8 != 0));
+}
+
+/* 128-blocks are the library's in any shape. */
+TEST(gemm__library_takes_blocks_of_any_shape) {
+    static const int64_t sizes[] = {1, 7, 8, 9, 15, 16, 17, 40, 127, 128, 129, 133};
+    static const int64_t lengths[] = {16, 1, 130, 7, 257, 128, 127};
+    static const octet_dtype dtypes[] = {OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_NONE};
+    static const problem vectors_down = {OCTET_FPROP, "fp8-block:e4m3", "fp8-block:e4m3",
+                                         OCTET_USE_ROW, OCTET_USE_ROW};
+    static const problem squares_first = {OCTET_FPROP, "fp8-block:e4m3/128x128",
+                                          "fp8-block:e4m3", OCTET_USE_ROW, OCTET_USE_ROW};
+    const problem *const along[] = {&problems[14], &problems[15], &problems[17], &problems[18],
+                                    &problems[19], &vectors_down, &squares_first};
+    for (uint64_t i = 0; i < 12 * 12 * 7; i++) {
+        int64_t shape[3] = {sizes[i % 12], sizes[i / 12 % 12], lengths[(i + i / 144) % 7]};
+        product_options o = {.dst = dtypes[i % 5 % 3],
+                             .bias = dtypes[i / 3 % 4],
+                             .accumulate = i / 5 % 2,
+                             .seed = i + 1};
+        int parts = check(along[i / 144], shape, &o, SCRATCH);
+        test_report(parts == block_parts(shape), TEST_HERE("parts"), "%d x %d: %d, not %d",
+                    (int)shape[0], (int)shape[1], parts, block_parts(shape));
     }
-    product_options add = {.dst = OCTET_F32, .accumulate = true, .seed = 1};
-    CHECK_EQ_INT(check(&problems[18], (int64_t[]){24, 40, 50}, &add, SCRATCH), 1);
-    CHECK_EQ_INT(check(&problems[18], (int64_t[]){25, 40, 50}, &add, SCRATCH), 0);
-    product_options wide = {.dst = OCTET_BF16, .bias = OCTET_F32, .seed = 1};
-    CHECK_EQ_INT(check(&problems[14], (int64_t[]){25, 40, 50}, &wide, SCRATCH), 0);
+}
+
+/* 20 blocks along the product: the scales of 128 rows in half of the room, or of 8 beside those
+ * rows and their sums. */
+TEST(gemm__scratch_holds_the_scales_of_some_rows_at_a_time) {
+    static const int64_t tall[3] = {301, 24, 2560}, ragged[3] = {301, 21, 2500};
+    static const int64_t few[3] = {6, 24, 2560};
+    const int64_t own = 512, scales = 2 * 128 * 20 * 4, eight = 8 * 2560 + 768 + 768;
+    product_options o = {.dst = OCTET_F32, .seed = 1};
+    product_options add = {.dst = OCTET_F32, .accumulate = true, .seed = 2};
+    const problem *pr = &problems[18];
+    CHECK_EQ_INT(check(pr, tall, &o, own + scales), 4); /* 128, 128, 40; the last eight */
+    CHECK_EQ_INT(check(pr, tall, &o, own + scales - 256), 0);
+    CHECK_EQ_INT(check(pr, tall, &add, own + eight + scales), 4);
+    CHECK_EQ_INT(check(pr, tall, &add, own + eight + scales - 256), 0);
+    CHECK_EQ_INT(check(pr, ragged, &add, own + eight + scales), 11); /* sums of 32 rows */
+    CHECK_EQ_INT(check(pr, few, &o, own + eight), 1);
+    CHECK_EQ_INT(check(pr, few, &o, own + eight - 256), 0);
 }
 
 TEST(gemm__every_result_bias_and_old_value) {
@@ -301,7 +334,8 @@ TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
 
 TEST_MAIN(gemm__library_takes_whole_shapes, gemm__every_shape_within_the_bound,
           gemm__library_takes_per_tensor_bytes_of_any_shape,
-          gemm__library_takes_blocks_of_any_length_and_rows,
+          gemm__library_takes_blocks_of_any_shape,
+          gemm__scratch_holds_the_scales_of_some_rows_at_a_time,
           gemm__every_result_bias_and_old_value, gemm__sums_that_fill_the_scratch_come_in_parts,
           gemm__nothing_to_do_and_no_scratch, gemm__per_tensor_bytes_need_no_scratch,
           gemm__descriptors_are_made_once_and_take_each_run,

@@ -220,6 +220,52 @@ TEST(lt__an_older_library_has_no_blocks) {
     free(scratch);
 }
 
+/* Outer indices in eights, and scales on a boundary of 16 bytes. */
+TEST(lt__blocks_are_refused_as_documented) {
+    void *scratch = aligned_alloc(64, SCRATCH_BYTES);
+    given blocks = {{OCTET_WGRAD, BLOCK, BLOCK, COL, COL}, 90, OCTET_F32, OCTET_NONE, 1, 0};
+    product *p = product_of(&blocks, 5);
+    oct_cuda_gemm_call call = call_of(p, &blocks, scratch);
+    oct_lt_product product, narrow, flat;
+    oct_lt_algorithm algorithm;
+    oct_lt *lt = NULL;
+    bool found = false, refused = false;
+    CHECK_EQ_INT(oct_lt_get(&lt, cuda_on()->cuda, NULL), OCTET_OK);
+    CHECK(oct_lt_describe(&product, &call, &(oct_lt_target){90, 130002}));
+    narrow = flat = product;
+    narrow.problem.m -= 4;
+    flat.problem.n -= 4;
+    CHECK(!oct_lt_find(&algorithm, &found, lt, &narrow, NULL) && !found);
+    CHECK(!oct_lt_find(&algorithm, &found, lt, &flat, NULL) && !found);
+    CHECK(!oct_lt_find(&algorithm, &found, lt, &product, NULL) && found);
+    product.memory.b_scale = (const char *)product.memory.b_scale + 4;
+    CHECK(!oct_lt_run(&refused, lt, &product, &algorithm, NULL, NULL) && refused);
+    product_free(p);
+    free(scratch);
+}
+
+/* A result that is not read has its last eight rows written twice; one that is added to, and
+ * one of fewer rows, has a copy of them. */
+TEST(lt__rows_behind_whole_eights_are_apart) {
+    static const int64_t rows[] = {48, 47, 5};
+    void *scratch = aligned_alloc(64, SCRATCH_BYTES);
+    problem blocks = {OCTET_FPROP, BLOCK, SQUARE, ROW, ROW};
+    given g = {blocks, 90, OCTET_BF16, OCTET_NONE, 1, 0};
+    for (int i = 0; i < 6; i++) {
+        product_options o = {.dst = OCTET_BF16, .seed = 1};
+        product *p = product_make(&blocks, (int64_t[]){rows[i % 3], 64, 160}, &o);
+        oct_cuda_gemm_call call = call_of(p, &g, scratch);
+        oct_lt_product product;
+        call.accumulate = i / 3;
+        CHECK(oct_lt_describe(&product, &call, &(oct_lt_target){90, 130002}));
+        CHECK_EQ_INT(product.problem.n, rows[i % 3] / 8 * 8);
+        CHECK_EQ_INT(product.tail, i == 1);
+        CHECK_EQ_INT(product.rest, i == 1 ? 0 : rows[i % 3] % 8);
+        product_free(p);
+    }
+    free(scratch);
+}
+
 /* ---- parts ------------------------------------------------------------------------------ */
 
 /* dst = 304 x 24, length 192, in parts of 128 rows; NVFP4 lines are whole 32 elements. */
@@ -239,7 +285,7 @@ static void check_parts(const problem *operands, int arch) {
     CHECK_EQ_INT(oct_lt_get(&lt, cuda_on()->cuda, NULL), OCTET_OK);
     CHECK(oct_lt_describe(&whole, &call, &target) && whole.sums && whole.chunk == 128);
     for (int64_t first = 0; first < 304; first += 128) {
-        oct_lt_product part = oct_lt_part(&whole, &own.a, first);
+        oct_lt_product part = oct_lt_part(&whole, &own.a, first, first < 256 ? 128 : 48);
         oct_lt_algorithm algorithm;
         bool found = false, refused = true;
         CHECK_EQ_INT(oct_lt_find(&algorithm, &found, lt, &part, NULL), OCTET_OK);
@@ -401,6 +447,7 @@ TEST(cache__threads_never_see_half_an_entry) {
 }
 
 TEST_MAIN(lt__each_scheme_and_product_is_the_right_problem, lt__an_older_library_has_no_blocks,
+          lt__blocks_are_refused_as_documented, lt__rows_behind_whole_eights_are_apart,
           lt__parts_have_their_rows_data_and_scales, lt__environment_picks_the_kernel,
           cache__the_last_put_is_found, cache__more_problems_than_places_replace_each_other,
           cache__threads_never_see_half_an_entry)

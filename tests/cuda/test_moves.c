@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "compare.h"
+#include "cuda/kernels/moves.h"
 
 static cpu_tensor filled(int shape, uint64_t seed) {
     int64_t rows = cpu_shapes[shape][0], cols = cpu_shapes[shape][1];
@@ -107,21 +108,25 @@ TEST(swizzle__equals_quantizing_swizzled) {
 typedef struct padding {
     int64_t lines, length, more; /* more: lines of zeros below */
     int64_t skip;                /* bytes from a boundary of 16 to the source */
+    int64_t pitch;               /* of the source */
     uint8_t *memory, *from;
     oct_matrix to;
 } padding;
 
-/* The source ends where its memory ends, so that a sanitizer sees a byte too many. */
-static padding padding_make(int64_t lines, int64_t length, int64_t more, int64_t skip) {
+/* The source ends where its memory ends, so that a sanitizer sees a byte too many; `gap` bytes
+ * lie between its lines. */
+static padding padding_make(const int64_t size[2], int64_t more, int64_t skip, int64_t gap) {
+    int64_t lines = size[0], length = size[1], total = lines * (length + gap) - gap;
     padding p = {.lines = lines, .length = length, .more = more, .skip = skip};
-    p.memory = malloc((size_t)(skip + lines * length));
+    p.pitch = length + gap;
+    p.memory = malloc((size_t)(skip + total));
     p.from = p.memory + skip;
     p.to =
         (oct_matrix){.dtype = OCTET_U8, .rows = lines + more, .cols = (length + 15) / 16 * 16};
     size_t bytes = (size_t)(p.to.rows * p.to.cols);
     p.to.parts[0] = aligned_alloc(16, bytes);
     memset(p.to.parts[0], 0xff, bytes);
-    for (int64_t i = 0; i < lines * length; i++) {
+    for (int64_t i = 0; i < total; i++) {
         p.from[i] = (uint8_t)(1 + i * 7 % 255);
     }
     return p;
@@ -133,7 +138,7 @@ static void padding_check(padding *p) {
     for (int64_t i = 0; i < p->to.rows * p->to.cols; i++) {
         int64_t line = i / p->to.cols, at = i % p->to.cols;
         bool there = line < p->lines && at < p->length;
-        wrong += to[i] != (there ? p->from[line * p->length + at] : 0);
+        wrong += to[i] != (there ? p->from[line * p->pitch + at] : 0);
     }
     test_report(wrong == 0, TEST_HERE("bytes, then zeros"), "%d x %d: %d are wrong",
                 (int)p->lines, (int)p->length, (int)wrong);
@@ -141,20 +146,27 @@ static void padding_check(padding *p) {
     free(p->to.parts[0]);
 }
 
+static oct_cuda_padding padding_of(const padding *p) {
+    bool dense = p->pitch == p->length;
+    return (oct_cuda_padding){&p->to, p->from, p->lines, p->length, dense ? 0 : p->pitch};
+}
+
+/* One to five of them in a launch, of any sizes. */
 TEST(pad__lines_then_zeros) {
     static const int64_t lengths[] = {1, 15, 16, 17, 31, 33, 70, 250, 4099};
     for (int i = 0; i < 9 * 4; i++) {
-        padding a = padding_make(1 + 13 * (i % 4), lengths[i / 4], i % 3 * 5, i % 2);
-        padding b = padding_make(40 - i, lengths[(i + 5) % 9], i % 2, 0);
-        oct_cuda_padding two[] = {{&a.to, a.from, a.lines, a.length},
-                                  {&b.to, b.from, b.lines, b.length}};
-        int count = 1 + i % 3 / 2;
-        CHECK_EQ_INT(oct_cuda_pad(cuda_on(), two, count, NULL), OCTET_OK);
-        if (count == 1) {
-            CHECK_EQ_INT(oct_cuda_pad(cuda_on(), two + 1, 1, NULL), OCTET_OK);
+        padding all[OCT_CUDA_PADDINGS];
+        oct_cuda_padding paddings[OCT_CUDA_PADDINGS];
+        int count = 1 + i % OCT_CUDA_PADDINGS;
+        for (int n = 0; n < count; n++) {
+            int64_t size[2] = {1 + 13 * ((i + n) % 4), lengths[(i / 4 + 5 * n) % 9]};
+            all[n] = padding_make(size, (i + n) % 3 * 5, (i + n) % 2, (i + n) % 5 * 4);
+            paddings[n] = padding_of(&all[n]);
         }
-        padding_check(&a);
-        padding_check(&b);
+        CHECK_EQ_INT(oct_cuda_pad(cuda_on(), paddings, count, NULL), OCTET_OK);
+        for (int n = 0; n < count; n++) {
+            padding_check(&all[n]);
+        }
     }
 }
 

@@ -208,17 +208,21 @@ TEST(cuda_run__sums_of_a_ragged_result_come_in_parts) {
         "linear-backward m=2100 k=17 n=16 in=bf16 recipe=delayed device=cuda:0/89",
         "linear-backward m=24 k=17 n=2100 in=bf16 main_grad=add recipe=current "
         "device=cuda:0/100",
+        "linear-backward m=2104 k=16 n=17 in=bf16 bias recipe=block grad=x device=cuda:0/90",
+        "linear-backward m=24 k=17 n=2104 in=bf16 main_grad=add recipe=block device=cuda:0/90",
     };
-    static const int gpus[] = {HOPPER, HOPPER - 1, HOPPER + 1};
+    static const int gpus[] = {HOPPER, HOPPER - 1, HOPPER + 1, HOPPER, HOPPER};
+    static const int products[] = {3, 3, 3, 2, 3};
+    static const int matmuls[] = {5, 5, 5, 4, 5}; /* one of the results is tall and ragged */
     run_report report = {0};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         octet_linear_backward_args args;
         run_options options = {.seed = (uint64_t)i, .fill = 0xFF, .cuda = gpu_of(gpus[i])};
         tally ran = {0};
         if (CHECK_EQ_INT(octet_linear_backward_parse(&args, texts[i], NULL), OCTET_OK)) {
             run_args(&report, &ran, &args, &options);
-            CHECK_EQ_INT(ran.products, 3);
-            CHECK_EQ_INT(ran.matmuls, 5); /* one of the three results is tall and ragged */
+            CHECK_EQ_INT(ran.products, products[i]);
+            CHECK_EQ_INT(ran.matmuls, matmuls[i]);
         }
     }
     CHECK_EQ_INT(report.failures, 0);
@@ -244,6 +248,43 @@ TEST(cuda_run__blocks_of_any_number_of_rows_are_the_librarys) {
         }
     }
     CHECK_EQ_INT(report.failures, 0);
+}
+
+/* Whole eights of so many rows, and what is behind them. */
+static int eights(int rows) {
+    return (rows >= 8) + (rows % 8 > 0);
+}
+
+/* 128-blocks are cuBLASLt's in every shape, whichever operands have squares. It does not write
+ * rows of a main_grad that lie any number of elements apart. */
+TEST(cuda_run__block_layers_of_any_shape_are_the_librarys) {
+    static const int sides[] = {1, 7, 8, 9, 15, 16, 17, 127, 128, 129, 200, 250};
+    static const char *const recipes[] = {"block", "block+w.no2d", "block+nopow2"};
+    static const char *const ends[] = {" out=f32", " bias", " bias=f32 out=f32",
+                                       " main_grad=add", " main_grad=overwrite bias=f32"};
+    run_report report = {0};
+    tally all = {0};
+    for (int i = 0; i < 300; i++) {
+        octet_linear_backward_args args;
+        run_options options = {
+            .seed = (uint64_t)i, .fill = 0xFF, .strided = i % 5 < 3, .cuda = gpu_of(HOPPER)};
+        int m = sides[i % 12], k = sides[(i / 2 + i / 12) % 12], n = sides[(i / 3 + 5) % 12];
+        tally ran = {0};
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=%d n=%d in=bf16 recipe=%s%s device=cuda:0/90", m,
+                       k, n, recipes[i % 7 % 3], ends[i % 5]);
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+            test_report(ran.matmuls == 2 * eights(m) + eights(n),
+                        TEST_HERE("the library multiplies"), "%s: %d parts", text,
+                        (int)ran.matmuls);
+        }
+        all.layers += ran.layers;
+        all.products += ran.products;
+        all.matmuls += ran.matmuls;
+    }
+    finish(&report, &all, 300);
 }
 
 TEST(cuda_run__main_grad_in_every_dtype) {
@@ -299,4 +340,5 @@ TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_e
           cuda_run__per_tensor_layers_of_any_shape_are_the_librarys,
           cuda_run__sums_of_a_ragged_result_come_in_parts,
           cuda_run__blocks_of_any_number_of_rows_are_the_librarys,
+          cuda_run__block_layers_of_any_shape_are_the_librarys,
           cuda_run__main_grad_in_every_dtype, cuda_run__few_launches_and_no_fill)

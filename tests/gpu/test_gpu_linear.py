@@ -23,6 +23,17 @@ SHAPES = [
 ]
 
 
+# Of 128-blocks: columns that are no whole eights, rows behind whole eights, fewer than eight.
+RAGGED = [
+    (250, 1003, 509),
+    (129, 4104, 777),
+    (64, 128, 50257),
+    (1030, 257, 129),
+    (7, 1024, 1000),
+    (1, 9, 17),
+]
+
+
 def layers(k: int, n: int, **options: Any) -> tuple[octet.Linear, octet.Linear]:  # noqa: ANN401
     """The same layer on the CPU and on the GPU."""
     options = {"params_dtype": torch.bfloat16, **options}
@@ -48,6 +59,18 @@ def near(gpu: torch.Tensor, cpu: torch.Tensor, depth: int, scale: float) -> None
     slack = 2.0**-12 * depth**0.5 * scale
     assert torch.isfinite(a).all()
     assert ((a - b).abs() <= 2 * eps * b.abs() + slack).all(), float((a - b).abs().max())
+
+
+def errors(
+    gpu: octet.Linear, found: list[Any], x: torch.Tensor, dy: torch.Tensor
+) -> list[float]:
+    """Of output and gradients, against double, by norm."""
+    w, b = gpu.weight.detach().double().cpu(), gpu.bias.detach().double().cpu()
+    wanted = (x.double() @ w.t() + b, dy.double() @ w, dy.double().t() @ x.double())
+    return [
+        float((got.double().cpu() - want).norm() / want.norm())
+        for got, want in zip(found, wanted, strict=True)
+    ]
 
 
 # ---- right -----------------------------------------------------------------------------------
@@ -87,12 +110,44 @@ def test_gpu_linear__against_double(name: str) -> None:
     _, gpu = layers(512, 384)
     x, dy = data(256, 512, 384)
     limit = {"none": 0.005, "nvfp4": 0.25}.get(name, 0.08)
-    y, dx, dw, *_ = step(gpu, within(RECIPES[name], gpu), x.cuda(), dy.cuda())
-    w, b = gpu.weight.detach().double().cpu(), gpu.bias.detach().double().cpu()
-    wanted = (x.double() @ w.t() + b, dy.double() @ w, dy.double().t() @ x.double())
-    for got, want in zip((y, dx, dw), wanted, strict=True):
-        error = (got.double().cpu() - want).norm() / want.norm()
-        assert error < limit, float(error)
+    found = step(gpu, within(RECIPES[name], gpu), x.cuda(), dy.cuda())
+    assert max(errors(gpu, found[:3], x, dy)) < limit
+
+
+@pytest.mark.parametrize("bias", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("sizes", RAGGED)
+def test_gpu_linear__blocks_of_ragged_shapes(sizes: Any, dim: int, bias: torch.dtype) -> None:  # noqa: ANN401
+    """The CPU's products, and the layer's by norm; the weight in rows or in squares."""
+    m, k, n = sizes
+    active = recipe.Float8BlockScaling(w_block_scaling_dim=dim)
+    cpu, gpu = layers(k, n)
+    for linear in (cpu, gpu):
+        linear.bias = torch.nn.Parameter(
+            torch.linspace(-2, 2, n).to(linear.weight.device, bias)
+        )
+    x, dy = data(m, k, n)
+    a = step(cpu, within(active, cpu), x, dy)
+    b = step(gpu, within(active, gpu), x.cuda(), dy.cuda())
+    scale = 4 * float(cpu.weight.detach().abs().max())
+    near(b[0], a[0], k, scale)
+    near(b[1], a[1], n, scale)
+    near(b[2], a[2], m, 16.0)
+    assert max(errors(gpu, b[:3], x, dy)) < 0.08
+
+
+@pytest.mark.parametrize("sizes", RAGGED)
+def test_gpu_linear__blocks_of_ragged_shapes_add_to_main_grad(sizes: Any) -> None:  # noqa: ANN401
+    m, k, n = sizes
+    active = recipe.Float8BlockScaling()
+    pair = layers(k, n, fuse_wgrad_accumulation=True)
+    x, dy = data(m, k, n)
+    for linear in pair:
+        linear.weight.main_grad = torch.full_like(linear.weight, 0.5, dtype=torch.float32)
+        device = linear.weight.device
+        for _ in range(2):
+            step(linear, within(active, linear), x.to(device), dy.to(device))
+    near(pair[1].weight.main_grad, pair[0].weight.main_grad, m, 32.0)
 
 
 @pytest.mark.parametrize(

@@ -107,10 +107,11 @@ static inline bool check_step_blank(const octet_step *step) {
         flags = flags && !step->reserved[i];
     }
     bool raises = step->accumulate && (quantize || step->op == OCTET_OP_AMAX);
-    bool product = (!step->accumulate || raises) &&
-                   !(step->gemm | step->split | step->native | step->b_use) &&
-                   (step->b & step->dst_copy & step->scratch) == OCTET_ABSENT &&
-                   (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
+    bool product =
+        (!step->accumulate || raises) &&
+        !(step->gemm | step->split | step->native | step->b_use) &&
+        (step->b & step->dst_copy & step->b_scales & step->scratch) == OCTET_ABSENT &&
+        (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
     bool passing = quantize ? step->row_passes <= (step->a_copy != OCTET_ABSENT) &&
                                   step->col_passes <= (step->b_copy != OCTET_ABSENT)
                             : !(step->row_passes | step->col_passes);
@@ -132,10 +133,11 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->dst, tensors) && check_index(step->a, tensors) &&
            check_index(step->b, tensors) && check_index(step->a_copy, tensors) &&
            check_index(step->b_copy, tensors) && check_index(step->dst_copy, tensors) &&
-           check_index(step->from, buffers) && check_index(step->to, buffers) &&
-           check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
-           check_index(step->amax, buffers) && check_index(step->random, buffers) &&
-           check_index(step->scratch, buffers) && check_index(step->with, plan->step_count) &&
+           check_index(step->b_scales, tensors) && check_index(step->from, buffers) &&
+           check_index(step->to, buffers) && check_index(step->bias, buffers) &&
+           check_index(step->scale, buffers) && check_index(step->amax, buffers) &&
+           check_index(step->random, buffers) && check_index(step->scratch, buffers) &&
+           check_index(step->with, plan->step_count) &&
            ((step->reads | step->writes) & beyond) == 0 && check_operands_present(step) &&
            check_step_blank(step);
 }

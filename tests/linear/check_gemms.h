@@ -167,8 +167,9 @@ static inline void check_padding(const check_gemm *gemm) {
     bool one_scale = check_per_tensor(q);
     bool padded = plan->device.kind == OCTET_CUDA && step->native &&
                   (one_scale || q->scheme == OCTET_FP8_BLOCK);
-    CHECK_LAW(gemm->record, LAW_GEMMS, padded || step->dst_copy == OCTET_ABSENT,
-              "%s has no use for padded sums", gemm->product->name);
+    CHECK_LAW(gemm->record, LAW_GEMMS,
+              padded || (step->dst_copy & step->b_scales) == OCTET_ABSENT,
+              "%s has no use for padded sums and scales", gemm->product->name);
     CHECK_LAW(gemm->record, LAW_GEMMS, !padded || check_is_padded(plan, step, one_scale),
               "%s multiplies rows that are no whole 16 bytes", gemm->product->name);
 }

@@ -118,9 +118,9 @@ static inline uint64_t check_own_mask(const octet_plan *plan, int tensor) {
 /* What a GEMM decodes or pads for itself, multiplies instead of its operands, or a QUANTIZE
  * decodes to. */
 static inline uint64_t check_copy_mask(const octet_plan *plan, const octet_step *step) {
-    int copies[] = {step->a_copy, step->b_copy, step->dst_copy};
+    int copies[] = {step->a_copy, step->b_copy, step->dst_copy, step->b_scales};
     uint64_t mask = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         mask |= copies[i] == OCTET_ABSENT ? 0 : check_tensor_mask(plan, copies[i]);
     }
     return mask;

@@ -133,6 +133,16 @@ static inline bool lose_the_padded_sums(check_chain *chain) {
     return had;
 }
 
+static inline bool lose_the_padded_scales(check_chain *chain) {
+    octet_step *step = chain->count > 1 ? find_gemm(bwd(chain), OCTET_WGRAD) : NULL;
+    bool had = step && step->b_scales != OCTET_ABSENT;
+    if (had) {
+        step->writes &= ~check_tensor_mask(bwd(chain), step->b_scales);
+        step->b_scales = OCTET_ABSENT;
+    }
+    return had;
+}
+
 static inline bool pad_what_is_whole(check_chain *chain) {
     octet_plan_buffer *buffer = find_padded(chain, find_gemm(fwd(chain), OCTET_FPROP)->a_copy);
     if (buffer) {

@@ -98,6 +98,7 @@ static const mutation mutations[] = {
     {"a decoded operand has no room", LAW_MEANING, lose_a_decoded_operand},
     {"a padded operand has no room", LAW_GEMMS, lose_a_padded_operand},
     {"padded sums have no room", LAW_GEMMS, lose_the_padded_sums},
+    {"padded scales have no room", LAW_GEMMS, lose_the_padded_scales},
     {"a copy is there for whole rows", LAW_GEMMS, pad_what_is_whole},
     {"the output was to be quantized", LAW_MEANING, ask_for_a_quantized_output},
     {"the output was to have another dtype", LAW_MEANING, ask_for_another_dtype},

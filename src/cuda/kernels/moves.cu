@@ -249,20 +249,25 @@ static inline uint4 load_across(const uint8_t *from, int64_t at) {
 
 /* Nothing is read beyond the last line. */
 static inline uint4 padded_bytes(const oct_pad_params &p, int64_t line, int64_t at) {
-    int64_t first = line * p.length + at, total = p.lines * p.length;
+    int64_t first = line * p.from_pitch + at;
+    int64_t total = (p.lines - 1) * p.from_pitch + p.length;
     if (line >= p.lines) {
         return {0, 0, 0, 0};
     }
     if (p.wide && at + 16 <= p.length && (first & ~(int64_t)15) + 32 <= total) {
         return load_across(p.from, first);
     }
-    return load_bytes(p.from + line * p.length, at, p.length, false);
+    return load_bytes(p.from + line * p.from_pitch, at, p.length, false);
 }
 
 extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
-    pad_lines(const __grid_constant__ oct_pad_two two) {
-    const oct_pad_params &p = two.of[blockIdx.y];
-    oct_rows_at at = oct_rows_place(p.shape);
+    pad_lines(const __grid_constant__ oct_pad_all all) {
+    int which = 0;
+    while (which + 1 < OCT_CUDA_PADDINGS && blockIdx.x >= all.of[which + 1].block) {
+        which++;
+    }
+    const oct_pad_params &p = all.of[which];
+    oct_rows_at at = oct_rows_place_of(p.shape, blockIdx.x - p.block);
     uint4 x[OCT_ROWS_DEEP];
     if (at.col >= p.shape.cols) {
         return;

@@ -16,6 +16,8 @@ typedef struct oct_float_move {
     const float *from;
 } oct_float_move;
 
+#define OCT_CUDA_PADDINGS 5 /* in one launch, at most */
+
 #define OCT_TURN_SIDE 128 /* of a block's tile */
 #define OCT_TURN_THREADS 256
 
@@ -51,21 +53,22 @@ typedef struct oct_scales_params {
     uint8_t wide;  /* four of `to` may be written at once */
 } oct_scales_params;
 
-/* Lines of `length` bytes, one after the other, into lines of whole 16 bytes. What is behind a
- * line is 0, and so are `to_lines` beyond `lines`. */
+/* Lines of `length` bytes into lines of whole 16 bytes. What is behind a line is 0, and so are
+ * lines of `to` beyond `lines`. */
 typedef struct oct_pad_params {
     oct_rows shape; /* of `to`, in pairs of bytes: a thread has 16 */
     const uint8_t *from;
     uint8_t *to;
     int64_t lines, length;
-    int64_t pitch; /* of `to` */
-    uint8_t wide;  /* from is on a boundary of 16 bytes */
+    int64_t from_pitch, pitch; /* bytes from one line to the next */
+    uint32_t block;            /* its first one; those of the next padding follow */
+    uint8_t wide;              /* from is on a boundary of 16 bytes */
 } oct_pad_params;
 
-/* By blockIdx.y; there are as many blocks as the larger needs. */
-typedef struct oct_pad_two {
-    oct_pad_params of[2];
-} oct_pad_two;
+/* Those beyond the last have no blocks. */
+typedef struct oct_pad_all {
+    oct_pad_params of[OCT_CUDA_PADDINGS];
+} oct_pad_all;
 
 #define OCT_JOIN_THREADS 256
 

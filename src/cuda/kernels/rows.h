@@ -60,15 +60,19 @@ struct oct_rows_at {
     bool full; /* all of its 8 columns exist */
 };
 
-static inline oct_rows_at oct_rows_place(const oct_rows &r) {
+static inline oct_rows_at oct_rows_place_of(const oct_rows &r, uint32_t block) {
     oct_rows_at at;
-    uint32_t down = blockIdx.x / r.across, beside = blockIdx.x - down * r.across;
+    uint32_t down = block / r.across, beside = block - down * r.across;
     uint32_t lane = threadIdx.x & ((1u << r.shift) - 1u);
     at.step = OCT_ROWS_THREADS >> r.shift;
     at.row = (int64_t)down * (at.step * OCT_ROWS_DEEP) + (threadIdx.x >> r.shift);
     at.col = ((int64_t)(beside << r.shift) + lane) * OCT_ROWS_COLS;
     at.full = at.col + OCT_ROWS_COLS <= r.cols;
     return at;
+}
+
+static inline oct_rows_at oct_rows_place(const oct_rows &r) {
+    return oct_rows_place_of(r, blockIdx.x);
 }
 #endif
 
