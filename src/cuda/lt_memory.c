@@ -4,6 +4,9 @@
 #define ALIGN 256 /* of what lies in scratch */
 /* Left to the library where sums take the rest of the scratch. */
 #define SUMS_WORKSPACE_BYTES ((int64_t)8 << 20)
+/* Products of 128-blocks that the library splits: on an H200 by 6% faster. */
+#define SPLIT_TILES 128   /* of 128 x 128: fewer do not fill it */
+#define SPLIT_LENGTH 8192 /* and so long at least */
 
 /* What is left of the scratch; fewer bytes than none where there were too few. */
 typedef struct room {
@@ -111,12 +114,27 @@ static bool set_direct(oct_lt_product *out, const oct_matrix *dst, room *r) {
 
 /* ---- scratch --------------------------------------------------------------------------- */
 
-/* Per-tensor bytes: with a workspace the library schedules its tiles at run time, from a
- * counter that it zeroes before each product; without one it knows them before, and is no
- * slower. */
-static bool wants_workspace(const oct_lt_product *product, const oct_cuda_gemm_call *call) {
+/* Per-tensor bytes whose sums have a place have none. */
+static bool has_scratch(const oct_lt_product *product, const oct_cuda_gemm_call *call) {
     bool padded = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
     return (product->sums && !padded) || product->problem.a_scale != OCT_LT_SCALE_SCALAR_32F;
+}
+
+/* With a workspace the library schedules its tiles at run time, from a counter that it zeroes
+ * before each product; without one it knows them before, and on compute capability 9.0 is no
+ * slower, as long as there are tiles for all processors. */
+static bool wants_workspace(const oct_lt_problem *p) {
+    int64_t tiles = oct_size_ceil_div(p->m, 128) * oct_size_ceil_div(p->n, 128);
+    switch (p->a_scale) {
+    case OCT_LT_NONE:
+    case OCT_LT_SCALE_SCALAR_32F:
+        return false;
+    case OCT_LT_SCALE_VEC128_32F:
+    case OCT_LT_SCALE_BLK128_32F:
+        return tiles < SPLIT_TILES && p->k >= SPLIT_LENGTH;
+    default:
+        return true;
+    }
 }
 
 /* Scratch from its first boundary on: alpha and beta; the rest's rows, scales and sums; sums or
@@ -124,7 +142,7 @@ static bool wants_workspace(const oct_lt_product *product, const oct_cuda_gemm_c
 bool oct_lt_set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     room r = {NULL, 0};
     set_rows(out, call);
-    if (wants_workspace(out, call)) {
+    if (has_scratch(out, call)) {
         r.bytes = call->scratch_bytes / ALIGN * ALIGN - 2 * ALIGN;
         if (!call->scratch || r.bytes < 0) {
             return false;
@@ -138,8 +156,10 @@ bool oct_lt_set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     bool fits = r.bytes >= 0 && (!out->sums ? set_direct(out, &call->dst, &r)
                                  : padded   ? set_padded_sums(out, &call->dst_copy, &r)
                                             : set_sums(out, &r));
-    out->memory.workspace = r.at;
-    out->problem.workspace_bytes = r.bytes;
+    if (wants_workspace(&out->problem)) {
+        out->memory.workspace = r.at;
+        out->problem.workspace_bytes = r.bytes;
+    }
     out->problem.d_align = oct_lt_align(out->memory.d);
     return fits && r.bytes >= 0;
 }

@@ -324,11 +324,15 @@ TEST(gemm__descriptors_are_made_once_and_take_each_run) {
     product_free(p);
 }
 
+/* Long sums of 128-blocks have a workspace to be split in. */
 TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
     product_options o = {.dst = OCTET_BF16, .bias = OCTET_BF16, .seed = 3};
+    product_options grad = {.dst = OCTET_BF16, .seed = 4};
     emulated_least_workspace(1);
     CHECK_EQ_INT(check(&problems[8], (int64_t[]){32, 48, 64}, &o, 0), 0);
-    CHECK_EQ_INT(check(&problems[1], (int64_t[]){32, 48, 64}, &o, SCRATCH), 1);
+    CHECK_EQ_INT(check(&problems[1], (int64_t[]){32, 48, 64}, &o, SCRATCH), 0);
+    CHECK_EQ_INT(check(&problems[15], (int64_t[]){32, 48, 8064}, &grad, SCRATCH), 0);
+    CHECK_EQ_INT(check(&problems[15], (int64_t[]){32, 48, 8192}, &grad, SCRATCH), 1);
     emulated_least_workspace(0);
 }
 
