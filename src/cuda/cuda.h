@@ -44,6 +44,15 @@ octet_device oct_cuda_device_of(const octet_cuda *cuda);
 
 /* `bytes` zeros. */
 octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet_error *err);
+/* Whole words, on a boundary of words. */
+#define OCT_CUDA_SPANS 8
+typedef struct oct_cuda_span {
+    void *to;
+    int64_t bytes;
+} oct_cuda_span;
+/* OCT_CUDA_SPANS of them at most, in one launch. */
+octet_status oct_cuda_zero_spans(const oct_cuda_on *on, const oct_cuda_span *spans, int count,
+                                 octet_error *err);
 /* The amax of a plain matrix. */
 typedef struct oct_cuda_amaxing {
     float *out;

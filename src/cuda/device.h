@@ -18,6 +18,7 @@
     X(moves)                                                                                   \
     X(bias)                                                                                    \
     X(delayed)                                                                                 \
+    X(zero)                                                                                    \
     X(sums)                                                                                    \
     X(gemm)
 

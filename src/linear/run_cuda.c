@@ -48,28 +48,41 @@ static uint8_t next_of(const octet_plan *plan, uint64_t bits, octet_place place,
     return OCTET_ABSENT;
 }
 
-/* Before the first step of a phase, in as few fills as there are spans: most often one. */
+/* The span of buffers that begins with *first, which becomes the one behind it. */
+static oct_cuda_span span_of(uint8_t *first, const octet_plan *plan, uint64_t bits,
+                             const octet_memory *memory) {
+    octet_place place = (octet_place)plan->buffers[*first].place;
+    uint8_t last = *first, next = next_of(plan, bits, place, last + 1);
+    while (next != OCTET_ABSENT && follows(&plan->buffers[last], &plan->buffers[next])) {
+        last = next;
+        next = next_of(plan, bits, place, last + 1);
+    }
+    const octet_plan_buffer *a = &plan->buffers[*first], *b = &plan->buffers[last];
+    oct_cuda_span span = {oct_memory_at(plan, memory, *first),
+                          b->offset + b->bytes - a->offset};
+    *first = next;
+    return span;
+}
+
+/* Before the first step of a phase, in one launch for a few spans. */
 octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
                             const octet_exec *exec, octet_error *err) {
     oct_cuda_on on = {exec->cuda, exec->stream, true};
+    oct_cuda_span spans[OCT_CUDA_SPANS];
     uint64_t bits = raised(plan, phase);
     octet_status status = OCTET_OK;
+    int count = 0;
     for (int place = 0; bits && !status && place < OCTET_PLACES; place++) {
         uint8_t first = next_of(plan, bits, (octet_place)place, 0);
         while (first != OCTET_ABSENT && !status) {
-            uint8_t last = first, next = next_of(plan, bits, (octet_place)place, first + 1);
-            while (next != OCTET_ABSENT &&
-                   follows(&plan->buffers[last], &plan->buffers[next])) {
-                last = next;
-                next = next_of(plan, bits, (octet_place)place, last + 1);
+            spans[count++] = span_of(&first, plan, bits, memory);
+            if (count == OCT_CUDA_SPANS) {
+                status = oct_cuda_zero_spans(&on, spans, count, err);
+                count = 0;
             }
-            const octet_plan_buffer *a = &plan->buffers[first], *b = &plan->buffers[last];
-            status = oct_cuda_zero(&on, oct_memory_at(plan, memory, first),
-                                   b->offset + b->bytes - a->offset, err);
-            first = next;
         }
     }
-    return status;
+    return status || !count ? status : oct_cuda_zero_spans(&on, spans, count, err);
 }
 
 /* Done before the first step. */
