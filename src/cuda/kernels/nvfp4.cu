@@ -201,7 +201,7 @@ template <class T> static inline void measure_rows(nv_work<T> &work) {
             most[r] = row_max(work, r);
         }
     }
-    oct_share_max<OCT_PATCH_ROWS, row::lanes>(most, mine, oct_shape<T>::down);
+    oct_share_max<OCT_PATCH_ROWS, row::lanes>(most, mine, 1);
 #pragma unroll
     for (int i = 0; i < row::each; i++) {
         uint32_t bits = work.square ? work.square_most : most[i];
@@ -265,7 +265,7 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
     typedef nv_row<T> row;
     const oct_patch<T> &patch = work.patch;
     int mine = patch.lane_across % row::lanes;
-    int first = (int)threadIdx.x - mine * oct_shape<T>::down;
+    int first = (int)threadIdx.x - mine;
     int64_t block = (patch.tile_row + patch.row + mine * row::each) * work.p.q.row_at.blocks +
                     (patch.tile_col + patch.col) / BLOCK;
     int64_t bytes = work.p.row_bytes;
@@ -280,7 +280,7 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
         }
 #pragma unroll
         for (int k = 0; k < row::lanes; k++) {
-            int from = first + k * oct_shape<T>::down;
+            int from = first + k;
             if (STOCHASTIC) {
                 receive<T>(random, words, from % OCT_WARP, mine);
             }
@@ -459,7 +459,7 @@ template <class T, bool STOCHASTIC> static inline void quantize_cols(const nv_wo
 template <class T> static inline uint32_t square_share(uint32_t most) {
 #pragma unroll
     for (int k = 1; k < nv_row<T>::lanes; k *= 2) {
-        most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, k * oct_shape<T>::down));
+        most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, k));
     }
     return most;
 }
