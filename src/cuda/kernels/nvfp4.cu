@@ -39,7 +39,7 @@ template <class T> struct nv_work {
     uint64_t seed;
     bool square;
     uint32_t square_most;
-    bool careful; /* there are NaNs in the warp's patches */
+    bool careful; /* there are NaNs in the warp's patches, or elements past all codes */
 };
 
 struct nv_scale {
@@ -47,13 +47,26 @@ struct nv_scale {
     float value, factor;
 };
 
-/* oct_nv_code and oct_nv_multiplier. */
+/* oct_nv_code and oct_nv_multiplier; the factor of a block that is not tame is to be made
+ * again. */
 static inline nv_scale scale_of(uint32_t most, const oct_nv_global &global) {
     nv_scale scale;
     scale.code = oct_encode_e4m3(oct_least(oct_bits_f32(most) * global.sixth, FLT_MAX));
     scale.value = oct_decode_e4m3(scale.code);
-    scale.factor = oct_least(1.0f / (scale.value * global.decode), FLT_MAX);
+    scale.factor = oct_quick_inverse(scale.value * global.decode);
     return scale;
+}
+
+/* Whether a block of the amax `most`, or NaN, is like nearly all: no NaN is in it, its scale is
+ * not 0, and no element is so far past it that its code would have to be clipped. */
+static inline bool is_tame(uint32_t most, const nv_scale &scale) {
+    return oct_bits_f32(most) * scale.factor < 7.0f;
+}
+
+/* The factor of any block; of one that is all zeros it does not matter. */
+static inline float slow_factor(uint32_t most, const nv_scale &scale,
+                                const oct_nv_global &global) {
+    return most == 0 ? 1.0f : oct_least(1.0f / (scale.value * global.decode), FLT_MAX);
 }
 
 /* What the blocks of a line share; a line outside the matrix has an amax of 0. */
@@ -65,34 +78,41 @@ static inline oct_nv_global global_of(const oct_nvfp4_params &p, const float *am
 
 /* ---- codes ----------------------------------------------------------------------------- */
 
-/* Sign bits where N codes have them, from stored elements; other bits are left open. */
-template <class E, int N> static inline uint32_t signs_of(const uint32_t *words) {
-    if (sizeof(E) == 2) {
-        return oct_e2m1_signs(words);
+/* Codes to nearest of bf16 are not clipped: elements of a block that is not tame are. */
+template <class E, bool STOCHASTIC>
+inline constexpr bool is_clipped = STOCHASTIC || !oct_is_bf16<E>;
+
+/* The largest magnitude, as E stores it, that elements may keep. Clipped ones come to about 6,
+ * which for a bf16 is somewhere between 5 and 7. */
+template <class E, bool STOCHASTIC> static inline uint32_t limit_of(float factor) {
+    if (!is_clipped<E, STOCHASTIC>) {
+        uint32_t limit = oct_bf16_encode(6.0f / factor);
+        return limit < 0x7f7fu ? limit : 0x7f7fu;
     }
-    uint32_t signs = 0;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        signs |= (words[i] >> 28 & 0x8u) << 4 * i;
-    }
-    return signs;
+    return sizeof(E) == 4 ? OCT_F32_INF : oct_is_bf16<E> ? 0x7f80u : 0x7c00u;
 }
 
-/* A word of E without NaNs: +Inf instead, which has the code of a NaN. */
-template <class E> static inline uint32_t without_nans(uint32_t word) {
+/* The element in the upper bits of `bits`: a NaN loses its sign, for its code has none. */
+static inline uint32_t limited(uint32_t bits, uint32_t limit, uint32_t inf) {
+    uint32_t magnitude = bits & OCT_F32_MAGNITUDE;
+    uint32_t sign = magnitude > inf ? 0u : bits & ~OCT_F32_MAGNITUDE;
+    return sign | (magnitude < limit ? magnitude : limit);
+}
+
+/* A word of E, each of whose elements is no larger than `limit` and no NaN. */
+template <class E> static inline uint32_t tamed(uint32_t word, uint32_t limit) {
     if (sizeof(E) == 4) {
-        return (word & OCT_F32_MAGNITUDE) > OCT_F32_INF ? OCT_F32_INF : word;
+        return limited(word, limit, OCT_F32_INF);
     }
-    uint32_t inf = oct_is_bf16<E> ? 0x7f80u : 0x7c00u;
-    uint32_t low = (word & 0x7fffu) > inf ? inf : word & 0xffffu;
-    uint32_t high = (word >> 16 & 0x7fffu) > inf ? inf : word >> 16;
-    return low | high << 16;
+    uint32_t inf = oct_is_bf16<E> ? 0x7f800000u : 0x7c000000u;
+    return limited(word & 0xffff0000u, limit << 16, inf) |
+           limited(word << 16, limit << 16, inf) >> 16;
 }
 
-/* N codes, 4 or 8, in a word; element i takes byte i of `random`. None is NaN. */
+/* N codes without signs, 4 or 8, in quads; element i takes byte i of `random`. */
 template <class E, int N, bool STOCHASTIC>
-static inline uint32_t encode(const uint32_t *words, float factor, const uint32_t *random,
-                              uint32_t base) {
+static inline void encode(uint32_t *quads, const uint32_t *words, float factor,
+                          const uint32_t *random, uint32_t base) {
     uint32_t sums[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -102,9 +122,26 @@ static inline uint32_t encode(const uint32_t *words, float factor, const uint32_
         if (STOCHASTIC) {
             a = oct_e2m1_raised(a, oct_byte_float(random[i / 4], i % 4, base));
         }
-        sums[i] = oct_e2m1_sum<STOCHASTIC>(a);
+        sums[i] = oct_e2m1_sum<STOCHASTIC, is_clipped<E, STOCHASTIC>>(a);
     }
-    return oct_e2m1_codes<N>(sums) | (signs_of<E, N>(words) & (N == 8 ? 0x88888888u : 0x8888u));
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        quads[i] = oct_e2m1_quad(sums + 4 * i);
+    }
+}
+
+/* Codes with the signs of N stored elements. */
+template <class E, int N>
+static inline uint32_t codes_of(const uint32_t *quads, const uint32_t *words) {
+    if constexpr (sizeof(E) == 2) {
+        return oct_e2m1_signed(quads, words);
+    }
+    uint32_t codes = N == 8 ? oct_pick_bytes(quads[0], quads[N / 4 - 1], 0x5410) : quads[0];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        codes = (codes & ~(0x8u << 4 * i)) | (words[i] >> 28 & 0x8u) << 4 * i;
+    }
+    return codes;
 }
 
 /* The low `count` bytes of codes, as many as exist. */
@@ -124,9 +161,6 @@ template <class T>
 static inline void store_row(const nv_work<T> &work, uint8_t *to, int r, uint32_t codes) {
     constexpr int bytes = oct_shape<T>::cols / 2;
     const oct_patch<T> &patch = work.patch;
-    if (!work.p.q.row) {
-        return;
-    }
     if (patch.full && work.p.q.wide_row) {
         if (bytes == 4) {
             *(uint32_t *)to = codes;
@@ -139,37 +173,43 @@ static inline void store_row(const nv_work<T> &work, uint8_t *to, int r, uint32_
     }
 }
 
+/* Row r as it is encoded. */
 template <class T, bool STOCHASTIC>
-static inline uint32_t encode_row(const nv_work<T> &work, int r, float factor,
-                                  const uint32_t *random) {
-    uint32_t words[4];
+static inline void take_row(uint32_t words[4], const nv_work<T> &work, int r, float factor) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         words[i] = work.shared.words[4 * r + i][threadIdx.x];
     }
     if (work.careful) {
+        uint32_t limit = limit_of<T, STOCHASTIC>(factor);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            words[i] = without_nans<T>(words[i]);
+            words[i] = tamed<T>(words[i], limit);
         }
     }
-    return encode<T, oct_shape<T>::cols, STOCHASTIC>(words, factor, random, work.p.byte_base);
 }
 
-/* The random words of this lane's part of a block, which lane `from` has drawn. */
+/* The random words of this lane's part of one row after the other, of which each of the lanes
+ * that share blocks has drawn those of one. */
 template <class T>
-static inline void receive(uint32_t out[2], const uint32_t words[4], int from, int mine) {
-    uint32_t all[4];
+static inline void exchange(uint32_t out[][2], const uint32_t words[4], int mine) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        all[i] = __shfl_sync(OCT_ALL_LANES, words[i], from);
+    for (int j = 0; j < 2 && nv_row<T>::lanes == 2; j++) {
+        uint32_t keep = words[mine ? 2 + j : j], give = words[mine ? j : 2 + j];
+        uint32_t got = __shfl_xor_sync(OCT_ALL_LANES, give, 1);
+        out[0][j] = mine ? got : keep;
+        out[1][j] = mine ? keep : got;
     }
-    if (nv_row<T>::lanes == 2) {
-        out[0] = mine ? all[2] : all[0];
-        out[1] = mine ? all[3] : all[1];
-    } else {
-        out[0] = mine & 2 ? (mine & 1 ? all[3] : all[2]) : (mine & 1 ? all[1] : all[0]);
-        out[1] = 0;
+    int first = (int)threadIdx.x % OCT_WARP - mine;
+#pragma unroll
+    for (int k = 0; k < nv_row<T>::lanes && nv_row<T>::lanes == 4; k++) {
+        uint32_t all[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            all[i] = __shfl_sync(OCT_ALL_LANES, words[i], first + k);
+        }
+        out[k][0] = mine & 2 ? (mine & 1 ? all[3] : all[2]) : (mine & 1 ? all[1] : all[0]);
+        out[k][1] = 0;
     }
 }
 
@@ -209,39 +249,47 @@ template <class T> static inline void measure_rows(nv_work<T> &work) {
     }
 }
 
-/* The scale of this lane's row i. A square's is written to the rows that exist; those of others
- * are 0 by themselves. */
+/* The scale of this lane's row i; whether it was not tame. A square's is written to the rows
+ * that exist; those of others are 0 by themselves. */
 template <class T>
-static inline void scale_row(const nv_work<T> &work, int i, const oct_nv_global &global) {
+static inline bool scale_row(const nv_work<T> &work, int i, const oct_nv_global &global) {
     const oct_patch<T> &patch = work.patch;
     int r = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each + i;
     float *place = &work.shared.factors[i][threadIdx.x];
-    nv_scale scale = scale_of(oct_f32_bits(*place), global);
+    uint32_t most = oct_f32_bits(*place);
+    nv_scale scale = scale_of(most, global);
+    bool tame = is_tame(most, scale);
+    if (!tame) {
+        scale.factor = slow_factor(most, scale, global);
+    }
     *place = scale.factor;
     work.shared.worth[i][threadIdx.x] = oct_high_u16(oct_f32_bits(scale.value));
-    work.shared.scales[0].codes[(patch.row + r) * 8 + patch.col / BLOCK] =
+    work.shared.scales[0].codes[oct_tile_scale_at<2>(patch.row + r, patch.col / BLOCK)] =
         (uint8_t)(r < patch.rows_left ? scale.code : 0u);
+    return !tame && most != 0;
 }
 
 /* Rows with one amax are scaled some at a time, for a scale is a long chain of steps. */
-template <class T> static inline void scale_rows(const nv_work<T> &work) {
+template <class T> static inline void scale_rows(nv_work<T> &work) {
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
     int64_t first =
         patch.tile_row + patch.row + patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
     oct_nv_global global = global_of(p, p.row_amax, p.row_scaled ? first : 0, p.q.rows);
+    bool wild = false;
     if (!p.row_scaled) {
 #pragma unroll
         for (int i = 0; i < nv_row<T>::each; i++) {
-            scale_row(work, i, global);
+            wild |= scale_row(work, i, global);
         }
     } else {
 #pragma unroll 1
         for (int i = 0; i < nv_row<T>::each; i++) {
             global = global_of(p, p.row_amax, first + i, p.q.rows);
-            scale_row(work, i, global);
+            wild |= scale_row(work, i, global);
         }
     }
+    work.careful |= __ballot_sync(OCT_ALL_LANES, wild) != 0;
     __syncwarp();
 }
 
@@ -253,44 +301,58 @@ static inline uint16_t *copy_at(const nv_work<T> &work, uint16_t *copy, int r) {
     return oct_shape<T>::cols == 8 && copy && patch.full ? copy + at : nullptr;
 }
 
-/* 8 codes times the scale in the low half of `worth`, where `to` is somewhere. */
-static inline void store_copy(uint16_t *to, uint32_t codes, uint32_t worth) {
-    if (to) {
-        oct_write16(to, oct_eight_nibbles(codes, oct_pick_bytes(worth, worth, 0x1010)));
+/* What 8 codes with the signs of `words` are worth, times the scale in the low half of
+ * `worth`. */
+static inline uint4 copy_of(const uint32_t quads[2], const uint32_t *words, uint32_t worth) {
+    uint32_t both = oct_pick_bytes(worth, worth, 0x1010), out[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint2 values = oct_e2m1_values(quads[i / 2]);
+        out[i] = (i % 2 ? values.y : values.x) | (words[i] & 0x80008000u);
     }
+    return {oct_times2(out[0], both), oct_times2(out[1], both), oct_times2(out[2], both),
+            oct_times2(out[3], both)};
 }
 
 /* The sharing lanes draw and scale for each other. */
 template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work<T> &work) {
     typedef nv_row<T> row;
     const oct_patch<T> &patch = work.patch;
-    int mine = patch.lane_across % row::lanes;
-    int first = (int)threadIdx.x - mine;
-    int64_t block = (patch.tile_row + patch.row + mine * row::each) * work.p.q.row_at.blocks +
+    const oct_nvfp4_params &p = work.p;
+    int mine = patch.lane_across % row::lanes, first = (int)threadIdx.x - mine;
+    int64_t block = (patch.tile_row + patch.row + mine * row::each) * p.q.row_at.blocks +
                     (patch.tile_col + patch.col) / BLOCK;
-    int64_t bytes = work.p.row_bytes;
+    int64_t bytes = p.row_bytes, at = 0;
     uint8_t *to =
-        work.p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
+        p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
+    uint16_t *copy = copy_at(work, work.copies.row, 0);
 #pragma unroll 1
     for (int i = 0; i < row::each; i++) {
-        uint32_t words[4], random[2] = {0, 0};
+        uint32_t drawn[4], random[row::lanes][2];
         if (STOCHASTIC) {
-            oct_random_words(words, work.seed, (uint64_t)block, 0);
-            block += work.p.q.row_at.blocks;
+            oct_random_words(drawn, work.seed, (uint64_t)block, 0);
+            exchange<T>(random, drawn, mine);
+            block += p.q.row_at.blocks;
         }
 #pragma unroll
         for (int k = 0; k < row::lanes; k++) {
-            int from = first + k;
-            if (STOCHASTIC) {
-                receive<T>(random, words, from % OCT_WARP, mine);
-            }
+            uint32_t words[4], quads[2];
             int r = k * row::each + i;
-            uint32_t codes =
-                encode_row<T, STOCHASTIC>(work, r, work.shared.factors[i][from], random);
-            store_row(work, to + k * row::each * bytes, r, codes);
-            store_copy(copy_at(work, work.copies.row, r), codes, work.shared.worth[i][from]);
+            float factor = work.shared.factors[i][first + k];
+            take_row<T, STOCHASTIC>(words, work, r, factor);
+            encode<T, oct_shape<T>::cols, STOCHASTIC>(quads, words, factor, random[k],
+                                                      p.byte_base);
+            if (p.q.row) {
+                store_row(work, to + k * row::each * bytes, r,
+                          codes_of<T, oct_shape<T>::cols>(quads, words));
+            }
+            if (copy) {
+                oct_write16(copy + at + k * row::each * p.q.cols,
+                            copy_of(quads, words, work.shared.worth[i][first + k]));
+            }
         }
         to += bytes;
+        at += p.q.cols;
     }
 }
 
@@ -378,34 +440,46 @@ template <class E, bool KEEP> static inline uint32_t max_of(const uint32_t *word
     return oct_peak_bits<E>(most);
 }
 
-/* Column c, as it is quantized: 16 elements of E, which is T, or bf16 where they have been
+/* A column as it is quantized: 16 elements of E, which is T, or bf16 where they have been
  * transformed. */
+template <class E> struct nv_col {
+    uint32_t words[BLOCK * (int)sizeof(E) / 4];
+    nv_scale scale;
+};
+
+/* The scale of column c. */
 template <class T, class E, bool STOCHASTIC>
-static inline void quantize_col(const nv_work<T> &work, int c, uint32_t *words,
-                                oct_nv_global global) {
-    constexpr int half = 8 * (int)sizeof(E) / 4;
+static inline void scale_col(nv_col<E> &col, const nv_work<T> &work, int c,
+                             const oct_nv_global &global) {
     const oct_patch<T> &patch = work.patch;
-    const oct_nvfp4_params &p = work.p;
-    uint32_t random[4], most = max_of<E, true>(words);
-    if (most > OCT_F32_INF) {
-        most = max_of<E, false>(words);
+    uint32_t most = max_of<E, true>(col.words);
+    col.scale = scale_of(work.square ? work.square_most : most, global);
+    if (!is_tame(most, col.scale)) {
+        most = max_of<E, false>(col.words);
+        most = work.square ? work.square_most : most;
+        col.scale = scale_of(most, global);
+        col.scale.factor = slow_factor(most, col.scale, global);
+        uint32_t limit = limit_of<E, STOCHASTIC>(col.scale.factor);
 #pragma unroll
-        for (int i = 0; i < 2 * half; i++) {
-            words[i] = without_nans<E>(words[i]);
+        for (int i = 0; i < BLOCK * (int)sizeof(E) / 4; i++) {
+            col.words[i] = tamed<E>(col.words[i], limit);
         }
     }
-    if (p.row_scaled) {
-        global = global_of(p, p.col_amax, patch.tile_col + patch.col + c, p.q.cols);
-    }
-    nv_scale scale = scale_of(work.square ? work.square_most : most, global);
-    work.shared.scales[1].codes[(patch.col + c) * 8 + patch.row / BLOCK] =
-        (uint8_t)(c < patch.cols_left ? scale.code : 0u);
+    work.shared.scales[1].codes[oct_tile_scale_at<2>(patch.col + c, patch.row / BLOCK)] =
+        (uint8_t)(c < patch.cols_left ? col.scale.code : 0u);
+}
+
+template <class T, class E, bool STOCHASTIC>
+static inline void encode_col(const nv_col<E> &col, const nv_work<T> &work, int c) {
+    constexpr int half = 8 * (int)sizeof(E) / 4;
+    uint32_t random[4], quads[4], base = work.p.byte_base;
     draw_col<T, STOCHASTIC>(random, work, c);
-    uint32_t base = p.byte_base;
-    uint2 codes = {encode<E, 8, STOCHASTIC>(words, scale.factor, random, base),
-                   encode<E, 8, STOCHASTIC>(words + half, scale.factor, random + 2, base)};
+    encode<E, 8, STOCHASTIC>(quads, col.words, col.scale.factor, random, base);
+    encode<E, 8, STOCHASTIC>(quads + 2, col.words + half, col.scale.factor, random + 2, base);
+    uint2 codes = {codes_of<E, 8>(quads, col.words),
+                   codes_of<E, 8>(quads + 2, col.words + half)};
     store_col(work, c, codes);
-    keep_col(work, c, codes, scale.value);
+    keep_col(work, c, codes, col.scale.value);
 }
 
 /* Column k of those that 16 words hold side by side, transformed and rounded to bf16. */
@@ -424,31 +498,50 @@ static inline void transform(uint32_t out[BLOCK / 2], const uint32_t *words, int
     }
 }
 
-/* A word holds one or two columns. */
-template <class T, bool STOCHASTIC> static inline void quantize_cols(const nv_work<T> &work) {
+/* Column k of those that 16 words hold side by side. */
+template <class T> static inline void pick_col(uint32_t *out, const uint32_t *words, int k) {
     constexpr int each = oct_shape<T>::cols / 4;
-    oct_nv_global global = global_of(work.p, work.p.col_amax, 0, work.p.q.cols);
+#pragma unroll
+    for (int i = 0; i < BLOCK / each; i++) {
+        out[i] = each == 1 ? words[i]
+                           : oct_pick_bytes(words[each * i], words[each * i + each - 1],
+                                            k ? 0x7632 : 0x5410);
+    }
+}
+
+/* A word holds one or two columns, which are quantized at the same time. */
+template <class T, class E, bool STOCHASTIC, bool HADAMARD>
+static inline void quantize_cols(const nv_work<T> &work) {
+    constexpr int each = oct_shape<T>::cols / 4;
+    const oct_nvfp4_params &p = work.p;
+    oct_nv_global global = global_of(p, p.col_amax, 0, p.q.cols);
 #pragma unroll 1
     for (int w = 0; w < 4; w++) {
-        uint32_t words[BLOCK], column[BLOCK];
+        uint32_t words[BLOCK];
+        nv_col<E> cols[each];
 #pragma unroll
         for (int r = 0; r < BLOCK; r++) {
             words[r] = work.shared.words[4 * r + w][threadIdx.x];
         }
 #pragma unroll
         for (int k = 0; k < each; k++) {
-            if (work.p.hadamard) {
-                transform<T>(column, words, k, work.p);
-                quantize_col<T, oct_bf16, STOCHASTIC>(work, each * w + k, column, global);
-                continue;
+            if constexpr (HADAMARD) {
+                transform<T>(cols[k].words, words, k, p);
+            } else {
+                pick_col<T>(cols[k].words, words, k);
             }
+        }
 #pragma unroll
-            for (int i = 0; i < BLOCK / each; i++) {
-                column[i] = each == 1 ? words[i]
-                                      : oct_pick_bytes(words[2 * i], words[2 * i + 1],
-                                                       k ? 0x7632 : 0x5410);
+        for (int k = 0; k < each; k++) {
+            if (!HADAMARD && !STOCHASTIC && p.row_scaled) {
+                int64_t line = work.patch.tile_col + work.patch.col + each * w + k;
+                global = global_of(p, p.col_amax, line, p.q.cols);
             }
-            quantize_col<T, T, STOCHASTIC>(work, each * w + k, column, global);
+            scale_col<T, E, STOCHASTIC>(cols[k], work, each * w + k, global);
+        }
+#pragma unroll
+        for (int k = 0; k < each; k++) {
+            encode_col<T, E, STOCHASTIC>(cols[k], work, each * w + k);
         }
     }
 }
@@ -475,12 +568,12 @@ static inline void scale_square(const nv_work<T> &work, const nv_scale &scale) {
     int mine = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
 #pragma unroll
     for (int r = mine; r < mine + nv_row<T>::each; r++) {
-        work.shared.scales[0].codes[(patch.row + r) * 8 + patch.col / BLOCK] =
+        work.shared.scales[0].codes[oct_tile_scale_at<2>(patch.row + r, patch.col / BLOCK)] =
             (uint8_t)(r < patch.rows_left ? scale.code : 0u);
     }
 #pragma unroll
     for (int c = 0; c < oct_shape<T>::cols; c++) {
-        work.shared.scales[1].codes[(patch.col + c) * 8 + patch.row / BLOCK] =
+        work.shared.scales[1].codes[oct_tile_scale_at<2>(patch.col + c, patch.row / BLOCK)] =
             (uint8_t)(c < patch.cols_left ? scale.code : 0u);
     }
 }
@@ -489,17 +582,31 @@ static inline void scale_square(const nv_work<T> &work, const nv_scale &scale) {
 template <class T>
 static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) {
     const oct_patch<T> &patch = work.patch;
-    uint32_t none[2] = {0, 0}, worth = oct_f32_bits(scale.value) >> 16;
-    int64_t bytes = work.p.row_bytes;
+    const oct_nvfp4_params &p = work.p;
+    uint32_t worth = oct_f32_bits(scale.value) >> 16;
     uint8_t *to =
-        work.p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
+        p.q.row + (patch.tile_row + patch.row) * p.row_bytes + (patch.tile_col + patch.col) / 2;
+    uint16_t *row_copy = copy_at(work, work.copies.row, 0);
+    uint16_t *col_copy = copy_at(work, work.copies.col, 0);
+    int64_t at = 0;
 #pragma unroll 2
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        uint32_t codes = encode_row<T, false>(work, r, scale.factor, none);
+        uint32_t words[4], quads[2];
+        take_row<T, false>(words, work, r, scale.factor);
+        encode<T, oct_shape<T>::cols, false>(quads, words, scale.factor, nullptr, 0);
+        uint32_t codes = codes_of<T, oct_shape<T>::cols>(quads, words);
         work.shared.words[4 * r][threadIdx.x] = codes;
-        store_row(work, to + r * bytes, r, codes);
-        store_copy(copy_at(work, work.copies.row, r), codes, worth);
-        store_copy(copy_at(work, work.copies.col, r), codes, worth);
+        if (p.q.row) {
+            store_row(work, to, r, codes);
+        }
+        if (row_copy) {
+            oct_write16(row_copy + at, copy_of(quads, words, worth));
+        }
+        if (col_copy) {
+            oct_write16(col_copy + at, copy_of(quads, words, worth));
+        }
+        to += p.row_bytes;
+        at += p.q.cols;
     }
 }
 
@@ -529,12 +636,17 @@ template <class T> static inline void quantize_square(nv_work<T> &work) {
         most = oct_max_bits(most, oct_patch_row_max_or_nan(work.patch, r));
     }
     most = square_share<T>(most);
-    work.careful = __ballot_sync(OCT_ALL_LANES, most > OCT_F32_INF) != 0;
-    if (work.careful) {
+    if (__ballot_sync(OCT_ALL_LANES, most > OCT_F32_INF) != 0) {
+        work.careful = true;
         most = square_max(work.patch);
     }
-    nv_scale scale =
-        scale_of(most, global_of(p, p.row_amax ? p.row_amax : p.col_amax, 0, p.q.rows));
+    oct_nv_global global = global_of(p, p.row_amax ? p.row_amax : p.col_amax, 0, p.q.rows);
+    nv_scale scale = scale_of(most, global);
+    bool tame = is_tame(most, scale);
+    if (!tame) {
+        scale.factor = slow_factor(most, scale, global);
+    }
+    work.careful |= __ballot_sync(OCT_ALL_LANES, !tame && most != 0) != 0;
     scale_square(work, scale);
     encode_square(work, scale);
     if (p.q.col) {
@@ -584,7 +696,11 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
             encode_rows<T, stochastic>(work);
         }
         if (p.q.col || copies.col) {
-            quantize_cols<T, stochastic>(work);
+            if (p.hadamard) {
+                quantize_cols<T, oct_bf16, stochastic, true>(work);
+            } else {
+                quantize_cols<T, T, stochastic, false>(work);
+            }
             copy_cols(work);
         }
     }

@@ -8,9 +8,16 @@
 #include "cuda/kernels/common.h"
 #include "cuda/kernels/quantize.h"
 
+/* Of two words, every 8 lines are a word apart: lines 8 k are then in banks of their own. */
 template <int W> struct oct_tile_scales {
-    alignas(16) uint8_t codes[OCT_TILE * W * 4]; /* of line i: from 4 W i on */
+    static constexpr int gap = W > 1 ? 4 : 0;
+    alignas(16) uint8_t codes[OCT_TILE * W * 4 + OCT_TILE / 8 * gap];
 };
+
+/* Where the scale of a block is in it. */
+template <int W> static inline int oct_tile_scale_at(int line, int block) {
+    return line * W * 4 + line / 8 * oct_tile_scales<W>::gap + block;
+}
 
 /* Where a buffer's scales lie, and the first line and block of the tile. */
 struct oct_scales_place {
@@ -42,7 +49,7 @@ static inline void oct_tile_scales_store(const oct_tile_scales<W> &scales,
         int64_t block = place.block + 4 * word;
         if (block < at->blocks) {
             oct_put_word(place.to + oct_scale_at(at, place.line + line, block),
-                         scales.codes + (line * W + word) * 4);
+                         scales.codes + oct_tile_scale_at<W>(line, 4 * word));
         }
     }
 }
