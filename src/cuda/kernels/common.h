@@ -293,6 +293,29 @@ static inline uint32_t oct_pick_signs(uint32_t a, uint32_t b, uint32_t pick) {
 #endif
 }
 
+/* x in a register: the compiler would make a constant, or what follows from parameters, again
+ * and again in a loop. By all lanes. */
+static inline uint32_t oct_kept(uint32_t x) {
+#if OCT_PTX
+    return __shfl_xor_sync(OCT_ALL_LANES, x, 0);
+#else
+    return x;
+#endif
+}
+
+/* The smaller of two words' halves, each on its own. */
+static inline uint32_t oct_least_halves(uint32_t a, uint32_t b) {
+#if OCT_PTX && __CUDA_ARCH__ >= 900
+    uint32_t out;
+    asm("min.u16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+    return out;
+#else
+    uint32_t low = (a & 0xffffu) < (b & 0xffffu) ? a & 0xffffu : b & 0xffffu;
+    uint32_t high = a >> 16 < b >> 16 ? a >> 16 : b >> 16;
+    return low | high << 16;
+#endif
+}
+
 /* 4 x 4 bytes: out[c] holds byte c of each of x[0] to x[3]. */
 static inline void oct_turn4(uint32_t out[4], const uint32_t x[4]) {
     uint32_t even01 = oct_pick_bytes(x[0], x[1], 0x5140),

@@ -12,6 +12,7 @@
 #define OCT_CUDA_KERNELS_E2M1_H
 
 #include "cuda/kernels/common.h"
+#include "cuda/kernels/decode.h"
 
 static inline float oct_magnitude(float x) {
 #if OCT_PTX
@@ -42,13 +43,21 @@ static inline float oct_clipped_half(float a, float c) {
 #endif
 }
 
-/* a b + base, whose last bit is worth 1, the product exact: nearest even, or cut off. */
+/* a + base, whose last bit is worth 1: nearest even, or cut off. */
+template <bool CUT> static inline float oct_whole_sum(float a, float base) {
+#if OCT_PTX
+    return CUT ? __fadd_rz(a, base) : __fadd_rn(a, base);
+#else
+    return CUT ? base + (float)(int)(a < 64.0f ? a : 64.0f) : a + base;
+#endif
+}
+
+/* a b + base likewise, the product exact. */
 template <bool CUT> static inline float oct_whole_sum(float a, float b, float base) {
 #if OCT_PTX
     return CUT ? __fmaf_rz(a, b, base) : __fmaf_rn(a, b, base);
 #else
-    float product = a * b;
-    return CUT ? base + (float)(int)(product < 64.0f ? product : 64.0f) : product + base;
+    return oct_whole_sum<CUT>(a * b, base);
 #endif
 }
 
@@ -66,10 +75,10 @@ static inline uint32_t oct_least_of(float a, float b, float c) {
  * less than 7, its code is at most 7 without clipping. */
 template <bool CUT, bool CLIP> static inline uint32_t oct_e2m1_sum(float a) {
     constexpr float base = 0x1p23f;
-    float last = CLIP ? oct_whole_sum<CUT>(oct_clipped_half(a, -2.0f), 1.0f, base + 6.0f)
+    float last = CLIP ? oct_whole_sum<CUT>(oct_clipped_half(a, -2.0f), base + 6.0f)
                       : oct_whole_sum<CUT>(a, 0.5f, base + 4.0f);
-    return oct_least_of(oct_whole_sum<CUT>(a, 2.0f, base),
-                        oct_whole_sum<CUT>(a, 1.0f, base + 2.0f), last);
+    return oct_least_of(oct_whole_sum<CUT>(a, 2.0f, base), oct_whole_sum<CUT>(a, base + 2.0f),
+                        last);
 }
 
 /* Byte i of a word as a float; base is the encoding of 2^23. */
@@ -101,12 +110,24 @@ static inline uint32_t oct_e2m1_signed(const uint32_t quads[2], const uint32_t *
     return codes | (even & 0x08080808u) | (odd & 0x80808080u);
 }
 
-/* What the codes of a quad are worth without signs, as bf16: their bytes are picked from those
- * of 0, 0.5, 1, 1.5 and 2, 3, 4, 6. */
-static inline uint2 oct_e2m1_values(uint32_t quad) {
-    uint32_t low = oct_pick_bytes(0xc0800000u, 0xc0804000u, quad);
-    uint32_t high = oct_pick_bytes(0x3f3f3f00u, 0x40404040u, quad);
-    return {oct_pick_bytes(low, high, 0x5140), oct_pick_bytes(low, high, 0x7362)};
+/* The low bytes of 8 + v as bf16 for the values v of the codes 0 to 3, and four times the high
+ * byte, which they share. */
+struct oct_e2m1_table {
+    uint32_t low, high;
+};
+
+static inline oct_e2m1_table oct_e2m1_table_of(void) {
+    return {oct_kept(0x18100800u), oct_kept(0x41414141u)};
+}
+
+/* What the codes of a quad are worth without signs, as bf16, times the scale that both halves
+ * of `scale` hold: (8 + v) scale - 8 scale, which is exact. */
+static inline void oct_e2m1_values(uint32_t out[2], const oct_e2m1_table &table, uint32_t quad,
+                                   uint32_t scale) {
+    uint32_t low = oct_pick_bytes(table.low, 0x60403020u, quad);
+    uint32_t base = oct_times2(scale, 0xc100c100u);
+    out[0] = oct_sum2(oct_pick_bytes(low, table.high, 0x4140), scale, base);
+    out[1] = oct_sum2(oct_pick_bytes(low, table.high, 0x4342), scale, base);
 }
 
 #endif

@@ -15,6 +15,9 @@
 
 #define BLOCK 16
 
+/* How a kernel differs from others: what it does not do costs it no registers. */
+enum { NEAREST = 0, STOCHASTIC = 1, COPIED = 2, WHOLE = 4 };
+
 /* Lanes that share the blocks of a row, and the rows whose scales each of them makes. */
 template <class T> struct nv_row {
     static constexpr int lanes = BLOCK / oct_shape<T>::cols;
@@ -47,11 +50,11 @@ struct nv_scale {
     float value, factor;
 };
 
-/* oct_nv_code and oct_nv_multiplier; the factor of a block that is not tame is to be made
- * again. */
+/* oct_nv_code, for Inf has the code of FLT_MAX, and oct_nv_multiplier; the factor of a block
+ * that is not tame is to be made again. */
 static inline nv_scale scale_of(uint32_t most, const oct_nv_global &global) {
     nv_scale scale;
-    scale.code = oct_encode_e4m3(oct_least(oct_bits_f32(most) * global.sixth, FLT_MAX));
+    scale.code = oct_encode_e4m3(oct_bits_f32(most) * global.sixth);
     scale.value = oct_decode_e4m3(scale.code);
     scale.factor = oct_quick_inverse(scale.value * global.decode);
     return scale;
@@ -79,38 +82,35 @@ static inline oct_nv_global global_of(const oct_nvfp4_params &p, const float *am
 /* ---- codes ----------------------------------------------------------------------------- */
 
 /* Codes to nearest of bf16 are not clipped: elements of a block that is not tame are. */
-template <class E, bool STOCHASTIC>
-inline constexpr bool is_clipped = STOCHASTIC || !oct_is_bf16<E>;
+template <class E, bool RANDOM> inline constexpr bool is_clipped = RANDOM || !oct_is_bf16<E>;
 
-/* The largest magnitude, as E stores it, that elements may keep. Clipped ones come to about 6,
- * which for a bf16 is somewhere between 5 and 7. */
-template <class E, bool STOCHASTIC> static inline uint32_t limit_of(float factor) {
-    if (!is_clipped<E, STOCHASTIC>) {
-        uint32_t limit = oct_bf16_encode(6.0f / factor);
-        return limit < 0x7f7fu ? limit : 0x7f7fu;
+/* The largest magnitude, as E stores it, that elements may keep. Where codes are not clipped
+ * those past 6 come near it: encodings are logarithms with an error below 0.09 as long as 2 is
+ * 1, so their difference makes a quotient 6 / factor that is right by 7%, and between 5 and 7
+ * everything has the code of 6. */
+template <class E, bool RANDOM> static inline uint32_t limit_of(float factor) {
+    if (!is_clipped<E, RANDOM>) {
+        return (0x803f0000u - oct_f32_bits(factor)) >> 16;
     }
     return sizeof(E) == 4 ? OCT_F32_INF : oct_is_bf16<E> ? 0x7f80u : 0x7c00u;
 }
 
-/* The element in the upper bits of `bits`: a NaN loses its sign, for its code has none. */
-static inline uint32_t limited(uint32_t bits, uint32_t limit, uint32_t inf) {
-    uint32_t magnitude = bits & OCT_F32_MAGNITUDE;
-    uint32_t sign = magnitude > inf ? 0u : bits & ~OCT_F32_MAGNITUDE;
-    return sign | (magnitude < limit ? magnitude : limit);
-}
-
-/* A word of E, each of whose elements is no larger than `limit` and no NaN. */
+/* A word of E, each of whose elements is no larger than `limit` and no NaN. A NaN loses its
+ * sign, for its code has none: added to what is missing to 2^15, it alone has the last bit. */
 template <class E> static inline uint32_t tamed(uint32_t word, uint32_t limit) {
     if (sizeof(E) == 4) {
-        return limited(word, limit, OCT_F32_INF);
+        uint32_t magnitude = word & OCT_F32_MAGNITUDE;
+        uint32_t sign = magnitude > OCT_F32_INF ? 0u : word ^ magnitude;
+        return sign | (magnitude < limit ? magnitude : limit);
     }
-    uint32_t inf = oct_is_bf16<E> ? 0x7f800000u : 0x7c000000u;
-    return limited(word & 0xffff0000u, limit << 16, inf) |
-           limited(word << 16, limit << 16, inf) >> 16;
+    uint32_t magnitude = word & 0x7fff7fffu;
+    uint32_t nans = magnitude + (oct_is_bf16<E> ? 0x007f007fu : 0x03ff03ffu);
+    uint32_t least = oct_least_halves(magnitude, limit | limit << 16);
+    return least | (word & ~nans & 0x80008000u);
 }
 
 /* N codes without signs, 4 or 8, in quads; element i takes byte i of `random`. */
-template <class E, int N, bool STOCHASTIC>
+template <class E, int N, bool RANDOM>
 static inline void encode(uint32_t *quads, const uint32_t *words, float factor,
                           const uint32_t *random, uint32_t base) {
     uint32_t sums[N];
@@ -119,10 +119,10 @@ static inline void encode(uint32_t *quads, const uint32_t *words, float factor,
         uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
         float a = oct_patch_element<E>(word, sizeof(E) == 2 ? i % 2 : 0);
         a = oct_magnitude(a) * factor;
-        if (STOCHASTIC) {
+        if (RANDOM) {
             a = oct_e2m1_raised(a, oct_byte_float(random[i / 4], i % 4, base));
         }
-        sums[i] = oct_e2m1_sum<STOCHASTIC, is_clipped<E, STOCHASTIC>>(a);
+        sums[i] = oct_e2m1_sum<RANDOM, is_clipped<E, RANDOM>>(a);
     }
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
@@ -174,14 +174,14 @@ static inline void store_row(const nv_work<T> &work, uint8_t *to, int r, uint32_
 }
 
 /* Row r as it is encoded. */
-template <class T, bool STOCHASTIC>
+template <class T, bool RANDOM>
 static inline void take_row(uint32_t words[4], const nv_work<T> &work, int r, float factor) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         words[i] = work.shared.words[4 * r + i][threadIdx.x];
     }
     if (work.careful) {
-        uint32_t limit = limit_of<T, STOCHASTIC>(factor);
+        uint32_t limit = limit_of<T, RANDOM>(factor);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             words[i] = tamed<T>(words[i], limit);
@@ -195,7 +195,7 @@ template <class T>
 static inline void exchange(uint32_t out[][2], const uint32_t words[4], int mine) {
 #pragma unroll
     for (int j = 0; j < 2 && nv_row<T>::lanes == 2; j++) {
-        uint32_t keep = words[mine ? 2 + j : j], give = words[mine ? j : 2 + j];
+        uint32_t keep = mine ? words[2 + j] : words[j], give = mine ? words[j] : words[2 + j];
         uint32_t got = __shfl_xor_sync(OCT_ALL_LANES, give, 1);
         out[0][j] = mine ? got : keep;
         out[1][j] = mine ? keep : got;
@@ -213,14 +213,15 @@ static inline void exchange(uint32_t out[][2], const uint32_t words[4], int mine
     }
 }
 
-/* Of row r, without NaNs; from shared memory, so that registers need not hold the patch. */
-template <class T> static inline uint32_t row_max(const nv_work<T> &work, int r) {
+/* Of row r, as it is stored, without NaNs; from shared memory, so that registers need not hold
+ * the patch. */
+template <class T> static inline uint32_t row_peak(const nv_work<T> &work, int r) {
     uint32_t most = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         most = oct_peak<T>(most, work.shared.words[4 * r + i][threadIdx.x]);
     }
-    return oct_peak_bits<T>(most);
+    return most;
 }
 
 /* The amaxes of row blocks, each in the memory of the lane that makes its scale. Where a warp
@@ -231,20 +232,26 @@ template <class T> static inline void measure_rows(nv_work<T> &work) {
     uint32_t most[OCT_PATCH_ROWS], all = 0;
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        most[r] = oct_patch_row_max_or_nan(work.patch, r);
-        all = oct_max_bits(all, most[r]);
+        most[r] = oct_patch_row_peak_or_nan(work.patch, r);
     }
-    work.careful = __ballot_sync(OCT_ALL_LANES, all > OCT_F32_INF) != 0;
+    oct_share<OCT_PATCH_ROWS, row::lanes>(
+        most, mine, 1, [](uint32_t a, uint32_t b) { return oct_peak_or_nan<T>(a, b); });
+#pragma unroll
+    for (int i = 0; i < row::each; i++) {
+        all = oct_peak_or_nan<T>(all, most[i]);
+    }
+    work.careful = __ballot_sync(OCT_ALL_LANES, oct_peak_bits<T>(all) > OCT_F32_INF) != 0;
     if (work.careful) {
 #pragma unroll
         for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-            most[r] = row_max(work, r);
+            most[r] = row_peak(work, r);
         }
+        oct_share<OCT_PATCH_ROWS, row::lanes>(
+            most, mine, 1, [](uint32_t a, uint32_t b) { return oct_peak<T>(a, b); });
     }
-    oct_share_max<OCT_PATCH_ROWS, row::lanes>(most, mine, 1);
 #pragma unroll
     for (int i = 0; i < row::each; i++) {
-        uint32_t bits = work.square ? work.square_most : most[i];
+        uint32_t bits = work.square ? work.square_most : oct_peak_bits<T>(most[i]);
         work.shared.factors[i][threadIdx.x] = oct_bits_f32(bits);
     }
 }
@@ -303,20 +310,21 @@ static inline uint16_t *copy_at(const nv_work<T> &work, uint16_t *copy, int r) {
 
 /* What 8 codes with the signs of `words` are worth, times the scale in the low half of
  * `worth`. */
-static inline uint4 copy_of(const uint32_t quads[2], const uint32_t *words, uint32_t worth) {
-    uint32_t both = oct_pick_bytes(worth, worth, 0x1010), out[4];
+static inline uint4 copy_of(const oct_e2m1_table &table, const uint32_t quads[2],
+                            const uint32_t *words, uint32_t worth) {
+    uint32_t out[4], scale = oct_pick_bytes(worth, worth, 0x1010);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint2 values = oct_e2m1_values(quads[i / 2]);
-        out[i] = (i % 2 ? values.y : values.x) | (words[i] & 0x80008000u);
+    for (int i = 0; i < 2; i++) {
+        oct_e2m1_values(out + 2 * i, table, quads[i], scale);
     }
-    return {oct_times2(out[0], both), oct_times2(out[1], both), oct_times2(out[2], both),
-            oct_times2(out[3], both)};
+    return {out[0] | (words[0] & 0x80008000u), out[1] | (words[1] & 0x80008000u),
+            out[2] | (words[2] & 0x80008000u), out[3] | (words[3] & 0x80008000u)};
 }
 
-/* The sharing lanes draw and scale for each other. */
-template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work<T> &work) {
+/* The sharing lanes draw and scale for each other. A kernel without copies makes codes. */
+template <class T, int WAY> static inline void encode_rows(const nv_work<T> &work) {
     typedef nv_row<T> row;
+    constexpr bool random_bits = (WAY & STOCHASTIC) != 0, copied = (WAY & COPIED) != 0;
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
     int mine = patch.lane_across % row::lanes, first = (int)threadIdx.x - mine;
@@ -326,10 +334,12 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
     uint8_t *to =
         p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
     uint16_t *copy = copy_at(work, work.copies.row, 0);
+    uint32_t codes = oct_kept(p.q.row ? 1u : 0u), values = oct_kept(copy ? 1u : 0u);
+    oct_e2m1_table table = oct_e2m1_table_of();
 #pragma unroll 1
     for (int i = 0; i < row::each; i++) {
         uint32_t drawn[4], random[row::lanes][2];
-        if (STOCHASTIC) {
+        if (random_bits) {
             oct_random_words(drawn, work.seed, (uint64_t)block, 0);
             exchange<T>(random, drawn, mine);
             block += p.q.row_at.blocks;
@@ -339,16 +349,16 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
             uint32_t words[4], quads[2];
             int r = k * row::each + i;
             float factor = work.shared.factors[i][first + k];
-            take_row<T, STOCHASTIC>(words, work, r, factor);
-            encode<T, oct_shape<T>::cols, STOCHASTIC>(quads, words, factor, random[k],
-                                                      p.byte_base);
-            if (p.q.row) {
+            take_row<T, random_bits>(words, work, r, factor);
+            encode<T, oct_shape<T>::cols, random_bits>(quads, words, factor, random[k],
+                                                       p.byte_base);
+            if (!copied || codes) {
                 store_row(work, to + k * row::each * bytes, r,
                           codes_of<T, oct_shape<T>::cols>(quads, words));
             }
-            if (copy) {
+            if (copied && values) {
                 oct_write16(copy + at + k * row::each * p.q.cols,
-                            copy_of(quads, words, work.shared.worth[i][first + k]));
+                            copy_of(table, quads, words, work.shared.worth[i][first + k]));
             }
         }
         to += bytes;
@@ -358,21 +368,34 @@ template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work
 
 /* ---- columns --------------------------------------------------------------------------- */
 
-/* The 16 codes of a column. The transform keeps all outputs of the last group of rows. */
-template <class T> static inline void store_col(const nv_work<T> &work, int c, uint2 codes) {
+/* Where the codes of a patch's columns go, 16 each. */
+struct nv_lines {
+    uint8_t *to;
+    int count; /* bytes of a column that exist */
+    bool wide; /* all of them, in all columns, and aligned */
+};
+
+/* The transform keeps all outputs of the last group of rows. */
+template <class T> static inline nv_lines lines_of(const nv_work<T> &work) {
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
-    uint8_t *to = p.q.col + (patch.tile_col + patch.col + c) * p.col_bytes +
-                  (patch.tile_row + patch.row) / 2;
     int count = patch.rows_left < BLOCK ? (patch.rows_left + 1) / 2 : BLOCK / 2;
     count = p.hadamard && patch.rows_left > 0 ? BLOCK / 2 : count;
-    if (!p.q.col) {
-        return;
-    }
-    if (c < patch.cols_left && count == BLOCK / 2 && p.q.wide_col) {
+    return {p.q.col + (patch.tile_col + patch.col) * p.col_bytes +
+                (patch.tile_row + patch.row) / 2,
+            count, count == BLOCK / 2 && patch.cols_left >= oct_shape<T>::cols && p.q.wide_col};
+}
+
+/* The codes of column c; `to` is its place. */
+template <class T>
+static inline void store_col(const nv_work<T> &work, const nv_lines &lines, uint8_t *to, int c,
+                             uint2 codes) {
+    if (lines.wide) {
         *(uint2 *)to = codes;
-    } else if (c < patch.cols_left) {
-        store_codes(to, codes, count);
+    } else if (c < work.patch.cols_left && lines.count == BLOCK / 2 && work.p.q.wide_col) {
+        *(uint2 *)to = codes;
+    } else if (c < work.patch.cols_left) {
+        store_codes(to, codes, lines.count);
     }
 }
 
@@ -419,11 +442,11 @@ template <class T> static inline void copy_cols(const nv_work<T> &work) {
 }
 
 /* Random words of column c's block; 0 where none are needed. */
-template <class T, bool STOCHASTIC>
+template <class T, bool RANDOM>
 static inline void draw_col(uint32_t random[4], const nv_work<T> &work, int c) {
     const oct_patch<T> &patch = work.patch;
     random[0] = random[1] = random[2] = random[3] = 0;
-    if (STOCHASTIC) {
+    if (RANDOM) {
         int64_t line = patch.tile_col + patch.col + c;
         int64_t block = line * work.p.q.col_at.blocks + (patch.tile_row + patch.row) / BLOCK;
         oct_random_words(random, work.seed, (uint64_t)block, 1);
@@ -447,38 +470,46 @@ template <class E> struct nv_col {
     nv_scale scale;
 };
 
-/* The scale of column c. */
-template <class T, class E, bool STOCHASTIC>
-static inline void scale_col(nv_col<E> &col, const nv_work<T> &work, int c,
+/* The scale of a column; whether it is tame. */
+template <class T, class E>
+static inline bool scale_col(nv_col<E> &col, const nv_work<T> &work,
                              const oct_nv_global &global) {
-    const oct_patch<T> &patch = work.patch;
     uint32_t most = max_of<E, true>(col.words);
     col.scale = scale_of(work.square ? work.square_most : most, global);
-    if (!is_tame(most, col.scale)) {
-        most = max_of<E, false>(col.words);
-        most = work.square ? work.square_most : most;
-        col.scale = scale_of(most, global);
-        col.scale.factor = slow_factor(most, col.scale, global);
-        uint32_t limit = limit_of<E, STOCHASTIC>(col.scale.factor);
-#pragma unroll
-        for (int i = 0; i < BLOCK * (int)sizeof(E) / 4; i++) {
-            col.words[i] = tamed<E>(col.words[i], limit);
-        }
-    }
-    work.shared.scales[1].codes[oct_tile_scale_at<2>(patch.col + c, patch.row / BLOCK)] =
-        (uint8_t)(c < patch.cols_left ? col.scale.code : 0u);
+    return is_tame(most, col.scale);
 }
 
-template <class T, class E, bool STOCHASTIC>
-static inline void encode_col(const nv_col<E> &col, const nv_work<T> &work, int c) {
+/* The same of any column, and its elements as they are encoded. */
+template <class T, class E, bool RANDOM>
+static inline void tame_col(nv_col<E> &col, const nv_work<T> &work,
+                            const oct_nv_global &global) {
+    uint32_t most = work.square ? work.square_most : max_of<E, false>(col.words);
+    col.scale = scale_of(most, global);
+    col.scale.factor = slow_factor(most, col.scale, global);
+    uint32_t limit = limit_of<E, RANDOM>(col.scale.factor);
+#pragma unroll
+    for (int i = 0; i < BLOCK * (int)sizeof(E) / 4; i++) {
+        col.words[i] = tamed<E>(col.words[i], limit);
+    }
+}
+
+/* Column c; its codes are stored at `to`. */
+template <class T, class E, bool RANDOM>
+static inline void encode_col(const nv_col<E> &col, const nv_work<T> &work,
+                              const nv_lines &lines, uint8_t *to, int c) {
     constexpr int half = 8 * (int)sizeof(E) / 4;
+    const oct_patch<T> &patch = work.patch;
     uint32_t random[4], quads[4], base = work.p.byte_base;
-    draw_col<T, STOCHASTIC>(random, work, c);
-    encode<E, 8, STOCHASTIC>(quads, col.words, col.scale.factor, random, base);
-    encode<E, 8, STOCHASTIC>(quads + 2, col.words + half, col.scale.factor, random + 2, base);
+    work.shared.scales[1].codes[oct_tile_scale_at<2>(patch.col + c, patch.row / BLOCK)] =
+        (uint8_t)(c < patch.cols_left ? col.scale.code : 0u);
+    draw_col<T, RANDOM>(random, work, c);
+    encode<E, 8, RANDOM>(quads, col.words, col.scale.factor, random, base);
+    encode<E, 8, RANDOM>(quads + 2, col.words + half, col.scale.factor, random + 2, base);
     uint2 codes = {codes_of<E, 8>(quads, col.words),
                    codes_of<E, 8>(quads + 2, col.words + half)};
-    store_col(work, c, codes);
+    if (work.p.q.col) {
+        store_col(work, lines, to, c, codes);
+    }
     keep_col(work, c, codes, col.scale.value);
 }
 
@@ -509,40 +540,54 @@ template <class T> static inline void pick_col(uint32_t *out, const uint32_t *wo
     }
 }
 
-/* A word holds one or two columns, which are quantized at the same time. */
-template <class T, class E, bool STOCHASTIC, bool HADAMARD>
+/* The columns of word w of each row, one or two, side by side: a scale is a long chain of
+ * steps. */
+template <class T, class E, bool RANDOM, bool HADAMARD>
+static inline void quantize_pair(const nv_work<T> &work, const nv_lines &lines, int w,
+                                 const oct_nv_global &whole) {
+    constexpr int each = oct_shape<T>::cols / 4;
+    const oct_nvfp4_params &p = work.p;
+    uint32_t words[BLOCK];
+    nv_col<E> cols[each];
+    oct_nv_global global[each];
+    bool tame = true;
+#pragma unroll
+    for (int r = 0; r < BLOCK; r++) {
+        words[r] = work.shared.words[4 * r + w][threadIdx.x];
+    }
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        int64_t line = work.patch.tile_col + work.patch.col + each * w + k;
+        bool own = !HADAMARD && !RANDOM && p.row_scaled;
+        global[k] = own ? global_of(p, p.col_amax, line, p.q.cols) : whole;
+        if constexpr (HADAMARD) {
+            transform<T>(cols[k].words, words, k, p);
+        } else {
+            pick_col<T>(cols[k].words, words, k);
+        }
+        tame &= scale_col<T, E>(cols[k], work, global[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < each && !tame; k++) {
+        tame_col<T, E, RANDOM>(cols[k], work, global[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        encode_col<T, E, RANDOM>(cols[k], work, lines, lines.to + k * p.col_bytes,
+                                 each * w + k);
+    }
+}
+
+template <class T, class E, bool RANDOM, bool HADAMARD>
 static inline void quantize_cols(const nv_work<T> &work) {
     constexpr int each = oct_shape<T>::cols / 4;
     const oct_nvfp4_params &p = work.p;
-    oct_nv_global global = global_of(p, p.col_amax, 0, p.q.cols);
+    oct_nv_global whole = global_of(p, p.col_amax, 0, p.q.cols);
+    nv_lines lines = lines_of(work);
 #pragma unroll 1
     for (int w = 0; w < 4; w++) {
-        uint32_t words[BLOCK];
-        nv_col<E> cols[each];
-#pragma unroll
-        for (int r = 0; r < BLOCK; r++) {
-            words[r] = work.shared.words[4 * r + w][threadIdx.x];
-        }
-#pragma unroll
-        for (int k = 0; k < each; k++) {
-            if constexpr (HADAMARD) {
-                transform<T>(cols[k].words, words, k, p);
-            } else {
-                pick_col<T>(cols[k].words, words, k);
-            }
-        }
-#pragma unroll
-        for (int k = 0; k < each; k++) {
-            if (!HADAMARD && !STOCHASTIC && p.row_scaled) {
-                int64_t line = work.patch.tile_col + work.patch.col + each * w + k;
-                global = global_of(p, p.col_amax, line, p.q.cols);
-            }
-            scale_col<T, E, STOCHASTIC>(cols[k], work, each * w + k, global);
-        }
-#pragma unroll
-        for (int k = 0; k < each; k++) {
-            encode_col<T, E, STOCHASTIC>(cols[k], work, each * w + k);
-        }
+        quantize_pair<T, E, RANDOM, HADAMARD>(work, lines, w, whole);
+        lines.to += each * p.col_bytes;
     }
 }
 
@@ -588,6 +633,7 @@ static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) 
         p.q.row + (patch.tile_row + patch.row) * p.row_bytes + (patch.tile_col + patch.col) / 2;
     uint16_t *row_copy = copy_at(work, work.copies.row, 0);
     uint16_t *col_copy = copy_at(work, work.copies.col, 0);
+    oct_e2m1_table table = oct_e2m1_table_of();
     int64_t at = 0;
 #pragma unroll 2
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
@@ -600,10 +646,10 @@ static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) 
             store_row(work, to, r, codes);
         }
         if (row_copy) {
-            oct_write16(row_copy + at, copy_of(quads, words, worth));
+            oct_write16(row_copy + at, copy_of(table, quads, words, worth));
         }
         if (col_copy) {
-            oct_write16(col_copy + at, copy_of(quads, words, worth));
+            oct_write16(col_copy + at, copy_of(table, quads, words, worth));
         }
         to += p.row_bytes;
         at += p.q.cols;
@@ -621,9 +667,11 @@ template <class T> static inline void turn_square(const nv_work<T> &work) {
         }
         oct_turn_nibbles(x[half]);
     }
+    nv_lines lines = lines_of(work);
 #pragma unroll
     for (int c = 0; c < oct_shape<T>::cols; c++) {
-        store_col(work, c, {x[0][c], x[1][c]});
+        store_col(work, lines, lines.to, c, {x[0][c], x[1][c]});
+        lines.to += work.p.col_bytes;
     }
 }
 
@@ -633,9 +681,9 @@ template <class T> static inline void quantize_square(nv_work<T> &work) {
     uint32_t most = 0;
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        most = oct_max_bits(most, oct_patch_row_max_or_nan(work.patch, r));
+        most = oct_peak_or_nan<T>(most, oct_patch_row_peak_or_nan(work.patch, r));
     }
-    most = square_share<T>(most);
+    most = square_share<T>(oct_peak_bits<T>(most));
     if (__ballot_sync(OCT_ALL_LANES, most > OCT_F32_INF) != 0) {
         work.careful = true;
         most = square_max(work.patch);
@@ -668,9 +716,6 @@ template <class T> static inline void store_scales(const nv_work<T> &work) {
     }
 }
 
-/* How a kernel differs from others: what it does not do costs it no registers. */
-enum { NEAREST = 0, STOCHASTIC = 1, COPIED = 2, WHOLE = 4 };
-
 template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &p) {
     OCT_DYNAMIC_SHARED(nv_shared<T>, shared);
     static_assert(sizeof(nv_shared<T>) == OCT_NV_SHARED_BYTES(oct_shape<T>::threads),
@@ -693,7 +738,7 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
         if (p.q.row || copies.row) {
             measure_rows(work);
             scale_rows(work);
-            encode_rows<T, stochastic>(work);
+            encode_rows<T, WAY>(work);
         }
         if (p.q.col || copies.col) {
             if (p.hadamard) {

@@ -356,12 +356,12 @@ template <class T> static inline uint32_t oct_patch_row_max(const oct_patch<T> &
         oct_peak<T>(oct_peak<T>(oct_peak<T>(oct_peak<T>(0u, v.x), v.y), v.z), v.w));
 }
 
-/* The same, but a NaN is kept. */
+/* The same as it is stored, and a NaN is kept. */
 template <class T>
-static inline uint32_t oct_patch_row_max_or_nan(const oct_patch<T> &p, int r) {
+static inline uint32_t oct_patch_row_peak_or_nan(const oct_patch<T> &p, int r) {
     const uint4 &v = p.raw[r];
     uint32_t most = oct_peak_or_nan<T>(oct_peak_or_nan<T>(0u, v.x), v.y);
-    return oct_peak_bits<T>(oct_peak_or_nan<T>(oct_peak_or_nan<T>(most, v.z), v.w));
+    return oct_peak_or_nan<T>(oct_peak_or_nan<T>(most, v.z), v.w);
 }
 
 /* Of the columns, as they are stored. */
@@ -394,18 +394,25 @@ template <class T> static inline uint32_t oct_patch_max(const oct_patch<T> &p) {
 }
 
 /* Maxima of N things over LANES lanes, `step` apart, by halves: each lane ends with N / LANES
- * of them in v[0], ..., and those of lane i begin at i N / LANES. */
-template <int N, int LANES> static inline void oct_share_max(uint32_t *v, int mine, int step) {
+ * of them in v[0], ..., and those of lane i begin at i N / LANES. larger(a, b) is one of two.
+ */
+template <int N, int LANES, class F>
+static inline void oct_share(uint32_t *v, int mine, int step, const F &larger) {
     if constexpr (LANES > 1) {
         bool upper = (mine & (LANES / 2)) != 0;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
             uint32_t keep = upper ? v[i + N / 2] : v[i], give = upper ? v[i] : v[i + N / 2];
             uint32_t got = __shfl_xor_sync(OCT_ALL_LANES, give, LANES / 2 * step);
-            v[i] = oct_max_bits(keep, got);
+            v[i] = larger(keep, got);
         }
-        oct_share_max<N / 2, LANES / 2>(v, mine, step);
+        oct_share<N / 2, LANES / 2>(v, mine, step, larger);
     }
+}
+
+template <int N, int LANES> static inline void oct_share_max(uint32_t *v, int mine, int step) {
+    oct_share<N, LANES>(v, mine, step,
+                        [](uint32_t a, uint32_t b) { return oct_max_bits(a, b); });
 }
 
 #endif

@@ -16,7 +16,7 @@ template <int W> struct oct_tile_scales {
 
 /* Where the scale of a block is in it. */
 template <int W> static inline int oct_tile_scale_at(int line, int block) {
-    return line * W * 4 + line / 8 * oct_tile_scales<W>::gap + block;
+    return line * W * 4 + (line >> 3) * oct_tile_scales<W>::gap + block;
 }
 
 /* Where a buffer's scales lie, and the first line and block of the tile. */
