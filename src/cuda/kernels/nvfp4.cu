@@ -308,17 +308,27 @@ static inline uint16_t *copy_at(const nv_work<T> &work, uint16_t *copy, int r) {
     return oct_shape<T>::cols == 8 && copy && patch.full ? copy + at : nullptr;
 }
 
-/* What 8 codes with the signs of `words` are worth, times the scale in the low half of
- * `worth`. */
-static inline uint4 copy_of(const oct_e2m1_table &table, const uint32_t quads[2],
-                            const uint32_t *words, uint32_t worth) {
-    uint32_t out[4], scale = oct_pick_bytes(worth, worth, 0x1010);
+/* What N codes with the signs of `words`, 16-bit floats, are worth, times the scale in both
+ * halves of a word. */
+template <int N>
+static inline void values_of(uint32_t *out, const oct_e2m1_table &table, const uint32_t *quads,
+                             const uint32_t *words, uint32_t scale) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < N / 4; i++) {
         oct_e2m1_values(out + 2 * i, table, quads[i], scale);
     }
-    return {out[0] | (words[0] & 0x80008000u), out[1] | (words[1] & 0x80008000u),
-            out[2] | (words[2] & 0x80008000u), out[3] | (words[3] & 0x80008000u)};
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        out[i] |= words[i] & 0x80008000u;
+    }
+}
+
+/* Of 8 codes, with the scale in the low half of `worth`. */
+static inline uint4 copy_of(const oct_e2m1_table &table, const uint32_t quads[2],
+                            const uint32_t *words, uint32_t worth) {
+    uint32_t out[4];
+    values_of<8>(out, table, quads, words, oct_pick_bytes(worth, worth, 0x1010));
+    return {out[0], out[1], out[2], out[3]};
 }
 
 /* The sharing lanes draw and scale for each other. A kernel without copies makes codes. */
@@ -371,8 +381,10 @@ template <class T, int WAY> static inline void encode_rows(const nv_work<T> &wor
 /* Where the codes of a patch's columns go, 16 each. */
 struct nv_lines {
     uint8_t *to;
-    int count; /* bytes of a column that exist */
-    bool wide; /* all of them, in all columns, and aligned */
+    int count;              /* bytes of a column that exist */
+    bool wide;              /* all of them, in all columns, and aligned */
+    uint32_t codes, values; /* whether they and what they are worth are made */
+    oct_e2m1_table table;
 };
 
 /* The transform keeps all outputs of the last group of rows. */
@@ -381,9 +393,15 @@ template <class T> static inline nv_lines lines_of(const nv_work<T> &work) {
     const oct_nvfp4_params &p = work.p;
     int count = patch.rows_left < BLOCK ? (patch.rows_left + 1) / 2 : BLOCK / 2;
     count = p.hadamard && patch.rows_left > 0 ? BLOCK / 2 : count;
-    return {p.q.col + (patch.tile_col + patch.col) * p.col_bytes +
-                (patch.tile_row + patch.row) / 2,
-            count, count == BLOCK / 2 && patch.cols_left >= oct_shape<T>::cols && p.q.wide_col};
+    nv_lines lines;
+    lines.to =
+        p.q.col + (patch.tile_col + patch.col) * p.col_bytes + (patch.tile_row + patch.row) / 2;
+    lines.count = count;
+    lines.wide = count == BLOCK / 2 && patch.cols_left >= oct_shape<T>::cols && p.q.wide_col;
+    lines.codes = oct_kept(p.q.col ? 1u : 0u);
+    lines.values = oct_kept(work.copies.col ? 1u : 0u);
+    lines.table = oct_e2m1_table_of();
+    return lines;
 }
 
 /* The codes of column c; `to` is its place. */
@@ -399,45 +417,22 @@ static inline void store_col(const nv_work<T> &work, const nv_lines &lines, uint
     }
 }
 
-/* Keeps a column's codes and scale for its copy, where patches have lain: its elements are in
- * registers by now. */
-template <class T>
-static inline void keep_col(const nv_work<T> &work, int c, uint2 codes, float scale) {
-    if (oct_shape<T>::cols == 8 && work.copies.col) {
-        int w = c / 2, k = c % 2;
-        work.shared.words[8 * k + w][threadIdx.x] = codes.x;
-        work.shared.words[8 * k + 4 + w][threadIdx.x] = codes.y;
-        ((uint16_t *)&work.shared.words[16 + w][threadIdx.x])[k] =
-            oct_high_u16(oct_f32_bits(scale));
-    }
-}
-
-/* What the codes of columns decode to, where it is wanted: 8 rows at a time. */
+/* What the codes of columns are worth, where it is wanted; by now it lies in place of the
+ * patch. */
 template <class T> static inline void copy_cols(const nv_work<T> &work) {
     uint16_t *to = copy_at(work, work.copies.col, 0);
-    uint32_t f[4];
     if (!to) {
         return;
     }
+#pragma unroll 4
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        uint32_t words[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        f[i] = work.shared.words[16 + i][threadIdx.x];
-    }
-#pragma unroll 1
-    for (int half = 0; half < 2; half++) {
-        uint32_t x[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) { /* columns 2 i and 2 i + 1 become nibbles i and i + 4 */
-            x[i] = work.shared.words[8 * (i / 4) + 4 * half + i % 4][threadIdx.x];
+        for (int i = 0; i < 4; i++) {
+            words[i] = work.shared.words[4 * r + i][threadIdx.x];
         }
-        oct_turn_nibbles(x);
-#pragma unroll
-        for (int r = 0; r < 8; r++) {
-            oct_write16(to,
-                        uint4{oct_nibble_pair(x[r], 0, f[0]), oct_nibble_pair(x[r], 1, f[1]),
-                              oct_nibble_pair(x[r], 2, f[2]), oct_nibble_pair(x[r], 3, f[3])});
-            to += work.p.q.cols;
-        }
+        oct_write16(to, uint4{words[0], words[1], words[2], words[3]});
+        to += work.p.q.cols;
     }
 }
 
@@ -493,24 +488,43 @@ static inline void tame_col(nv_col<E> &col, const nv_work<T> &work,
     }
 }
 
-/* Column c; its codes are stored at `to`. */
-template <class T, class E, bool RANDOM>
-static inline void encode_col(const nv_col<E> &col, const nv_work<T> &work,
+/* Column c: quads of its codes, which are stored at `to` where they are wanted. */
+template <class T, class E, int WAY>
+static inline void encode_col(uint32_t quads[4], const nv_col<E> &col, const nv_work<T> &work,
                               const nv_lines &lines, uint8_t *to, int c) {
     constexpr int half = 8 * (int)sizeof(E) / 4;
+    constexpr bool random_bits = (WAY & STOCHASTIC) != 0;
     const oct_patch<T> &patch = work.patch;
-    uint32_t random[4], quads[4], base = work.p.byte_base;
+    uint32_t random[4], base = work.p.byte_base;
     work.shared.scales[1].codes[oct_tile_scale_at<2>(patch.col + c, patch.row / BLOCK)] =
         (uint8_t)(c < patch.cols_left ? col.scale.code : 0u);
-    draw_col<T, RANDOM>(random, work, c);
-    encode<E, 8, RANDOM>(quads, col.words, col.scale.factor, random, base);
-    encode<E, 8, RANDOM>(quads + 2, col.words + half, col.scale.factor, random + 2, base);
-    uint2 codes = {codes_of<E, 8>(quads, col.words),
-                   codes_of<E, 8>(quads + 2, col.words + half)};
-    if (work.p.q.col) {
-        store_col(work, lines, to, c, codes);
+    draw_col<T, random_bits>(random, work, c);
+    encode<E, 8, random_bits>(quads, col.words, col.scale.factor, random, base);
+    encode<E, 8, random_bits>(quads + 2, col.words + half, col.scale.factor, random + 2, base);
+    if (!(WAY & COPIED) || lines.codes) {
+        store_col(
+            work, lines, to, c,
+            {codes_of<E, 8>(quads, col.words), codes_of<E, 8>(quads + 2, col.words + half)});
     }
-    keep_col(work, c, codes, col.scale.value);
+}
+
+/* What two columns are worth, in place of the patch's words w: their elements are in registers
+ * by now. */
+template <class T, class E>
+static inline void keep_pair(const nv_work<T> &work, const oct_e2m1_table &table,
+                             const nv_col<E> *cols, const uint32_t quads[][4], int w) {
+    uint32_t values[2][BLOCK / 2];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        uint32_t scale = oct_f32_bits(cols[k].scale.value);
+        values_of<BLOCK>(values[k], table, quads[k], cols[k].words,
+                         oct_pick_bytes(scale, scale, 0x3232));
+    }
+#pragma unroll
+    for (int r = 0; r < BLOCK; r++) {
+        work.shared.words[4 * r + w][threadIdx.x] =
+            oct_pick_bytes(values[0][r / 2], values[1][r / 2], r % 2 ? 0x7632 : 0x5410);
+    }
 }
 
 /* Column k of those that 16 words hold side by side, transformed and rounded to bf16. */
@@ -542,12 +556,13 @@ template <class T> static inline void pick_col(uint32_t *out, const uint32_t *wo
 
 /* The columns of word w of each row, one or two, side by side: a scale is a long chain of
  * steps. */
-template <class T, class E, bool RANDOM, bool HADAMARD>
+template <class T, class E, int WAY, bool HADAMARD>
 static inline void quantize_pair(const nv_work<T> &work, const nv_lines &lines, int w,
                                  const oct_nv_global &whole) {
     constexpr int each = oct_shape<T>::cols / 4;
+    constexpr bool random_bits = (WAY & STOCHASTIC) != 0;
     const oct_nvfp4_params &p = work.p;
-    uint32_t words[BLOCK];
+    uint32_t words[BLOCK], quads[each][4];
     nv_col<E> cols[each];
     oct_nv_global global[each];
     bool tame = true;
@@ -558,7 +573,7 @@ static inline void quantize_pair(const nv_work<T> &work, const nv_lines &lines, 
 #pragma unroll
     for (int k = 0; k < each; k++) {
         int64_t line = work.patch.tile_col + work.patch.col + each * w + k;
-        bool own = !HADAMARD && !RANDOM && p.row_scaled;
+        bool own = !HADAMARD && !random_bits && p.row_scaled;
         global[k] = own ? global_of(p, p.col_amax, line, p.q.cols) : whole;
         if constexpr (HADAMARD) {
             transform<T>(cols[k].words, words, k, p);
@@ -569,16 +584,21 @@ static inline void quantize_pair(const nv_work<T> &work, const nv_lines &lines, 
     }
 #pragma unroll
     for (int k = 0; k < each && !tame; k++) {
-        tame_col<T, E, RANDOM>(cols[k], work, global[k]);
+        tame_col<T, E, random_bits>(cols[k], work, global[k]);
     }
 #pragma unroll
     for (int k = 0; k < each; k++) {
-        encode_col<T, E, RANDOM>(cols[k], work, lines, lines.to + k * p.col_bytes,
-                                 each * w + k);
+        encode_col<T, E, WAY>(quads[k], cols[k], work, lines, lines.to + k * p.col_bytes,
+                              each * w + k);
+    }
+    if constexpr ((WAY & COPIED) != 0) {
+        if (lines.values) {
+            keep_pair<T, E>(work, lines.table, cols, quads, w);
+        }
     }
 }
 
-template <class T, class E, bool RANDOM, bool HADAMARD>
+template <class T, class E, int WAY, bool HADAMARD>
 static inline void quantize_cols(const nv_work<T> &work) {
     constexpr int each = oct_shape<T>::cols / 4;
     const oct_nvfp4_params &p = work.p;
@@ -586,7 +606,7 @@ static inline void quantize_cols(const nv_work<T> &work) {
     nv_lines lines = lines_of(work);
 #pragma unroll 1
     for (int w = 0; w < 4; w++) {
-        quantize_pair<T, E, RANDOM, HADAMARD>(work, lines, w, whole);
+        quantize_pair<T, E, WAY, HADAMARD>(work, lines, w, whole);
         lines.to += each * p.col_bytes;
     }
 }
@@ -742,9 +762,9 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
         }
         if (p.q.col || copies.col) {
             if (p.hadamard) {
-                quantize_cols<T, oct_bf16, stochastic, true>(work);
+                quantize_cols<T, oct_bf16, WAY, true>(work);
             } else {
-                quantize_cols<T, T, stochastic, false>(work);
+                quantize_cols<T, T, WAY, false>(work);
             }
             copy_cols(work);
         }
