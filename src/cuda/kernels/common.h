@@ -293,13 +293,24 @@ static inline uint32_t oct_pick_signs(uint32_t a, uint32_t b, uint32_t pick) {
 #endif
 }
 
-/* x in a register: the compiler would make a constant, or what follows from parameters, again
- * and again in a loop. By all lanes. */
+/* x in a register, by all lanes: what follows from parameters the compiler would make again
+ * and again in a loop. */
 static inline uint32_t oct_kept(uint32_t x) {
 #if OCT_PTX
     return __shfl_xor_sync(OCT_ALL_LANES, x, 0);
 #else
     return x;
+#endif
+}
+
+/* a | (b & mask), in one step. */
+static inline uint32_t oct_or_some(uint32_t a, uint32_t b, uint32_t mask) {
+#if OCT_PTX
+    uint32_t out;
+    asm("lop3.b32 %0, %1, %2, %3, 0xf8;" : "=r"(out) : "r"(a), "r"(b), "r"(mask));
+    return out;
+#else
+    return a | (b & mask);
 #endif
 }
 

@@ -107,27 +107,17 @@ static inline uint32_t oct_e2m1_signed(const uint32_t quads[2], const uint32_t *
     uint32_t even = oct_pick_bytes(first, last, 0x5410);
     uint32_t odd = oct_pick_bytes(first, last, 0x7632);
     uint32_t codes = oct_pick_bytes(quads[0], quads[1], 0x5410);
-    return codes | (even & 0x08080808u) | (odd & 0x80808080u);
-}
-
-/* The low bytes of 8 + v as bf16 for the values v of the codes 0 to 3, and four times the high
- * byte, which they share. */
-struct oct_e2m1_table {
-    uint32_t low, high;
-};
-
-static inline oct_e2m1_table oct_e2m1_table_of(void) {
-    return {oct_kept(0x18100800u), oct_kept(0x41414141u)};
+    return oct_or_some(oct_or_some(codes, even, 0x08080808u), odd, 0x80808080u);
 }
 
 /* What the codes of a quad are worth without signs, as bf16, times the scale that both halves
- * of `scale` hold: (8 + v) scale - 8 scale, which is exact. */
-static inline void oct_e2m1_values(uint32_t out[2], const oct_e2m1_table &table, uint32_t quad,
-                                   uint32_t scale) {
-    uint32_t low = oct_pick_bytes(table.low, 0x60403020u, quad);
+ * of `scale` hold: (8 + v) scale - 8 scale, which is exact. The bf16 8 + v have one high byte,
+ * and low bytes that the codes pick. */
+static inline void oct_e2m1_values(uint32_t out[2], uint32_t quad, uint32_t scale) {
+    uint32_t low = oct_pick_bytes(0x18100800u, 0x60403020u, quad);
     uint32_t base = oct_times2(scale, 0xc100c100u);
-    out[0] = oct_sum2(oct_pick_bytes(low, table.high, 0x4140), scale, base);
-    out[1] = oct_sum2(oct_pick_bytes(low, table.high, 0x4342), scale, base);
+    out[0] = oct_sum2(oct_pick_bytes(low, 0x41414141u, 0x4140), scale, base);
+    out[1] = oct_sum2(oct_pick_bytes(low, 0x41414141u, 0x4342), scale, base);
 }
 
 #endif

@@ -224,8 +224,8 @@ template <class T> static inline uint32_t row_peak(const nv_work<T> &work, int r
     return most;
 }
 
-/* The amaxes of row blocks, each in the memory of the lane that makes its scale. Where a warp
- * finds a NaN it goes over its rows once more, without. */
+/* The amaxes of row blocks, each in the memory of the lane that makes its scale; 0 where there
+ * are no rows. Where a warp finds a NaN it goes over its rows once more, without. */
 template <class T> static inline void measure_rows(nv_work<T> &work) {
     typedef nv_row<T> row;
     int mine = work.patch.lane_across % row::lanes;
@@ -251,50 +251,60 @@ template <class T> static inline void measure_rows(nv_work<T> &work) {
     }
 #pragma unroll
     for (int i = 0; i < row::each; i++) {
-        uint32_t bits = work.square ? work.square_most : oct_peak_bits<T>(most[i]);
+        uint32_t bits = oct_peak_bits<T>(most[i]);
+        if (work.square) {
+            bits = mine * row::each + i < work.patch.rows_left ? work.square_most : 0u;
+        }
         work.shared.factors[i][threadIdx.x] = oct_bits_f32(bits);
     }
 }
 
-/* The scale of this lane's row i; whether it was not tame. A square's is written to the rows
- * that exist; those of others are 0 by themselves. */
-template <class T>
-static inline bool scale_row(const nv_work<T> &work, int i, const oct_nv_global &global) {
+/* Scales of N of this lane's rows from row i on, side by side, for a scale is a long chain of
+ * steps; whether one was not tame. Padding has an amax of 0, and so a scale of 0. */
+template <class T, int N>
+static inline bool scale_some(const nv_work<T> &work, int i, const oct_nv_global &global) {
     const oct_patch<T> &patch = work.patch;
-    int r = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each + i;
-    float *place = &work.shared.factors[i][threadIdx.x];
-    uint32_t most = oct_f32_bits(*place);
-    nv_scale scale = scale_of(most, global);
-    bool tame = is_tame(most, scale);
-    if (!tame) {
-        scale.factor = slow_factor(most, scale, global);
+    int first = patch.row + patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
+    uint8_t *codes =
+        work.shared.scales[0].codes + oct_tile_scale_at<2>(first, patch.col / BLOCK);
+    uint32_t most[N];
+    nv_scale scale[N];
+    bool tame = true, wild = false;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        most[k] = oct_f32_bits(work.shared.factors[i + k][threadIdx.x]);
+        scale[k] = scale_of(most[k], global);
+        tame &= is_tame(most[k], scale[k]);
     }
-    *place = scale.factor;
-    work.shared.worth[i][threadIdx.x] = oct_high_u16(oct_f32_bits(scale.value));
-    work.shared.scales[0].codes[oct_tile_scale_at<2>(patch.row + r, patch.col / BLOCK)] =
-        (uint8_t)(r < patch.rows_left ? scale.code : 0u);
-    return !tame && most != 0;
+    if (!tame) {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            wild |= !is_tame(most[k], scale[k]) && most[k] != 0;
+            scale[k].factor = slow_factor(most[k], scale[k], global);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        work.shared.factors[i + k][threadIdx.x] = scale[k].factor;
+        work.shared.worth[i + k][threadIdx.x] = oct_high_u16(oct_f32_bits(scale[k].value));
+        codes[8 * (i + k)] = (uint8_t)scale[k].code; /* of 8 lines no two have a gap between */
+    }
+    return wild;
 }
 
-/* Rows with one amax are scaled some at a time, for a scale is a long chain of steps. */
 template <class T> static inline void scale_rows(nv_work<T> &work) {
+    constexpr int each = nv_row<T>::each;
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
-    int64_t first =
-        patch.tile_row + patch.row + patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
-    oct_nv_global global = global_of(p, p.row_amax, p.row_scaled ? first : 0, p.q.rows);
     bool wild = false;
     if (!p.row_scaled) {
-#pragma unroll
-        for (int i = 0; i < nv_row<T>::each; i++) {
-            wild |= scale_row(work, i, global);
-        }
-    } else {
+        wild = scale_some<T, each>(work, 0, global_of(p, p.row_amax, 0, p.q.rows));
+    }
 #pragma unroll 1
-        for (int i = 0; i < nv_row<T>::each; i++) {
-            global = global_of(p, p.row_amax, first + i, p.q.rows);
-            wild |= scale_row(work, i, global);
-        }
+    for (int i = 0; i < each && p.row_scaled; i++) {
+        int64_t line = patch.tile_row + patch.row;
+        line += patch.lane_across % nv_row<T>::lanes * each + i;
+        wild |= scale_some<T, 1>(work, i, global_of(p, p.row_amax, line, p.q.rows));
     }
     work.careful |= __ballot_sync(OCT_ALL_LANES, wild) != 0;
     __syncwarp();
@@ -311,11 +321,11 @@ static inline uint16_t *copy_at(const nv_work<T> &work, uint16_t *copy, int r) {
 /* What N codes with the signs of `words`, 16-bit floats, are worth, times the scale in both
  * halves of a word. */
 template <int N>
-static inline void values_of(uint32_t *out, const oct_e2m1_table &table, const uint32_t *quads,
-                             const uint32_t *words, uint32_t scale) {
+static inline void values_of(uint32_t *out, const uint32_t *quads, const uint32_t *words,
+                             uint32_t scale) {
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
-        oct_e2m1_values(out + 2 * i, table, quads[i], scale);
+        oct_e2m1_values(out + 2 * i, quads[i], scale);
     }
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
@@ -324,10 +334,9 @@ static inline void values_of(uint32_t *out, const oct_e2m1_table &table, const u
 }
 
 /* Of 8 codes, with the scale in the low half of `worth`. */
-static inline uint4 copy_of(const oct_e2m1_table &table, const uint32_t quads[2],
-                            const uint32_t *words, uint32_t worth) {
+static inline uint4 copy_of(const uint32_t quads[2], const uint32_t *words, uint32_t worth) {
     uint32_t out[4];
-    values_of<8>(out, table, quads, words, oct_pick_bytes(worth, worth, 0x1010));
+    values_of<8>(out, quads, words, oct_pick_bytes(worth, worth, 0x1010));
     return {out[0], out[1], out[2], out[3]};
 }
 
@@ -340,12 +349,11 @@ template <class T, int WAY> static inline void encode_rows(const nv_work<T> &wor
     int mine = patch.lane_across % row::lanes, first = (int)threadIdx.x - mine;
     int64_t block = (patch.tile_row + patch.row + mine * row::each) * p.q.row_at.blocks +
                     (patch.tile_col + patch.col) / BLOCK;
-    int64_t bytes = p.row_bytes, at = 0;
+    int64_t bytes = p.row_bytes;
     uint8_t *to =
         p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
     uint16_t *copy = copy_at(work, work.copies.row, 0);
     uint32_t codes = oct_kept(p.q.row ? 1u : 0u), values = oct_kept(copy ? 1u : 0u);
-    oct_e2m1_table table = oct_e2m1_table_of();
 #pragma unroll 1
     for (int i = 0; i < row::each; i++) {
         uint32_t drawn[4], random[row::lanes][2];
@@ -367,12 +375,12 @@ template <class T, int WAY> static inline void encode_rows(const nv_work<T> &wor
                           codes_of<T, oct_shape<T>::cols>(quads, words));
             }
             if (copied && values) {
-                oct_write16(copy + at + k * row::each * p.q.cols,
-                            copy_of(table, quads, words, work.shared.worth[i][first + k]));
+                oct_write16(copy + k * row::each * p.q.cols,
+                            copy_of(quads, words, work.shared.worth[i][first + k]));
             }
         }
         to += bytes;
-        at += p.q.cols;
+        copy += copied ? p.q.cols : 0;
     }
 }
 
@@ -384,7 +392,6 @@ struct nv_lines {
     int count;              /* bytes of a column that exist */
     bool wide;              /* all of them, in all columns, and aligned */
     uint32_t codes, values; /* whether they and what they are worth are made */
-    oct_e2m1_table table;
 };
 
 /* The transform keeps all outputs of the last group of rows. */
@@ -400,7 +407,6 @@ template <class T> static inline nv_lines lines_of(const nv_work<T> &work) {
     lines.wide = count == BLOCK / 2 && patch.cols_left >= oct_shape<T>::cols && p.q.wide_col;
     lines.codes = oct_kept(p.q.col ? 1u : 0u);
     lines.values = oct_kept(work.copies.col ? 1u : 0u);
-    lines.table = oct_e2m1_table_of();
     return lines;
 }
 
@@ -511,13 +517,13 @@ static inline void encode_col(uint32_t quads[4], const nv_col<E> &col, const nv_
 /* What two columns are worth, in place of the patch's words w: their elements are in registers
  * by now. */
 template <class T, class E>
-static inline void keep_pair(const nv_work<T> &work, const oct_e2m1_table &table,
-                             const nv_col<E> *cols, const uint32_t quads[][4], int w) {
+static inline void keep_pair(const nv_work<T> &work, const nv_col<E> *cols,
+                             const uint32_t quads[][4], int w) {
     uint32_t values[2][BLOCK / 2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         uint32_t scale = oct_f32_bits(cols[k].scale.value);
-        values_of<BLOCK>(values[k], table, quads[k], cols[k].words,
+        values_of<BLOCK>(values[k], quads[k], cols[k].words,
                          oct_pick_bytes(scale, scale, 0x3232));
     }
 #pragma unroll
@@ -593,7 +599,7 @@ static inline void quantize_pair(const nv_work<T> &work, const nv_lines &lines, 
     }
     if constexpr ((WAY & COPIED) != 0) {
         if (lines.values) {
-            keep_pair<T, E>(work, lines.table, cols, quads, w);
+            keep_pair<T, E>(work, cols, quads, w);
         }
     }
 }
@@ -653,7 +659,6 @@ static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) 
         p.q.row + (patch.tile_row + patch.row) * p.row_bytes + (patch.tile_col + patch.col) / 2;
     uint16_t *row_copy = copy_at(work, work.copies.row, 0);
     uint16_t *col_copy = copy_at(work, work.copies.col, 0);
-    oct_e2m1_table table = oct_e2m1_table_of();
     int64_t at = 0;
 #pragma unroll 2
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
@@ -666,10 +671,10 @@ static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) 
             store_row(work, to, r, codes);
         }
         if (row_copy) {
-            oct_write16(row_copy + at, copy_of(table, quads, words, worth));
+            oct_write16(row_copy + at, copy_of(quads, words, worth));
         }
         if (col_copy) {
-            oct_write16(col_copy + at, copy_of(table, quads, words, worth));
+            oct_write16(col_copy + at, copy_of(quads, words, worth));
         }
         to += p.row_bytes;
         at += p.q.cols;
