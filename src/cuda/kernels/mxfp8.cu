@@ -71,7 +71,7 @@ static inline void scale_rows(mx_scales &scales, const oct_patch<T> &patch, bool
     for (int i = 0; i < each; i++) {
         int r = patch.lane_across * each + i;
         uint8_t code = code_of(square ? all : most[i], FORMAT);
-        scales.row.codes[(patch.row + r) * 4 + patch.warp_across] =
+        scales.row.codes[oct_tile_scale_at<1>(patch.row + r, patch.warp_across)] =
             r < patch.rows_left ? code : 0;
     }
 }
@@ -88,7 +88,7 @@ static inline void scale_cols(mx_scales &scales, const oct_patch<T> &patch, bool
     for (int i = 0; i < each; i++) {
         int c = lower * each + i;
         uint8_t code = code_of(square ? all : most[i], FORMAT);
-        scales.col.codes[(patch.col + c) * 4 + patch.row / BLOCK] =
+        scales.col.codes[oct_tile_scale_at<1>(patch.col + c, patch.row / BLOCK)] =
             c < patch.cols_left ? code : 0;
     }
 }
@@ -114,7 +114,7 @@ static inline void store_scales(const mx_scales &scales, const oct_patch<T> &pat
 
 /* The scales of a patch's rows and columns. */
 struct mx_codes {
-    const uint8_t *row, *col; /* each 4 bytes from the next */
+    const uint8_t *row, *col; /* the first of each; others as oct_tile_scale_at says */
 };
 
 /* What is made of a patch, as bits. */
@@ -159,7 +159,7 @@ static inline void encode_whole(const oct_patch<T> &patch, const oct_mxfp8_param
     }
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        uint8_t scale = MADE & ROW ? scales.row[4 * r] : 0;
+        uint8_t scale = MADE & ROW ? scales.row[oct_tile_scale_at<1>(r, 0)] : 0;
         float factor = oct_e8m0_reciprocal(scale);
 #pragma unroll
         for (int c = 0; c < cols; c++) {
@@ -228,8 +228,9 @@ static inline void encode(const oct_patch<T> &patch, const oct_mxfp8_params &p,
     }
     if (q.row && !rows) {
         oct_patch_encode_each<T, FORMAT>(
-            patch, oct_patch_rows_of(patch, q, q.row, false),
-            [=](int r, int) { return oct_e8m0_reciprocal(scales.row[4 * r]); });
+            patch, oct_patch_rows_of(patch, q, q.row, false), [=](int r, int) {
+                return oct_e8m0_reciprocal(scales.row[oct_tile_scale_at<1>(r, 0)]);
+            });
     }
     if (q.col && !cols) {
         oct_patch_encode_each<T, FORMAT>(
@@ -252,8 +253,8 @@ static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
     }
     __syncwarp();
     encode<T, FORMAT>(patch, p,
-                      {scales.row.codes + patch.row * 4 + patch.warp_across,
-                       scales.col.codes + patch.col * 4 + patch.row / BLOCK});
+                      {scales.row.codes + oct_tile_scale_at<1>(patch.row, patch.warp_across),
+                       scales.col.codes + oct_tile_scale_at<1>(patch.col, patch.row / BLOCK)});
     __syncthreads();
     store_scales(scales, patch, q);
 }

@@ -670,11 +670,14 @@ static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) 
         if (p.q.row) {
             store_row(work, to, r, codes);
         }
-        if (row_copy) {
-            oct_write16(row_copy + at, copy_of(quads, words, worth));
-        }
-        if (col_copy) {
-            oct_write16(col_copy + at, copy_of(quads, words, worth));
+        if (row_copy || col_copy) {
+            uint4 values = copy_of(quads, words, worth);
+            if (row_copy) {
+                oct_write16(row_copy + at, values);
+            }
+            if (col_copy) {
+                oct_write16(col_copy + at, values);
+            }
         }
         to += p.row_bytes;
         at += p.q.cols;

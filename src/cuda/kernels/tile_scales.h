@@ -8,15 +8,15 @@
 #include "cuda/kernels/common.h"
 #include "cuda/kernels/quantize.h"
 
-/* Of two words, every 8 lines are a word apart: lines 8 k are then in banks of their own. */
+/* A gap of a word follows every 8 lines: lines 8 k are then in banks of their own. */
 template <int W> struct oct_tile_scales {
-    static constexpr int gap = W > 1 ? 4 : 0;
-    alignas(16) uint8_t codes[OCT_TILE * W * 4 + OCT_TILE / 8 * gap];
+    alignas(16) uint8_t codes[OCT_TILE * W * 4 + OCT_TILE / 8 * 4];
 };
 
-/* Where the scale of a block is in it. */
+/* Where the scale of a block is in it; those of line + i are as far from it as of i from 0,
+ * where line is a multiple of 8. */
 template <int W> static inline int oct_tile_scale_at(int line, int block) {
-    return line * W * 4 + (line >> 3) * oct_tile_scales<W>::gap + block;
+    return line * W * 4 + (line >> 3) * 4 + block;
 }
 
 /* Where a buffer's scales lie, and the first line and block of the tile. */
@@ -59,7 +59,7 @@ static inline void oct_tile_scales_store_down(const oct_tile_scales<1> &scales,
                                               const oct_scales_place &place) {
     for (int i = (int)threadIdx.x; i < OCT_TILE; i += (int)blockDim.x) {
         int line = i % 32 * 4, block = i / 32;
-        const uint8_t *from = scales.codes + line * 4 + block;
+        const uint8_t *from = scales.codes + oct_tile_scale_at<1>(line, block);
         alignas(4) uint8_t word[4] = {from[0], from[4], from[8], from[12]};
         oct_put_word(place.to + oct_scale_at(place.at, place.line + line, place.block + block),
                      word);
