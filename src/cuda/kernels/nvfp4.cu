@@ -6,6 +6,7 @@
  */
 #include "cuda/kernels/decode.h"
 #include "cuda/kernels/dynamic.h"
+#include "cuda/kernels/nvfp4_block.h"
 #include "cuda/kernels/patch.h"
 #include "cuda/kernels/tile_scales.h"
 #include "cuda/kernels/transform.h"
@@ -13,7 +14,7 @@
 #include "cuda/kernels/nvfp4.h"
 #include "format/philox.h"
 
-#define BLOCK 16
+#define BLOCK OCT_NV_BLOCK
 
 /* How a kernel differs from others: what it does not do costs it no registers. */
 enum { NEAREST = 0, STOCHASTIC = 1, COPIED = 2, WHOLE = 4 };
@@ -45,103 +46,11 @@ template <class T> struct nv_work {
     bool careful; /* there are NaNs in the warp's patches, or elements past all codes */
 };
 
-struct nv_scale {
-    uint32_t code;
-    float value, factor;
-};
-
-/* oct_nv_code, for Inf has the code of FLT_MAX, and oct_nv_multiplier; the factor of a block
- * that is not tame is to be made again. */
-static inline nv_scale scale_of(uint32_t most, const oct_nv_global &global) {
-    nv_scale scale;
-    scale.code = oct_encode_e4m3(oct_bits_f32(most) * global.sixth);
-    scale.value = oct_decode_e4m3(scale.code);
-    scale.factor = oct_quick_inverse(scale.value * global.decode);
-    return scale;
-}
-
-/* Whether a block of the amax `most`, or NaN, is like nearly all: no NaN is in it, its scale is
- * not 0, and no element is so far past it that its code would have to be clipped. */
-static inline bool is_tame(uint32_t most, const nv_scale &scale) {
-    return oct_bits_f32(most) * scale.factor < 7.0f;
-}
-
-/* The factor of any block; of one that is all zeros it does not matter. */
-static inline float slow_factor(uint32_t most, const nv_scale &scale,
-                                const oct_nv_global &global) {
-    return most == 0 ? 1.0f : oct_least(1.0f / (scale.value * global.decode), FLT_MAX);
-}
-
 /* What the blocks of a line share; a line outside the matrix has an amax of 0. */
 static inline oct_nv_global global_of(const oct_nvfp4_params &p, const float *amax,
                                       int64_t line, int64_t lines) {
     int64_t at = p.row_scaled ? line : 0;
     return oct_nv_global_of(at < lines ? amax[at] : 0.0f, p.aim);
-}
-
-/* ---- codes ----------------------------------------------------------------------------- */
-
-/* Codes to nearest of bf16 are not clipped: elements of a block that is not tame are. */
-template <class E, bool RANDOM> inline constexpr bool is_clipped = RANDOM || !oct_is_bf16<E>;
-
-/* The largest magnitude, as E stores it, that elements may keep. Where codes are not clipped
- * those past 6 come near it: encodings are logarithms with an error below 0.09 as long as 2 is
- * 1, so their difference makes a quotient 6 / factor that is right by 7%, and between 5 and 7
- * everything has the code of 6. */
-template <class E, bool RANDOM> static inline uint32_t limit_of(float factor) {
-    if (!is_clipped<E, RANDOM>) {
-        return (0x803f0000u - oct_f32_bits(factor)) >> 16;
-    }
-    return sizeof(E) == 4 ? OCT_F32_INF : oct_is_bf16<E> ? 0x7f80u : 0x7c00u;
-}
-
-/* A word of E, each of whose elements is no larger than `limit` and no NaN. A NaN loses its
- * sign, for its code has none: added to what is missing to 2^15, it alone has the last bit. */
-template <class E> static inline uint32_t tamed(uint32_t word, uint32_t limit) {
-    if (sizeof(E) == 4) {
-        uint32_t magnitude = word & OCT_F32_MAGNITUDE;
-        uint32_t sign = magnitude > OCT_F32_INF ? 0u : word ^ magnitude;
-        return sign | (magnitude < limit ? magnitude : limit);
-    }
-    uint32_t magnitude = word & 0x7fff7fffu;
-    uint32_t nans = magnitude + (oct_is_bf16<E> ? 0x007f007fu : 0x03ff03ffu);
-    uint32_t least = oct_least_halves(magnitude, limit | limit << 16);
-    return least | (word & ~nans & 0x80008000u);
-}
-
-/* N codes without signs, 4 or 8, in quads; element i takes byte i of `random`. */
-template <class E, int N, bool RANDOM>
-static inline void encode(uint32_t *quads, const uint32_t *words, float factor,
-                          const uint32_t *random, uint32_t base) {
-    uint32_t sums[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
-        float a = oct_patch_element<E>(word, sizeof(E) == 2 ? i % 2 : 0);
-        a = oct_magnitude(a) * factor;
-        if (RANDOM) {
-            a = oct_e2m1_raised(a, oct_byte_float(random[i / 4], i % 4, base));
-        }
-        sums[i] = oct_e2m1_sum<RANDOM, is_clipped<E, RANDOM>>(a);
-    }
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-        quads[i] = oct_e2m1_quad(sums + 4 * i);
-    }
-}
-
-/* Codes with the signs of N stored elements. */
-template <class E, int N>
-static inline uint32_t codes_of(const uint32_t *quads, const uint32_t *words) {
-    if constexpr (sizeof(E) == 2) {
-        return oct_e2m1_signed(quads, words);
-    }
-    uint32_t codes = N == 8 ? oct_pick_bytes(quads[0], quads[N / 4 - 1], 0x5410) : quads[0];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        codes = (codes & ~(0x8u << 4 * i)) | (words[i] >> 28 & 0x8u) << 4 * i;
-    }
-    return codes;
 }
 
 /* The low `count` bytes of codes, as many as exist. */
@@ -181,10 +90,10 @@ static inline void take_row(uint32_t words[4], const nv_work<T> &work, int r, fl
         words[i] = work.shared.words[4 * r + i][threadIdx.x];
     }
     if (work.careful) {
-        uint32_t limit = limit_of<T, RANDOM>(factor);
+        uint32_t limit = oct_nv_limit<T, RANDOM>(factor);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            words[i] = tamed<T>(words[i], limit);
+            words[i] = oct_nv_tamed<T>(words[i], limit);
         }
     }
 }
@@ -268,19 +177,19 @@ static inline bool scale_some(const nv_work<T> &work, int i, const oct_nv_global
     uint8_t *codes =
         work.shared.scales[0].codes + oct_tile_scale_at<2>(first, patch.col / BLOCK);
     uint32_t most[N];
-    nv_scale scale[N];
+    oct_nv_scale scale[N];
     bool tame = true, wild = false;
 #pragma unroll
     for (int k = 0; k < N; k++) {
         most[k] = oct_f32_bits(work.shared.factors[i + k][threadIdx.x]);
-        scale[k] = scale_of(most[k], global);
-        tame &= is_tame(most[k], scale[k]);
+        scale[k] = oct_nv_scale_of(most[k], global);
+        tame &= oct_nv_is_tame(most[k], scale[k]);
     }
     if (!tame) {
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            wild |= !is_tame(most[k], scale[k]) && most[k] != 0;
-            scale[k].factor = slow_factor(most[k], scale[k], global);
+            wild |= !oct_nv_is_tame(most[k], scale[k]) && most[k] != 0;
+            scale[k].factor = oct_nv_slow_factor(most[k], scale[k], global);
         }
     }
 #pragma unroll
@@ -318,28 +227,6 @@ static inline uint16_t *copy_at(const nv_work<T> &work, uint16_t *copy, int r) {
     return oct_shape<T>::cols == 8 && copy && patch.full ? copy + at : nullptr;
 }
 
-/* What N codes with the signs of `words`, 16-bit floats, are worth, times the scale in both
- * halves of a word. */
-template <int N>
-static inline void values_of(uint32_t *out, const uint32_t *quads, const uint32_t *words,
-                             uint32_t scale) {
-#pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-        oct_e2m1_values(out + 2 * i, quads[i], scale);
-    }
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-        out[i] |= words[i] & 0x80008000u;
-    }
-}
-
-/* Of 8 codes, with the scale in the low half of `worth`. */
-static inline uint4 copy_of(const uint32_t quads[2], const uint32_t *words, uint32_t worth) {
-    uint32_t out[4];
-    values_of<8>(out, quads, words, oct_pick_bytes(worth, worth, 0x1010));
-    return {out[0], out[1], out[2], out[3]};
-}
-
 /* The sharing lanes draw and scale for each other. A kernel without copies makes codes. */
 template <class T, int WAY> static inline void encode_rows(const nv_work<T> &work) {
     typedef nv_row<T> row;
@@ -368,15 +255,15 @@ template <class T, int WAY> static inline void encode_rows(const nv_work<T> &wor
             int r = k * row::each + i;
             float factor = work.shared.factors[i][first + k];
             take_row<T, random_bits>(words, work, r, factor);
-            encode<T, oct_shape<T>::cols, random_bits>(quads, words, factor, random[k],
-                                                       p.byte_base);
+            oct_nv_encode<T, oct_shape<T>::cols, random_bits>(quads, words, factor, random[k],
+                                                              p.byte_base);
             if (!copied || codes) {
                 store_row(work, to + k * row::each * bytes, r,
-                          codes_of<T, oct_shape<T>::cols>(quads, words));
+                          oct_nv_codes<T, oct_shape<T>::cols>(quads, words));
             }
             if (copied && values) {
                 oct_write16(copy + k * row::each * p.q.cols,
-                            copy_of(quads, words, work.shared.worth[i][first + k]));
+                            oct_nv_copy(quads, words, work.shared.worth[i][first + k]));
             }
         }
         to += bytes;
@@ -454,43 +341,33 @@ static inline void draw_col(uint32_t random[4], const nv_work<T> &work, int c) {
     }
 }
 
-/* The amax of 16 stored elements; one that is NaN is kept or ignored. */
-template <class E, bool KEEP> static inline uint32_t max_of(const uint32_t *words) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < BLOCK * (int)sizeof(E) / 4; i++) {
-        most = KEEP ? oct_peak_or_nan<E>(most, words[i]) : oct_peak<E>(most, words[i]);
-    }
-    return oct_peak_bits<E>(most);
-}
-
 /* A column as it is quantized: 16 elements of E, which is T, or bf16 where they have been
  * transformed. */
 template <class E> struct nv_col {
     uint32_t words[BLOCK * (int)sizeof(E) / 4];
-    nv_scale scale;
+    oct_nv_scale scale;
 };
 
 /* The scale of a column; whether it is tame. */
 template <class T, class E>
 static inline bool scale_col(nv_col<E> &col, const nv_work<T> &work,
                              const oct_nv_global &global) {
-    uint32_t most = max_of<E, true>(col.words);
-    col.scale = scale_of(work.square ? work.square_most : most, global);
-    return is_tame(most, col.scale);
+    uint32_t most = oct_nv_max<E, true>(col.words);
+    col.scale = oct_nv_scale_of(work.square ? work.square_most : most, global);
+    return oct_nv_is_tame(most, col.scale);
 }
 
 /* The same of any column, and its elements as they are encoded. */
 template <class T, class E, bool RANDOM>
 static inline void tame_col(nv_col<E> &col, const nv_work<T> &work,
                             const oct_nv_global &global) {
-    uint32_t most = work.square ? work.square_most : max_of<E, false>(col.words);
-    col.scale = scale_of(most, global);
-    col.scale.factor = slow_factor(most, col.scale, global);
-    uint32_t limit = limit_of<E, RANDOM>(col.scale.factor);
+    uint32_t most = work.square ? work.square_most : oct_nv_max<E, false>(col.words);
+    col.scale = oct_nv_scale_of(most, global);
+    col.scale.factor = oct_nv_slow_factor(most, col.scale, global);
+    uint32_t limit = oct_nv_limit<E, RANDOM>(col.scale.factor);
 #pragma unroll
     for (int i = 0; i < BLOCK * (int)sizeof(E) / 4; i++) {
-        col.words[i] = tamed<E>(col.words[i], limit);
+        col.words[i] = oct_nv_tamed<E>(col.words[i], limit);
     }
 }
 
@@ -505,12 +382,13 @@ static inline void encode_col(uint32_t quads[4], const nv_col<E> &col, const nv_
     work.shared.scales[1].codes[oct_tile_scale_at<2>(patch.col + c, patch.row / BLOCK)] =
         (uint8_t)(c < patch.cols_left ? col.scale.code : 0u);
     draw_col<T, random_bits>(random, work, c);
-    encode<E, 8, random_bits>(quads, col.words, col.scale.factor, random, base);
-    encode<E, 8, random_bits>(quads + 2, col.words + half, col.scale.factor, random + 2, base);
+    oct_nv_encode<E, 8, random_bits>(quads, col.words, col.scale.factor, random, base);
+    oct_nv_encode<E, 8, random_bits>(quads + 2, col.words + half, col.scale.factor, random + 2,
+                                     base);
     if (!(WAY & COPIED) || lines.codes) {
-        store_col(
-            work, lines, to, c,
-            {codes_of<E, 8>(quads, col.words), codes_of<E, 8>(quads + 2, col.words + half)});
+        store_col(work, lines, to, c,
+                  {oct_nv_codes<E, 8>(quads, col.words),
+                   oct_nv_codes<E, 8>(quads + 2, col.words + half)});
     }
 }
 
@@ -523,8 +401,8 @@ static inline void keep_pair(const nv_work<T> &work, const nv_col<E> *cols,
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         uint32_t scale = oct_f32_bits(cols[k].scale.value);
-        values_of<BLOCK>(values[k], quads[k], cols[k].words,
-                         oct_pick_bytes(scale, scale, 0x3232));
+        oct_nv_values<BLOCK>(values[k], quads[k], cols[k].words,
+                             oct_pick_bytes(scale, scale, 0x3232));
     }
 #pragma unroll
     for (int r = 0; r < BLOCK; r++) {
@@ -634,7 +512,7 @@ template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) 
 
 /* The square's scale, in the lines of both directions that exist. */
 template <class T>
-static inline void scale_square(const nv_work<T> &work, const nv_scale &scale) {
+static inline void scale_square(const nv_work<T> &work, const oct_nv_scale &scale) {
     const oct_patch<T> &patch = work.patch;
     int mine = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
 #pragma unroll
@@ -651,7 +529,7 @@ static inline void scale_square(const nv_work<T> &work, const nv_scale &scale) {
 
 /* Rows, whose codes are kept where their elements have lain. Both copies are the same. */
 template <class T>
-static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) {
+static inline void encode_square(const nv_work<T> &work, const oct_nv_scale &scale) {
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
     uint32_t worth = oct_f32_bits(scale.value) >> 16;
@@ -664,14 +542,14 @@ static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) 
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         uint32_t words[4], quads[2];
         take_row<T, false>(words, work, r, scale.factor);
-        encode<T, oct_shape<T>::cols, false>(quads, words, scale.factor, nullptr, 0);
-        uint32_t codes = codes_of<T, oct_shape<T>::cols>(quads, words);
+        oct_nv_encode<T, oct_shape<T>::cols, false>(quads, words, scale.factor, nullptr, 0);
+        uint32_t codes = oct_nv_codes<T, oct_shape<T>::cols>(quads, words);
         work.shared.words[4 * r][threadIdx.x] = codes;
         if (p.q.row) {
             store_row(work, to, r, codes);
         }
         if (row_copy || col_copy) {
-            uint4 values = copy_of(quads, words, worth);
+            uint4 values = oct_nv_copy(quads, words, worth);
             if (row_copy) {
                 oct_write16(row_copy + at, values);
             }
@@ -717,10 +595,10 @@ template <class T> static inline void quantize_square(nv_work<T> &work) {
         most = square_max(work.patch);
     }
     oct_nv_global global = global_of(p, p.row_amax ? p.row_amax : p.col_amax, 0, p.q.rows);
-    nv_scale scale = scale_of(most, global);
-    bool tame = is_tame(most, scale);
+    oct_nv_scale scale = oct_nv_scale_of(most, global);
+    bool tame = oct_nv_is_tame(most, scale);
     if (!tame) {
-        scale.factor = slow_factor(most, scale, global);
+        scale.factor = oct_nv_slow_factor(most, scale, global);
     }
     work.careful |= __ballot_sync(OCT_ALL_LANES, !tame && most != 0) != 0;
     scale_square(work, scale);
