@@ -26,9 +26,10 @@ template <class T> struct nv_row {
 };
 
 /* A block's shared memory. Loops over a patch are not unrolled, or they would not fit the
- * instruction cache; so patches lie here, in columns of words that are each thread's own. */
+ * instruction cache; so patches lie here, two words of a row beside each other, in columns that
+ * are each thread's own. */
 template <class T> struct nv_shared {
-    uint32_t words[OCT_PATCH_ROWS * 4][oct_shape<T>::threads];
+    alignas(8) uint32_t words[OCT_PATCH_ROWS * 2][oct_shape<T>::threads][2];
     float factors[nv_row<T>::each][oct_shape<T>::threads];  /* first the amaxes of rows */
     uint16_t worth[nv_row<T>::each][oct_shape<T>::threads]; /* their scales as bf16 */
     oct_tile_scales<2> scales[2];
@@ -82,13 +83,26 @@ static inline void store_row(const nv_work<T> &work, uint8_t *to, int r, uint32_
     }
 }
 
+/* Row r as it lies in shared memory. */
+template <class T>
+static inline void load_row(uint32_t words[4], const nv_work<T> &work, int r) {
+    uint2 low = *(const uint2 *)work.shared.words[2 * r][threadIdx.x];
+    uint2 high = *(const uint2 *)work.shared.words[2 * r + 1][threadIdx.x];
+    words[0] = low.x;
+    words[1] = low.y;
+    words[2] = high.x;
+    words[3] = high.y;
+}
+
+/* And word w of it. */
+template <class T> static inline uint32_t &word_of(const nv_work<T> &work, int r, int w) {
+    return work.shared.words[2 * r + w / 2][threadIdx.x][w % 2];
+}
+
 /* Row r as it is encoded. */
 template <class T, bool RANDOM>
 static inline void take_row(uint32_t words[4], const nv_work<T> &work, int r, float factor) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        words[i] = work.shared.words[4 * r + i][threadIdx.x];
-    }
+    load_row(words, work, r);
     if (work.careful) {
         uint32_t limit = oct_nv_limit<T, RANDOM>(factor);
 #pragma unroll
@@ -125,12 +139,10 @@ static inline void exchange(uint32_t out[][2], const uint32_t words[4], int mine
 /* Of row r, as it is stored, without NaNs; from shared memory, so that registers need not hold
  * the patch. */
 template <class T> static inline uint32_t row_peak(const nv_work<T> &work, int r) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        most = oct_peak<T>(most, work.shared.words[4 * r + i][threadIdx.x]);
-    }
-    return most;
+    uint32_t words[4];
+    load_row(words, work, r);
+    return oct_peak<T>(oct_peak<T>(oct_peak<T>(oct_peak<T>(0u, words[0]), words[1]), words[2]),
+                       words[3]);
 }
 
 /* The amaxes of row blocks, each in the memory of the lane that makes its scale; 0 where there
@@ -320,10 +332,7 @@ template <class T> static inline void copy_cols(const nv_work<T> &work) {
 #pragma unroll 4
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         uint32_t words[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            words[i] = work.shared.words[4 * r + i][threadIdx.x];
-        }
+        load_row(words, work, r);
         oct_write16(to, uint4{words[0], words[1], words[2], words[3]});
         to += work.p.q.cols;
     }
@@ -406,7 +415,7 @@ static inline void keep_pair(const nv_work<T> &work, const nv_col<E> *cols,
     }
 #pragma unroll
     for (int r = 0; r < BLOCK; r++) {
-        work.shared.words[4 * r + w][threadIdx.x] =
+        word_of(work, r, w) =
             oct_pick_bytes(values[0][r / 2], values[1][r / 2], r % 2 ? 0x7632 : 0x5410);
     }
 }
@@ -452,7 +461,7 @@ static inline void quantize_pair(const nv_work<T> &work, const nv_lines &lines, 
     bool tame = true;
 #pragma unroll
     for (int r = 0; r < BLOCK; r++) {
-        words[r] = work.shared.words[4 * r + w][threadIdx.x];
+        words[r] = word_of(work, r, w);
     }
 #pragma unroll
     for (int k = 0; k < each; k++) {
@@ -544,7 +553,7 @@ static inline void encode_square(const nv_work<T> &work, const oct_nv_scale &sca
         take_row<T, false>(words, work, r, scale.factor);
         oct_nv_encode<T, oct_shape<T>::cols, false>(quads, words, scale.factor, nullptr, 0);
         uint32_t codes = oct_nv_codes<T, oct_shape<T>::cols>(quads, words);
-        work.shared.words[4 * r][threadIdx.x] = codes;
+        word_of(work, r, 0) = codes;
         if (p.q.row) {
             store_row(work, to, r, codes);
         }
@@ -569,7 +578,7 @@ template <class T> static inline void turn_square(const nv_work<T> &work) {
     for (int half = 0; half < 2; half++) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            x[half][i] = work.shared.words[4 * (8 * half + i)][threadIdx.x];
+            x[half][i] = word_of(work, 8 * half + i, 0);
         }
         oct_turn_nibbles(x[half]);
     }
@@ -635,8 +644,9 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
     nv_work<T> work = {
         p, patch, *shared, copies, seed, square, square ? square_max(patch) : 0u, false};
 #pragma unroll
-    for (int i = 0; i < OCT_PATCH_ROWS * 4; i++) {
-        shared->words[i][threadIdx.x] = oct_word(patch.raw[i / 4], i % 4);
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        *(uint2 *)shared->words[2 * r][threadIdx.x] = uint2{patch.raw[r].x, patch.raw[r].y};
+        *(uint2 *)shared->words[2 * r + 1][threadIdx.x] = uint2{patch.raw[r].z, patch.raw[r].w};
     }
     if constexpr (WAY & WHOLE) {
         quantize_square(work);
