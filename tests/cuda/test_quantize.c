@@ -72,6 +72,38 @@ TEST(quantize__every_16_bit_value) {
     }
 }
 
+/* Blocks from the tensor's amax down to where scales are subnormal and then 0, so that elements
+ * lie past the largest code; some hold a NaN, and the last are zeros. */
+static void fill_far_below(cpu_tensor *x, float unit, uint64_t seed) {
+    for (int64_t r = 0; r < x->m.rows; r++) {
+        for (int64_t c = 0; c < x->m.cols; c++) {
+            int64_t block = r / 16 * (x->m.cols / 16) + c / 16;
+            float size = ldexpf(unit, -(int)(block % 28));
+            uint64_t bits = cpu_random(&seed);
+            float part = (float)(int64_t)(bits % 511) / 255.0f - 1.0f;
+            float value = block % 28 == 27 ? 0.0f : part * size;
+            cpu_tensor_set(x, r, c, bits >> 32 & 0xfff ? value : NAN);
+        }
+    }
+}
+
+TEST(quantize__blocks_far_below_the_amax) {
+    static const char *const texts[] = {
+        "nvfp4:e2m1",        "nvfp4:e2m1/16x16", "nvfp4:e2m1+rht",     "nvfp4:e2m1+sr",
+        "nvfp4:e2m1+rht+sr", "nvfp4:e2m1+row",   "nvfp4:e2m1/16x16+sr"};
+    static const float units[] = {1.0f, 0x1p-110f, 0x1p127f};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        octet_quantizer q;
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i], NULL), OCTET_OK);
+        for (int k = 0; k < 9; k++) {
+            cpu_tensor x = cpu_tensor_plain((octet_dtype)(OCTET_F32 + k % 3), 144, 272, 272);
+            fill_far_below(&x, units[k / 3], i + 1);
+            cuda_check_quantize(&q, &x, i, 0);
+            cpu_tensor_free(&x);
+        }
+    }
+}
+
 /* More tiles than a GPU has room for at once, and more than one turn of the dense amax. */
 TEST(quantize__large_tensors_equal_the_cpu) {
     static const char *const texts[] = {"fp8-tensor:e4m3", "fp8-block:e4m3", "nvfp4:e2m1+rht"};
@@ -171,5 +203,5 @@ TEST(quantize__two_at_once_equal_the_cpu) {
 
 TEST_MAIN(quantize__one_scale_equals_the_cpu, quantize__blocks_equal_the_cpu,
           quantize__mxfp8_equals_the_cpu, quantize__nvfp4_equals_the_cpu,
-          quantize__every_16_bit_value, quantize__large_tensors_equal_the_cpu,
-          quantize__two_at_once_equal_the_cpu)
+          quantize__every_16_bit_value, quantize__blocks_far_below_the_amax,
+          quantize__large_tensors_equal_the_cpu, quantize__two_at_once_equal_the_cpu)

@@ -110,21 +110,39 @@ static inline uint32_t transformed_max(const oct_patch<T> &patch, const float *w
     return (uint32_t)oct_bf16_encode(most) << 16;
 }
 
+/* What the amaxes of a tensor were before its elements are here: they only rise, so one that is
+ * not above needs no second look. */
+struct amax_seen {
+    uint32_t row, col;
+};
+
+static inline amax_seen seen_of(const oct_amax_tiles_params &p) {
+    amax_seen seen = {0, 0};
+    if (!p.by_line && p.row) {
+        seen.row = *(volatile const uint32_t *)p.row;
+    }
+    if (!p.by_line && p.col) {
+        seen.col = *(volatile const uint32_t *)p.col;
+    }
+    return seen;
+}
+
 template <class T>
-static inline void tensor_max(const oct_patch<T> &patch, const oct_amax_tiles_params &p) {
+static inline void tensor_max(const oct_patch<T> &patch, const oct_amax_tiles_params &p,
+                              const amax_seen &seen) {
     bool first = threadIdx.x % OCT_WARP == 0;
     if (p.row || !p.hadamard) {
         uint32_t most = oct_warp_max(oct_patch_max(patch));
-        if (first && p.row) {
+        if (first && p.row && (most > seen.row || seen.row > OCT_F32_INF)) {
             oct_record(p.row, most);
         }
-        if (first && p.col && !p.hadamard) {
+        if (first && p.col && !p.hadamard && most > seen.col) {
             oct_raise(p.col, most);
         }
     }
     if (p.col && p.hadamard) {
         uint32_t most = oct_warp_max(transformed_max(patch, p.weights));
-        if (first) {
+        if (first && most > seen.col) {
             oct_raise(p.col, most);
         }
     }
@@ -133,14 +151,23 @@ static inline void tensor_max(const oct_patch<T> &patch, const oct_amax_tiles_pa
 template <class T>
 static inline void lines_max(const oct_patch<T> &patch, const oct_amax_tiles_params &p) {
     typedef oct_shape<T> shape;
-    constexpr int rows = OCT_PATCH_ROWS / shape::across, below = shape::down;
-    static_assert(shape::down == shape::cols, "as many lanes below each other as columns");
+    constexpr int rows = OCT_PATCH_ROWS / shape::across, cols = shape::cols / shape::down;
     uint32_t most[OCT_PATCH_ROWS];
+    int lane_down = (int)threadIdx.x % OCT_WARP / shape::across;
+    oct_patch_col_max(most, patch);
+    oct_share_max<shape::cols, shape::down>(most, lane_down, shape::across);
+#pragma unroll
+    for (int i = 0; i < cols; i++) {
+        int c = lane_down * cols + i;
+        if (p.col && c < patch.cols_left) {
+            oct_raise(p.col + patch.tile_col + patch.col + c, most[i]);
+        }
+    }
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         most[r] = oct_patch_row_max(patch, r);
     }
-    oct_share_max<OCT_PATCH_ROWS, shape::across>(most, patch.lane_across, shape::down);
+    oct_share_max<OCT_PATCH_ROWS, shape::across>(most, patch.lane_across, 1);
 #pragma unroll
     for (int i = 0; i < rows; i++) {
         int r = patch.lane_across * rows + i;
@@ -148,21 +175,16 @@ static inline void lines_max(const oct_patch<T> &patch, const oct_amax_tiles_par
             oct_raise(p.row + patch.tile_row + patch.row + r, most[i]);
         }
     }
-    int mine = (int)threadIdx.x % below;
-    oct_patch_col_max(most, patch);
-    oct_share_max<shape::cols, shape::cols>(most, mine, 1);
-    if (p.col && mine < patch.cols_left) {
-        oct_raise(p.col + patch.tile_col + patch.col + mine, most[0]);
-    }
 }
 
 template <class T> static inline void tiles(const oct_amax_tiles_params &p) {
     oct_patch<T> patch = oct_patch_of<T>(p.q);
+    amax_seen seen = seen_of(p);
     oct_patch_load(patch, p.q);
     if (p.by_line) {
         lines_max(patch, p);
     } else {
-        tensor_max(patch, p);
+        tensor_max(patch, p, seen);
     }
 }
 

@@ -274,10 +274,13 @@ static inline uint32_t oct_bf16_pair(float low, float high) {
 
 /* ---- bytes ----------------------------------------------------------------------------- */
 
-/* Bytes chosen from those of a (0 to 3) and b (4 to 7), a nibble of `pick` each. */
+/* Bytes chosen from those of a (0 to 3) and b (4 to 7), a nibble of the low half of `pick`
+ * each, whose uppermost bit is 0. */
 static inline uint32_t oct_pick_bytes(uint32_t a, uint32_t b, uint32_t pick) {
 #if OCT_PTX
-    return __byte_perm(a, b, pick);
+    uint32_t out;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(pick));
+    return out;
 #else
     uint64_t both = (uint64_t)b << 32 | a;
     uint32_t out = 0;
@@ -285,6 +288,49 @@ static inline uint32_t oct_pick_bytes(uint32_t a, uint32_t b, uint32_t pick) {
         out |= (uint32_t)(both >> (pick >> (4 * i) & 7u) * 8 & 0xffu) << (8 * i);
     }
     return out;
+#endif
+}
+
+/* The same, but each byte is 8 times the uppermost bit of the one chosen. */
+static inline uint32_t oct_pick_signs(uint32_t a, uint32_t b, uint32_t pick) {
+#if OCT_PTX
+    return oct_pick_bytes(a, b, pick | 0x8888u);
+#else
+    return (oct_pick_bytes(a, b, pick) >> 7 & 0x01010101u) * 0xffu;
+#endif
+}
+
+/* x in a register, by all lanes: what follows from parameters the compiler would make again
+ * and again in a loop. */
+static inline uint32_t oct_kept(uint32_t x) {
+#if OCT_PTX
+    return __shfl_xor_sync(OCT_ALL_LANES, x, 0);
+#else
+    return x;
+#endif
+}
+
+/* a | (b & mask), in one step. */
+static inline uint32_t oct_or_some(uint32_t a, uint32_t b, uint32_t mask) {
+#if OCT_PTX
+    uint32_t out;
+    asm("lop3.b32 %0, %1, %2, %3, 0xf8;" : "=r"(out) : "r"(a), "r"(b), "r"(mask));
+    return out;
+#else
+    return a | (b & mask);
+#endif
+}
+
+/* The smaller of two words' halves, each on its own. */
+static inline uint32_t oct_least_halves(uint32_t a, uint32_t b) {
+#if OCT_PTX && __CUDA_ARCH__ >= 900
+    uint32_t out;
+    asm("min.u16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+    return out;
+#else
+    uint32_t low = (a & 0xffffu) < (b & 0xffffu) ? a & 0xffffu : b & 0xffffu;
+    uint32_t high = a >> 16 < b >> 16 ? a >> 16 : b >> 16;
+    return low | high << 16;
 #endif
 }
 
@@ -298,6 +344,19 @@ static inline void oct_turn4(uint32_t out[4], const uint32_t x[4]) {
     out[1] = oct_pick_bytes(even01, even23, 0x7632);
     out[2] = oct_pick_bytes(odd01, odd23, 0x5410);
     out[3] = oct_pick_bytes(odd01, odd23, 0x7632);
+}
+
+/* ---- numbers --------------------------------------------------------------------------- */
+
+/* 1 / x where x and it are normal floats; else it may be NaN instead. */
+static inline float oct_quick_inverse(float x) {
+#if OCT_PTX
+    float guess;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(x));
+    return __fmaf_rn(guess, -__fmaf_rn(x, guess, -1.0f), guess);
+#else
+    return 1.0f / x;
+#endif
 }
 
 /* ---- maxima ---------------------------------------------------------------------------- */

@@ -50,6 +50,20 @@ static inline uint32_t oct_times2(uint32_t a, uint32_t b) {
 #endif
 }
 
+/* Two bf16 times two plus two, rounded once; products are exact as floats, and so are sums. */
+static inline uint32_t oct_sum2(uint32_t a, uint32_t b, uint32_t c) {
+#if OCT_PTX
+    uint32_t out;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+#else
+    float low = oct_bits_f32(a << 16) * oct_bits_f32(b << 16) + oct_bits_f32(c << 16);
+    float high = oct_bits_f32(a & 0xffff0000u) * oct_bits_f32(b & 0xffff0000u) +
+                 oct_bits_f32(c & 0xffff0000u);
+    return oct_bf16_pair(low, high);
+#endif
+}
+
 /* 8 codes of a byte each as bf16, pair i times factors[i]. */
 template <int FORMAT>
 static inline uint4 oct_eight_bytes(const uint2 &codes, const uint32_t factors[4]) {

@@ -12,6 +12,7 @@
 #define OCT_CUDA_KERNELS_E2M1_H
 
 #include "cuda/kernels/common.h"
+#include "cuda/kernels/decode.h"
 
 static inline float oct_magnitude(float x) {
 #if OCT_PTX
@@ -42,13 +43,21 @@ static inline float oct_clipped_half(float a, float c) {
 #endif
 }
 
-/* a b + base, whose last bit is worth 1, the product exact: nearest even, or cut off. */
+/* a + base, whose last bit is worth 1: nearest even, or cut off. */
+template <bool CUT> static inline float oct_whole_sum(float a, float base) {
+#if OCT_PTX
+    return CUT ? __fadd_rz(a, base) : __fadd_rn(a, base);
+#else
+    return CUT ? base + (float)(int)(a < 64.0f ? a : 64.0f) : a + base;
+#endif
+}
+
+/* a b + base likewise, the product exact. */
 template <bool CUT> static inline float oct_whole_sum(float a, float b, float base) {
 #if OCT_PTX
     return CUT ? __fmaf_rz(a, b, base) : __fmaf_rn(a, b, base);
 #else
-    float product = a * b;
-    return CUT ? base + (float)(int)(product < 64.0f ? product : 64.0f) : product + base;
+    return oct_whole_sum<CUT>(a * b, base);
 #endif
 }
 
@@ -62,12 +71,14 @@ static inline uint32_t oct_least_of(float a, float b, float c) {
 #endif
 }
 
-/* A word whose low 16 bits are the code of the magnitude a. */
-template <bool CUT> static inline uint32_t oct_e2m1_sum(float a) {
+/* A word whose low 16 bits are the code of the magnitude a. Where the caller knows that a is
+ * less than 7, its code is at most 7 without clipping. */
+template <bool CUT, bool CLIP> static inline uint32_t oct_e2m1_sum(float a) {
     constexpr float base = 0x1p23f;
-    return oct_least_of(oct_whole_sum<CUT>(a, 2.0f, base),
-                        oct_whole_sum<CUT>(a, 1.0f, base + 2.0f),
-                        oct_whole_sum<CUT>(oct_clipped_half(a, -2.0f), 1.0f, base + 6.0f));
+    float last = CLIP ? oct_whole_sum<CUT>(oct_clipped_half(a, -2.0f), base + 6.0f)
+                      : oct_whole_sum<CUT>(a, 0.5f, base + 4.0f);
+    return oct_least_of(oct_whole_sum<CUT>(a, 2.0f, base), oct_whole_sum<CUT>(a, base + 2.0f),
+                        last);
 }
 
 /* Byte i of a word as a float; base is the encoding of 2^23. */
@@ -82,25 +93,31 @@ static inline float oct_e2m1_raised(float a, float byte) {
     return oct_exact_fma(byte, oct_bits_f32((uint32_t)exponent), a);
 }
 
-/* N codes, 4 or 8, of the low bits of as many sums, in a word. */
-template <int N> static inline uint32_t oct_e2m1_codes(const uint32_t *sums) {
-    uint32_t quads[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < N; i += 4) {
-        uint32_t low = sums[i] + (sums[i + 1] << 4), high = sums[i + 2] + (sums[i + 3] << 4);
-        quads[i / 4] = low + (high << 8);
-    }
-    return oct_pick_bytes(quads[0], quads[1], 0x5410);
+/* Four codes in the low half of a word, of the low bits of as many sums; the rest is left open.
+ */
+static inline uint32_t oct_e2m1_quad(const uint32_t *sums) {
+    uint32_t low = sums[0] + (sums[1] << 4), high = sums[2] + (sums[3] << 4);
+    return low + (high << 8);
 }
 
-/* Sign bits where 8 codes have them, from words of two 16-bit floats; other bits are left
- * open. */
-static inline uint32_t oct_e2m1_signs(const uint32_t *words) {
-    uint32_t first = oct_pick_bytes(words[0], words[1], 0x7351);
-    uint32_t last = oct_pick_bytes(words[2], words[3], 0x7351);
+/* 8 codes with the signs of 8 16-bit floats, two a word. */
+static inline uint32_t oct_e2m1_signed(const uint32_t quads[2], const uint32_t *words) {
+    uint32_t first = oct_pick_signs(words[0], words[1], 0x7351);
+    uint32_t last = oct_pick_signs(words[2], words[3], 0x7351);
     uint32_t even = oct_pick_bytes(first, last, 0x5410);
     uint32_t odd = oct_pick_bytes(first, last, 0x7632);
-    return (odd & 0x80808080u) | (even >> 4 & ~0x80808080u);
+    uint32_t codes = oct_pick_bytes(quads[0], quads[1], 0x5410);
+    return oct_or_some(oct_or_some(codes, even, 0x08080808u), odd, 0x80808080u);
+}
+
+/* What the codes of a quad are worth without signs, as bf16, times the scale that both halves
+ * of `scale` hold: (8 + v) scale - 8 scale, which is exact. The bf16 8 + v have one high byte,
+ * and low bytes that the codes pick. */
+static inline void oct_e2m1_values(uint32_t out[2], uint32_t quad, uint32_t scale) {
+    uint32_t low = oct_pick_bytes(0x18100800u, 0x60403020u, quad);
+    uint32_t base = oct_times2(scale, 0xc100c100u);
+    out[0] = oct_sum2(oct_pick_bytes(low, 0x41414141u, 0x4140), scale, base);
+    out[1] = oct_sum2(oct_pick_bytes(low, 0x41414141u, 0x4342), scale, base);
 }
 
 #endif

@@ -1,10 +1,10 @@
 /* mxfp8.cu - blocks of 32 with one E8M0 scale: along rows, along columns, or squares.
  *
  * Codes and scales are those of src/cpu/mxfp8.c, bit for bit. Codes of both directions lie as
- * the rows do, so a warp's patches lie 16 beside each other and two below: a load or a store
- * takes two whole pieces of rows. Two patches below each other hold the blocks of their
- * columns; 4 or 8 beside each other those of their rows. A block of zeros has code 0, and so
- * have those outside the matrix: padding is made on the way. */
+ * the rows do, so a warp's patches lie 16 beside each other, then two below: a load or a store
+ * takes two whole pieces of rows, eight lanes a line of the cache. Two patches below each other
+ * hold the blocks of their columns; 4 or 8 beside each other those of their rows. A block of
+ * zeros has code 0, and so have those outside the matrix: padding is made on the way. */
 #include "cuda/kernels/decode.h"
 #include "cuda/kernels/patch.h"
 #include "cuda/kernels/tile_scales.h"
@@ -13,7 +13,6 @@
 
 #define BLOCK 32
 
-/* Lanes are numbered down first. */
 template <class T> struct mx_shape {
     static constexpr int cols = oct_shape<T>::cols;
     static constexpr int lanes = BLOCK / cols;               /* that share the blocks of rows */
@@ -25,9 +24,10 @@ template <class T>
 static inline oct_patch<T> patch_of(const oct_quantize_params &q, uint32_t tile) {
     typedef mx_shape<T> shape;
     int lane = (int)threadIdx.x % OCT_WARP, warp = (int)threadIdx.x / OCT_WARP;
-    int beside = warp % shape::warps * shape::across + lane / 2;
+    int beside = warp % shape::warps * shape::across + lane % shape::across;
     oct_patch<T> p = oct_patch_in_tile<T>(
-        q, tile, warp / shape::warps * BLOCK + lane % 2 * OCT_PATCH_ROWS, beside * shape::cols);
+        q, tile, warp / shape::warps * BLOCK + lane / shape::across * OCT_PATCH_ROWS,
+        beside * shape::cols);
     p.lane_across = beside % shape::lanes;
     p.warp_across = beside / shape::lanes;
     p.band = warp / shape::warps;
@@ -49,10 +49,10 @@ static inline uint8_t code_of(uint32_t most, int format) {
 template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) {
     uint32_t most = oct_patch_max(patch);
 #pragma unroll
-    for (int step = 1; step < 2 * mx_shape<T>::lanes; step *= 2) {
+    for (int step = 1; step < mx_shape<T>::lanes; step *= 2) {
         most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, step));
     }
-    return most;
+    return oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, mx_shape<T>::across));
 }
 
 /* Scales of rows; a square's is written to the lines that exist, those of others are 0 by
@@ -66,12 +66,12 @@ static inline void scale_rows(mx_scales &scales, const oct_patch<T> &patch, bool
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         most[r] = oct_patch_row_max(patch, r);
     }
-    oct_share_max<OCT_PATCH_ROWS, shape::lanes>(most, patch.lane_across, 2);
+    oct_share_max<OCT_PATCH_ROWS, shape::lanes>(most, patch.lane_across, 1);
 #pragma unroll
     for (int i = 0; i < each; i++) {
         int r = patch.lane_across * each + i;
         uint8_t code = code_of(square ? all : most[i], FORMAT);
-        scales.row.codes[(patch.row + r) * 4 + patch.warp_across] =
+        scales.row.codes[oct_tile_scale_at<1>(patch.row + r, patch.warp_across)] =
             r < patch.rows_left ? code : 0;
     }
 }
@@ -80,15 +80,15 @@ static inline void scale_rows(mx_scales &scales, const oct_patch<T> &patch, bool
 template <class T, int FORMAT>
 static inline void scale_cols(mx_scales &scales, const oct_patch<T> &patch, bool square) {
     constexpr int each = mx_shape<T>::cols / 2;
-    int lower = (int)threadIdx.x % 2;
+    int lower = (int)threadIdx.x % OCT_WARP / mx_shape<T>::across;
     uint32_t most[mx_shape<T>::cols], all = square ? square_max(patch) : 0u;
     oct_patch_col_max(most, patch);
-    oct_share_max<mx_shape<T>::cols, 2>(most, lower, 1);
+    oct_share_max<mx_shape<T>::cols, 2>(most, lower, mx_shape<T>::across);
 #pragma unroll
     for (int i = 0; i < each; i++) {
         int c = lower * each + i;
         uint8_t code = code_of(square ? all : most[i], FORMAT);
-        scales.col.codes[(patch.col + c) * 4 + patch.row / BLOCK] =
+        scales.col.codes[oct_tile_scale_at<1>(patch.col + c, patch.row / BLOCK)] =
             c < patch.cols_left ? code : 0;
     }
 }
@@ -114,7 +114,7 @@ static inline void store_scales(const mx_scales &scales, const oct_patch<T> &pat
 
 /* The scales of a patch's rows and columns. */
 struct mx_codes {
-    const uint8_t *row, *col; /* each 4 bytes from the next */
+    const uint8_t *row, *col; /* the first of each; others as oct_tile_scale_at says */
 };
 
 /* What is made of a patch, as bits. */
@@ -159,7 +159,7 @@ static inline void encode_whole(const oct_patch<T> &patch, const oct_mxfp8_param
     }
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        uint8_t scale = MADE & ROW ? scales.row[4 * r] : 0;
+        uint8_t scale = MADE & ROW ? scales.row[oct_tile_scale_at<1>(r, 0)] : 0;
         float factor = oct_e8m0_reciprocal(scale);
 #pragma unroll
         for (int c = 0; c < cols; c++) {
@@ -228,8 +228,9 @@ static inline void encode(const oct_patch<T> &patch, const oct_mxfp8_params &p,
     }
     if (q.row && !rows) {
         oct_patch_encode_each<T, FORMAT>(
-            patch, oct_patch_rows_of(patch, q, q.row, false),
-            [=](int r, int) { return oct_e8m0_reciprocal(scales.row[4 * r]); });
+            patch, oct_patch_rows_of(patch, q, q.row, false), [=](int r, int) {
+                return oct_e8m0_reciprocal(scales.row[oct_tile_scale_at<1>(r, 0)]);
+            });
     }
     if (q.col && !cols) {
         oct_patch_encode_each<T, FORMAT>(
@@ -252,8 +253,8 @@ static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
     }
     __syncwarp();
     encode<T, FORMAT>(patch, p,
-                      {scales.row.codes + patch.row * 4 + patch.warp_across,
-                       scales.col.codes + patch.col * 4 + patch.row / BLOCK});
+                      {scales.row.codes + oct_tile_scale_at<1>(patch.row, patch.warp_across),
+                       scales.col.codes + oct_tile_scale_at<1>(patch.col, patch.row / BLOCK)});
     __syncthreads();
     store_scales(scales, patch, q);
 }

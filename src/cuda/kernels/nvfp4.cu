@@ -6,6 +6,7 @@
  */
 #include "cuda/kernels/decode.h"
 #include "cuda/kernels/dynamic.h"
+#include "cuda/kernels/nvfp4_block.h"
 #include "cuda/kernels/patch.h"
 #include "cuda/kernels/tile_scales.h"
 #include "cuda/kernels/transform.h"
@@ -13,7 +14,10 @@
 #include "cuda/kernels/nvfp4.h"
 #include "format/philox.h"
 
-#define BLOCK 16
+#define BLOCK OCT_NV_BLOCK
+
+/* How a kernel differs from others: what it does not do costs it no registers. */
+enum { NEAREST = 0, STOCHASTIC = 1, COPIED = 2, WHOLE = 4 };
 
 /* Lanes that share the blocks of a row, and the rows whose scales each of them makes. */
 template <class T> struct nv_row {
@@ -22,9 +26,10 @@ template <class T> struct nv_row {
 };
 
 /* A block's shared memory. Loops over a patch are not unrolled, or they would not fit the
- * instruction cache; so patches lie here, in columns of words that are each thread's own. */
+ * instruction cache; so patches lie here, two words of a row beside each other, in columns that
+ * are each thread's own. */
 template <class T> struct nv_shared {
-    uint32_t words[OCT_PATCH_ROWS * 4][oct_shape<T>::threads];
+    alignas(8) uint32_t words[OCT_PATCH_ROWS * 2][oct_shape<T>::threads][2];
     float factors[nv_row<T>::each][oct_shape<T>::threads];  /* first the amaxes of rows */
     uint16_t worth[nv_row<T>::each][oct_shape<T>::threads]; /* their scales as bf16 */
     oct_tile_scales<2> scales[2];
@@ -39,72 +44,14 @@ template <class T> struct nv_work {
     uint64_t seed;
     bool square;
     uint32_t square_most;
-    bool careful; /* there are NaNs in the warp's patches */
+    bool careful; /* there are NaNs in the warp's patches, or elements past all codes */
 };
-
-struct nv_scale {
-    uint32_t code;
-    float value, factor;
-};
-
-/* oct_nv_code and oct_nv_multiplier. */
-static inline nv_scale scale_of(uint32_t most, const oct_nv_global &global) {
-    nv_scale scale;
-    scale.code = oct_encode_e4m3(oct_least(oct_bits_f32(most) * global.sixth, FLT_MAX));
-    scale.value = oct_decode_e4m3(scale.code);
-    scale.factor = oct_least(1.0f / (scale.value * global.decode), FLT_MAX);
-    return scale;
-}
 
 /* What the blocks of a line share; a line outside the matrix has an amax of 0. */
 static inline oct_nv_global global_of(const oct_nvfp4_params &p, const float *amax,
                                       int64_t line, int64_t lines) {
     int64_t at = p.row_scaled ? line : 0;
     return oct_nv_global_of(at < lines ? amax[at] : 0.0f, p.aim);
-}
-
-/* ---- codes ----------------------------------------------------------------------------- */
-
-/* Sign bits where N codes have them, from stored elements; other bits are left open. */
-template <class E, int N> static inline uint32_t signs_of(const uint32_t *words) {
-    if (sizeof(E) == 2) {
-        return oct_e2m1_signs(words);
-    }
-    uint32_t signs = 0;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        signs |= (words[i] >> 28 & 0x8u) << 4 * i;
-    }
-    return signs;
-}
-
-/* A word of E without NaNs: +Inf instead, which has the code of a NaN. */
-template <class E> static inline uint32_t without_nans(uint32_t word) {
-    if (sizeof(E) == 4) {
-        return (word & OCT_F32_MAGNITUDE) > OCT_F32_INF ? OCT_F32_INF : word;
-    }
-    uint32_t inf = oct_is_bf16<E> ? 0x7f80u : 0x7c00u;
-    uint32_t low = (word & 0x7fffu) > inf ? inf : word & 0xffffu;
-    uint32_t high = (word >> 16 & 0x7fffu) > inf ? inf : word >> 16;
-    return low | high << 16;
-}
-
-/* N codes, 4 or 8, in a word; element i takes byte i of `random`. None is NaN. */
-template <class E, int N, bool STOCHASTIC>
-static inline uint32_t encode(const uint32_t *words, float factor, const uint32_t *random,
-                              uint32_t base) {
-    uint32_t sums[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
-        float a = oct_patch_element<E>(word, sizeof(E) == 2 ? i % 2 : 0);
-        a = oct_magnitude(a) * factor;
-        if (STOCHASTIC) {
-            a = oct_e2m1_raised(a, oct_byte_float(random[i / 4], i % 4, base));
-        }
-        sums[i] = oct_e2m1_sum<STOCHASTIC>(a);
-    }
-    return oct_e2m1_codes<N>(sums) | (signs_of<E, N>(words) & (N == 8 ? 0x88888888u : 0x8888u));
 }
 
 /* The low `count` bytes of codes, as many as exist. */
@@ -124,9 +71,6 @@ template <class T>
 static inline void store_row(const nv_work<T> &work, uint8_t *to, int r, uint32_t codes) {
     constexpr int bytes = oct_shape<T>::cols / 2;
     const oct_patch<T> &patch = work.patch;
-    if (!work.p.q.row) {
-        return;
-    }
     if (patch.full && work.p.q.wide_row) {
         if (bytes == 4) {
             *(uint32_t *)to = codes;
@@ -139,109 +83,151 @@ static inline void store_row(const nv_work<T> &work, uint8_t *to, int r, uint32_
     }
 }
 
-template <class T, bool STOCHASTIC>
-static inline uint32_t encode_row(const nv_work<T> &work, int r, float factor,
-                                  const uint32_t *random) {
-    uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        words[i] = work.shared.words[4 * r + i][threadIdx.x];
-    }
+/* Row r as it lies in shared memory. */
+template <class T>
+static inline void load_row(uint32_t words[4], const nv_work<T> &work, int r) {
+    uint2 low = *(const uint2 *)work.shared.words[2 * r][threadIdx.x];
+    uint2 high = *(const uint2 *)work.shared.words[2 * r + 1][threadIdx.x];
+    words[0] = low.x;
+    words[1] = low.y;
+    words[2] = high.x;
+    words[3] = high.y;
+}
+
+/* And word w of it. */
+template <class T> static inline uint32_t &word_of(const nv_work<T> &work, int r, int w) {
+    return work.shared.words[2 * r + w / 2][threadIdx.x][w % 2];
+}
+
+/* Row r as it is encoded. */
+template <class T, bool RANDOM>
+static inline void take_row(uint32_t words[4], const nv_work<T> &work, int r, float factor) {
+    load_row(words, work, r);
     if (work.careful) {
+        uint32_t limit = oct_nv_limit<T, RANDOM>(factor);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            words[i] = without_nans<T>(words[i]);
+            words[i] = oct_nv_tamed<T>(words[i], limit);
         }
     }
-    return encode<T, oct_shape<T>::cols, STOCHASTIC>(words, factor, random, work.p.byte_base);
 }
 
-/* The random words of this lane's part of a block, which lane `from` has drawn. */
+/* The random words of this lane's part of one row after the other, of which each of the lanes
+ * that share blocks has drawn those of one. */
 template <class T>
-static inline void receive(uint32_t out[2], const uint32_t words[4], int from, int mine) {
-    uint32_t all[4];
+static inline void exchange(uint32_t out[][2], const uint32_t words[4], int mine) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        all[i] = __shfl_sync(OCT_ALL_LANES, words[i], from);
+    for (int j = 0; j < 2 && nv_row<T>::lanes == 2; j++) {
+        uint32_t keep = mine ? words[2 + j] : words[j], give = mine ? words[j] : words[2 + j];
+        uint32_t got = __shfl_xor_sync(OCT_ALL_LANES, give, 1);
+        out[0][j] = mine ? got : keep;
+        out[1][j] = mine ? keep : got;
     }
-    if (nv_row<T>::lanes == 2) {
-        out[0] = mine ? all[2] : all[0];
-        out[1] = mine ? all[3] : all[1];
-    } else {
-        out[0] = mine & 2 ? (mine & 1 ? all[3] : all[2]) : (mine & 1 ? all[1] : all[0]);
-        out[1] = 0;
+    int first = (int)threadIdx.x % OCT_WARP - mine;
+#pragma unroll
+    for (int k = 0; k < nv_row<T>::lanes && nv_row<T>::lanes == 4; k++) {
+        uint32_t all[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            all[i] = __shfl_sync(OCT_ALL_LANES, words[i], first + k);
+        }
+        out[k][0] = mine & 2 ? (mine & 1 ? all[3] : all[2]) : (mine & 1 ? all[1] : all[0]);
+        out[k][1] = 0;
     }
 }
 
-/* Of row r, without NaNs; from shared memory, so that registers need not hold the patch. */
-template <class T> static inline uint32_t row_max(const nv_work<T> &work, int r) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        most = oct_peak<T>(most, work.shared.words[4 * r + i][threadIdx.x]);
-    }
-    return oct_peak_bits<T>(most);
+/* Of row r, as it is stored, without NaNs; from shared memory, so that registers need not hold
+ * the patch. */
+template <class T> static inline uint32_t row_peak(const nv_work<T> &work, int r) {
+    uint32_t words[4];
+    load_row(words, work, r);
+    return oct_peak<T>(oct_peak<T>(oct_peak<T>(oct_peak<T>(0u, words[0]), words[1]), words[2]),
+                       words[3]);
 }
 
-/* The amaxes of row blocks, each in the memory of the lane that makes its scale. Where a warp
- * finds a NaN it goes over its rows once more, without. */
+/* The amaxes of row blocks, each in the memory of the lane that makes its scale; 0 where there
+ * are no rows. Where a warp finds a NaN it goes over its rows once more, without. */
 template <class T> static inline void measure_rows(nv_work<T> &work) {
     typedef nv_row<T> row;
     int mine = work.patch.lane_across % row::lanes;
     uint32_t most[OCT_PATCH_ROWS], all = 0;
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        most[r] = oct_patch_row_max_or_nan(work.patch, r);
-        all = oct_max_bits(all, most[r]);
+        most[r] = oct_patch_row_peak_or_nan(work.patch, r);
     }
-    work.careful = __ballot_sync(OCT_ALL_LANES, all > OCT_F32_INF) != 0;
+    oct_share<OCT_PATCH_ROWS, row::lanes>(
+        most, mine, 1, [](uint32_t a, uint32_t b) { return oct_peak_or_nan<T>(a, b); });
+#pragma unroll
+    for (int i = 0; i < row::each; i++) {
+        all = oct_peak_or_nan<T>(all, most[i]);
+    }
+    work.careful = __ballot_sync(OCT_ALL_LANES, oct_peak_bits<T>(all) > OCT_F32_INF) != 0;
     if (work.careful) {
 #pragma unroll
         for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-            most[r] = row_max(work, r);
+            most[r] = row_peak(work, r);
         }
+        oct_share<OCT_PATCH_ROWS, row::lanes>(
+            most, mine, 1, [](uint32_t a, uint32_t b) { return oct_peak<T>(a, b); });
     }
-    oct_share_max<OCT_PATCH_ROWS, row::lanes>(most, mine, oct_shape<T>::down);
 #pragma unroll
     for (int i = 0; i < row::each; i++) {
-        uint32_t bits = work.square ? work.square_most : most[i];
+        uint32_t bits = oct_peak_bits<T>(most[i]);
+        if (work.square) {
+            bits = mine * row::each + i < work.patch.rows_left ? work.square_most : 0u;
+        }
         work.shared.factors[i][threadIdx.x] = oct_bits_f32(bits);
     }
 }
 
-/* The scale of this lane's row i. A square's is written to the rows that exist; those of others
- * are 0 by themselves. */
-template <class T>
-static inline void scale_row(const nv_work<T> &work, int i, const oct_nv_global &global) {
+/* Scales of N of this lane's rows from row i on, side by side, for a scale is a long chain of
+ * steps; whether one was not tame. Padding has an amax of 0, and so a scale of 0. */
+template <class T, int N>
+static inline bool scale_some(const nv_work<T> &work, int i, const oct_nv_global &global) {
     const oct_patch<T> &patch = work.patch;
-    int r = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each + i;
-    float *place = &work.shared.factors[i][threadIdx.x];
-    nv_scale scale = scale_of(oct_f32_bits(*place), global);
-    *place = scale.factor;
-    work.shared.worth[i][threadIdx.x] = oct_high_u16(oct_f32_bits(scale.value));
-    work.shared.scales[0].codes[(patch.row + r) * 8 + patch.col / BLOCK] =
-        (uint8_t)(r < patch.rows_left ? scale.code : 0u);
-}
-
-/* Rows with one amax are scaled some at a time, for a scale is a long chain of steps. */
-template <class T> static inline void scale_rows(const nv_work<T> &work) {
-    const oct_patch<T> &patch = work.patch;
-    const oct_nvfp4_params &p = work.p;
-    int64_t first =
-        patch.tile_row + patch.row + patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
-    oct_nv_global global = global_of(p, p.row_amax, p.row_scaled ? first : 0, p.q.rows);
-    if (!p.row_scaled) {
+    int first = patch.row + patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
+    uint8_t *codes =
+        work.shared.scales[0].codes + oct_tile_scale_at<2>(first, patch.col / BLOCK);
+    uint32_t most[N];
+    oct_nv_scale scale[N];
+    bool tame = true, wild = false;
 #pragma unroll
-        for (int i = 0; i < nv_row<T>::each; i++) {
-            scale_row(work, i, global);
-        }
-    } else {
-#pragma unroll 1
-        for (int i = 0; i < nv_row<T>::each; i++) {
-            global = global_of(p, p.row_amax, first + i, p.q.rows);
-            scale_row(work, i, global);
+    for (int k = 0; k < N; k++) {
+        most[k] = oct_f32_bits(work.shared.factors[i + k][threadIdx.x]);
+        scale[k] = oct_nv_scale_of(most[k], global);
+        tame &= oct_nv_is_tame(most[k], scale[k]);
+    }
+    if (!tame) {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            wild |= !oct_nv_is_tame(most[k], scale[k]) && most[k] != 0;
+            scale[k].factor = oct_nv_slow_factor(most[k], scale[k], global);
         }
     }
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        work.shared.factors[i + k][threadIdx.x] = scale[k].factor;
+        work.shared.worth[i + k][threadIdx.x] = oct_high_u16(oct_f32_bits(scale[k].value));
+        codes[8 * (i + k)] = (uint8_t)scale[k].code; /* of 8 lines no two have a gap between */
+    }
+    return wild;
+}
+
+template <class T> static inline void scale_rows(nv_work<T> &work) {
+    constexpr int each = nv_row<T>::each;
+    const oct_patch<T> &patch = work.patch;
+    const oct_nvfp4_params &p = work.p;
+    bool wild = false;
+    if (!p.row_scaled) {
+        wild = scale_some<T, each>(work, 0, global_of(p, p.row_amax, 0, p.q.rows));
+    }
+#pragma unroll 1
+    for (int i = 0; i < each && p.row_scaled; i++) {
+        int64_t line = patch.tile_row + patch.row;
+        line += patch.lane_across % nv_row<T>::lanes * each + i;
+        wild |= scale_some<T, 1>(work, i, global_of(p, p.row_amax, line, p.q.rows));
+    }
+    work.careful |= __ballot_sync(OCT_ALL_LANES, wild) != 0;
     __syncwarp();
 }
 
@@ -253,159 +239,185 @@ static inline uint16_t *copy_at(const nv_work<T> &work, uint16_t *copy, int r) {
     return oct_shape<T>::cols == 8 && copy && patch.full ? copy + at : nullptr;
 }
 
-/* 8 codes times the scale in the low half of `worth`, where `to` is somewhere. */
-static inline void store_copy(uint16_t *to, uint32_t codes, uint32_t worth) {
-    if (to) {
-        oct_write16(to, oct_eight_nibbles(codes, oct_pick_bytes(worth, worth, 0x1010)));
-    }
-}
-
-/* The sharing lanes draw and scale for each other. */
-template <class T, bool STOCHASTIC> static inline void encode_rows(const nv_work<T> &work) {
+/* The sharing lanes draw and scale for each other. A kernel without copies makes codes. */
+template <class T, int WAY> static inline void encode_rows(const nv_work<T> &work) {
     typedef nv_row<T> row;
+    constexpr bool random_bits = (WAY & STOCHASTIC) != 0, copied = (WAY & COPIED) != 0;
     const oct_patch<T> &patch = work.patch;
-    int mine = patch.lane_across % row::lanes;
-    int first = (int)threadIdx.x - mine * oct_shape<T>::down;
-    int64_t block = (patch.tile_row + patch.row + mine * row::each) * work.p.q.row_at.blocks +
+    const oct_nvfp4_params &p = work.p;
+    int mine = patch.lane_across % row::lanes, first = (int)threadIdx.x - mine;
+    int64_t block = (patch.tile_row + patch.row + mine * row::each) * p.q.row_at.blocks +
                     (patch.tile_col + patch.col) / BLOCK;
-    int64_t bytes = work.p.row_bytes;
+    int64_t bytes = p.row_bytes;
     uint8_t *to =
-        work.p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
+        p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
+    uint16_t *copy = copy_at(work, work.copies.row, 0);
+    uint32_t codes = oct_kept(p.q.row ? 1u : 0u), values = oct_kept(copy ? 1u : 0u);
 #pragma unroll 1
     for (int i = 0; i < row::each; i++) {
-        uint32_t words[4], random[2] = {0, 0};
-        if (STOCHASTIC) {
-            oct_random_words(words, work.seed, (uint64_t)block, 0);
-            block += work.p.q.row_at.blocks;
+        uint32_t drawn[4], random[row::lanes][2];
+        if (random_bits) {
+            oct_random_words(drawn, work.seed, (uint64_t)block, 0);
+            exchange<T>(random, drawn, mine);
+            block += p.q.row_at.blocks;
         }
 #pragma unroll
         for (int k = 0; k < row::lanes; k++) {
-            int from = first + k * oct_shape<T>::down;
-            if (STOCHASTIC) {
-                receive<T>(random, words, from % OCT_WARP, mine);
-            }
+            uint32_t words[4], quads[2];
             int r = k * row::each + i;
-            uint32_t codes =
-                encode_row<T, STOCHASTIC>(work, r, work.shared.factors[i][from], random);
-            store_row(work, to + k * row::each * bytes, r, codes);
-            store_copy(copy_at(work, work.copies.row, r), codes, work.shared.worth[i][from]);
+            float factor = work.shared.factors[i][first + k];
+            take_row<T, random_bits>(words, work, r, factor);
+            oct_nv_encode<T, oct_shape<T>::cols, random_bits>(quads, words, factor, random[k],
+                                                              p.byte_base);
+            if (!copied || codes) {
+                store_row(work, to + k * row::each * bytes, r,
+                          oct_nv_codes<T, oct_shape<T>::cols>(quads, words));
+            }
+            if (copied && values) {
+                oct_write16(copy + k * row::each * p.q.cols,
+                            oct_nv_copy(quads, words, work.shared.worth[i][first + k]));
+            }
         }
         to += bytes;
+        copy += copied ? p.q.cols : 0;
     }
 }
 
 /* ---- columns --------------------------------------------------------------------------- */
 
-/* The 16 codes of a column. The transform keeps all outputs of the last group of rows. */
-template <class T> static inline void store_col(const nv_work<T> &work, int c, uint2 codes) {
+/* Where the codes of a patch's columns go, 16 each. */
+struct nv_lines {
+    uint8_t *to;
+    int count;              /* bytes of a column that exist */
+    bool wide;              /* all of them, in all columns, and aligned */
+    uint32_t codes, values; /* whether they and what they are worth are made */
+};
+
+/* The transform keeps all outputs of the last group of rows. */
+template <class T> static inline nv_lines lines_of(const nv_work<T> &work) {
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
-    uint8_t *to = p.q.col + (patch.tile_col + patch.col + c) * p.col_bytes +
-                  (patch.tile_row + patch.row) / 2;
     int count = patch.rows_left < BLOCK ? (patch.rows_left + 1) / 2 : BLOCK / 2;
     count = p.hadamard && patch.rows_left > 0 ? BLOCK / 2 : count;
-    if (!p.q.col) {
-        return;
-    }
-    if (c < patch.cols_left && count == BLOCK / 2 && p.q.wide_col) {
-        *(uint2 *)to = codes;
-    } else if (c < patch.cols_left) {
-        store_codes(to, codes, count);
-    }
+    nv_lines lines;
+    lines.to =
+        p.q.col + (patch.tile_col + patch.col) * p.col_bytes + (patch.tile_row + patch.row) / 2;
+    lines.count = count;
+    lines.wide = count == BLOCK / 2 && patch.cols_left >= oct_shape<T>::cols && p.q.wide_col;
+    lines.codes = oct_kept(p.q.col ? 1u : 0u);
+    lines.values = oct_kept(work.copies.col ? 1u : 0u);
+    return lines;
 }
 
-/* Keeps a column's codes and scale for its copy, where patches have lain: its elements are in
- * registers by now. */
+/* The codes of column c; `to` is its place. */
 template <class T>
-static inline void keep_col(const nv_work<T> &work, int c, uint2 codes, float scale) {
-    if (oct_shape<T>::cols == 8 && work.copies.col) {
-        int w = c / 2, k = c % 2;
-        work.shared.words[8 * k + w][threadIdx.x] = codes.x;
-        work.shared.words[8 * k + 4 + w][threadIdx.x] = codes.y;
-        ((uint16_t *)&work.shared.words[16 + w][threadIdx.x])[k] =
-            oct_high_u16(oct_f32_bits(scale));
+static inline void store_col(const nv_work<T> &work, const nv_lines &lines, uint8_t *to, int c,
+                             uint2 codes) {
+    if (lines.wide) {
+        *(uint2 *)to = codes;
+    } else if (c < work.patch.cols_left && lines.count == BLOCK / 2 && work.p.q.wide_col) {
+        *(uint2 *)to = codes;
+    } else if (c < work.patch.cols_left) {
+        store_codes(to, codes, lines.count);
     }
 }
 
-/* What the codes of columns decode to, where it is wanted: 8 rows at a time. */
+/* What the codes of columns are worth, where it is wanted; by now it lies in place of the
+ * patch. */
 template <class T> static inline void copy_cols(const nv_work<T> &work) {
     uint16_t *to = copy_at(work, work.copies.col, 0);
-    uint32_t f[4];
     if (!to) {
         return;
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        f[i] = work.shared.words[16 + i][threadIdx.x];
-    }
-#pragma unroll 1
-    for (int half = 0; half < 2; half++) {
-        uint32_t x[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) { /* columns 2 i and 2 i + 1 become nibbles i and i + 4 */
-            x[i] = work.shared.words[8 * (i / 4) + 4 * half + i % 4][threadIdx.x];
-        }
-        oct_turn_nibbles(x);
-#pragma unroll
-        for (int r = 0; r < 8; r++) {
-            oct_write16(to,
-                        uint4{oct_nibble_pair(x[r], 0, f[0]), oct_nibble_pair(x[r], 1, f[1]),
-                              oct_nibble_pair(x[r], 2, f[2]), oct_nibble_pair(x[r], 3, f[3])});
-            to += work.p.q.cols;
-        }
+#pragma unroll 4
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        uint32_t words[4];
+        load_row(words, work, r);
+        oct_write16(to, uint4{words[0], words[1], words[2], words[3]});
+        to += work.p.q.cols;
     }
 }
 
 /* Random words of column c's block; 0 where none are needed. */
-template <class T, bool STOCHASTIC>
+template <class T, bool RANDOM>
 static inline void draw_col(uint32_t random[4], const nv_work<T> &work, int c) {
     const oct_patch<T> &patch = work.patch;
     random[0] = random[1] = random[2] = random[3] = 0;
-    if (STOCHASTIC) {
+    if (RANDOM) {
         int64_t line = patch.tile_col + patch.col + c;
         int64_t block = line * work.p.q.col_at.blocks + (patch.tile_row + patch.row) / BLOCK;
         oct_random_words(random, work.seed, (uint64_t)block, 1);
     }
 }
 
-/* The amax of 16 stored elements; one that is NaN is kept or ignored. */
-template <class E, bool KEEP> static inline uint32_t max_of(const uint32_t *words) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < BLOCK * (int)sizeof(E) / 4; i++) {
-        most = KEEP ? oct_peak_or_nan<E>(most, words[i]) : oct_peak<E>(most, words[i]);
-    }
-    return oct_peak_bits<E>(most);
+/* A column as it is quantized: 16 elements of E, which is T, or bf16 where they have been
+ * transformed. */
+template <class E> struct nv_col {
+    uint32_t words[BLOCK * (int)sizeof(E) / 4];
+    oct_nv_scale scale;
+};
+
+/* The scale of a column; whether it is tame. */
+template <class T, class E>
+static inline bool scale_col(nv_col<E> &col, const nv_work<T> &work,
+                             const oct_nv_global &global) {
+    uint32_t most = oct_nv_max<E, true>(col.words);
+    col.scale = oct_nv_scale_of(work.square ? work.square_most : most, global);
+    return oct_nv_is_tame(most, col.scale);
 }
 
-/* Column c, as it is quantized: 16 elements of E, which is T, or bf16 where they have been
- * transformed. */
-template <class T, class E, bool STOCHASTIC>
-static inline void quantize_col(const nv_work<T> &work, int c, uint32_t *words,
-                                oct_nv_global global) {
-    constexpr int half = 8 * (int)sizeof(E) / 4;
-    const oct_patch<T> &patch = work.patch;
-    const oct_nvfp4_params &p = work.p;
-    uint32_t random[4], most = max_of<E, true>(words);
-    if (most > OCT_F32_INF) {
-        most = max_of<E, false>(words);
+/* The same of any column, and its elements as they are encoded. */
+template <class T, class E, bool RANDOM>
+static inline void tame_col(nv_col<E> &col, const nv_work<T> &work,
+                            const oct_nv_global &global) {
+    uint32_t most = work.square ? work.square_most : oct_nv_max<E, false>(col.words);
+    col.scale = oct_nv_scale_of(most, global);
+    col.scale.factor = oct_nv_slow_factor(most, col.scale, global);
+    uint32_t limit = oct_nv_limit<E, RANDOM>(col.scale.factor);
 #pragma unroll
-        for (int i = 0; i < 2 * half; i++) {
-            words[i] = without_nans<E>(words[i]);
-        }
+    for (int i = 0; i < BLOCK * (int)sizeof(E) / 4; i++) {
+        col.words[i] = oct_nv_tamed<E>(col.words[i], limit);
     }
-    if (p.row_scaled) {
-        global = global_of(p, p.col_amax, patch.tile_col + patch.col + c, p.q.cols);
+}
+
+/* Column c: quads of its codes, which are stored at `to` where they are wanted. */
+template <class T, class E, int WAY>
+static inline void encode_col(uint32_t quads[4], const nv_col<E> &col, const nv_work<T> &work,
+                              const nv_lines &lines, uint8_t *to, int c) {
+    constexpr int half = 8 * (int)sizeof(E) / 4;
+    constexpr bool random_bits = (WAY & STOCHASTIC) != 0;
+    const oct_patch<T> &patch = work.patch;
+    uint32_t random[4], base = work.p.byte_base;
+    work.shared.scales[1].codes[oct_tile_scale_at<2>(patch.col + c, patch.row / BLOCK)] =
+        (uint8_t)(c < patch.cols_left ? col.scale.code : 0u);
+    draw_col<T, random_bits>(random, work, c);
+    oct_nv_encode<E, 8, random_bits>(quads, col.words, col.scale.factor, random, base);
+    oct_nv_encode<E, 8, random_bits>(quads + 2, col.words + half, col.scale.factor, random + 2,
+                                     base);
+    if (!(WAY & COPIED) || lines.codes) {
+        store_col(work, lines, to, c,
+                  {oct_nv_codes<E, 8>(quads, col.words),
+                   oct_nv_codes<E, 8>(quads + 2, col.words + half)});
     }
-    nv_scale scale = scale_of(work.square ? work.square_most : most, global);
-    work.shared.scales[1].codes[(patch.col + c) * 8 + patch.row / BLOCK] =
-        (uint8_t)(c < patch.cols_left ? scale.code : 0u);
-    draw_col<T, STOCHASTIC>(random, work, c);
-    uint32_t base = p.byte_base;
-    uint2 codes = {encode<E, 8, STOCHASTIC>(words, scale.factor, random, base),
-                   encode<E, 8, STOCHASTIC>(words + half, scale.factor, random + 2, base)};
-    store_col(work, c, codes);
-    keep_col(work, c, codes, scale.value);
+}
+
+/* What two columns are worth, in place of the patch's words w: their elements are in registers
+ * by now. */
+template <class T, class E>
+static inline void keep_pair(const nv_work<T> &work, const nv_col<E> *cols,
+                             const uint32_t quads[][4], int w) {
+    uint32_t values[2][BLOCK / 2];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        uint32_t scale = oct_f32_bits(cols[k].scale.value);
+        oct_nv_values<BLOCK>(values[k], quads[k], cols[k].words,
+                             oct_pick_bytes(scale, scale, 0x3232));
+    }
+#pragma unroll
+    for (int r = 0; r < BLOCK; r++) {
+        word_of(work, r, w) =
+            oct_pick_bytes(values[0][r / 2], values[1][r / 2], r % 2 ? 0x7632 : 0x5410);
+    }
 }
 
 /* Column k of those that 16 words hold side by side, transformed and rounded to bf16. */
@@ -424,32 +436,71 @@ static inline void transform(uint32_t out[BLOCK / 2], const uint32_t *words, int
     }
 }
 
-/* A word holds one or two columns. */
-template <class T, bool STOCHASTIC> static inline void quantize_cols(const nv_work<T> &work) {
+/* Column k of those that 16 words hold side by side. */
+template <class T> static inline void pick_col(uint32_t *out, const uint32_t *words, int k) {
     constexpr int each = oct_shape<T>::cols / 4;
-    oct_nv_global global = global_of(work.p, work.p.col_amax, 0, work.p.q.cols);
+#pragma unroll
+    for (int i = 0; i < BLOCK / each; i++) {
+        out[i] = each == 1 ? words[i]
+                           : oct_pick_bytes(words[each * i], words[each * i + each - 1],
+                                            k ? 0x7632 : 0x5410);
+    }
+}
+
+/* The columns of word w of each row, one or two, side by side: a scale is a long chain of
+ * steps. */
+template <class T, class E, int WAY, bool HADAMARD>
+static inline void quantize_pair(const nv_work<T> &work, const nv_lines &lines, int w,
+                                 const oct_nv_global &whole) {
+    constexpr int each = oct_shape<T>::cols / 4;
+    constexpr bool random_bits = (WAY & STOCHASTIC) != 0;
+    const oct_nvfp4_params &p = work.p;
+    uint32_t words[BLOCK], quads[each][4];
+    nv_col<E> cols[each];
+    oct_nv_global global[each];
+    bool tame = true;
+#pragma unroll
+    for (int r = 0; r < BLOCK; r++) {
+        words[r] = word_of(work, r, w);
+    }
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        int64_t line = work.patch.tile_col + work.patch.col + each * w + k;
+        bool own = !HADAMARD && !random_bits && p.row_scaled;
+        global[k] = own ? global_of(p, p.col_amax, line, p.q.cols) : whole;
+        if constexpr (HADAMARD) {
+            transform<T>(cols[k].words, words, k, p);
+        } else {
+            pick_col<T>(cols[k].words, words, k);
+        }
+        tame &= scale_col<T, E>(cols[k], work, global[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < each && !tame; k++) {
+        tame_col<T, E, random_bits>(cols[k], work, global[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        encode_col<T, E, WAY>(quads[k], cols[k], work, lines, lines.to + k * p.col_bytes,
+                              each * w + k);
+    }
+    if constexpr ((WAY & COPIED) != 0) {
+        if (lines.values) {
+            keep_pair<T, E>(work, cols, quads, w);
+        }
+    }
+}
+
+template <class T, class E, int WAY, bool HADAMARD>
+static inline void quantize_cols(const nv_work<T> &work) {
+    constexpr int each = oct_shape<T>::cols / 4;
+    const oct_nvfp4_params &p = work.p;
+    oct_nv_global whole = global_of(p, p.col_amax, 0, p.q.cols);
+    nv_lines lines = lines_of(work);
 #pragma unroll 1
     for (int w = 0; w < 4; w++) {
-        uint32_t words[BLOCK], column[BLOCK];
-#pragma unroll
-        for (int r = 0; r < BLOCK; r++) {
-            words[r] = work.shared.words[4 * r + w][threadIdx.x];
-        }
-#pragma unroll
-        for (int k = 0; k < each; k++) {
-            if (work.p.hadamard) {
-                transform<T>(column, words, k, work.p);
-                quantize_col<T, oct_bf16, STOCHASTIC>(work, each * w + k, column, global);
-                continue;
-            }
-#pragma unroll
-            for (int i = 0; i < BLOCK / each; i++) {
-                column[i] = each == 1 ? words[i]
-                                      : oct_pick_bytes(words[2 * i], words[2 * i + 1],
-                                                       k ? 0x7632 : 0x5410);
-            }
-            quantize_col<T, T, STOCHASTIC>(work, each * w + k, column, global);
-        }
+        quantize_pair<T, E, WAY, HADAMARD>(work, lines, w, whole);
+        lines.to += each * p.col_bytes;
     }
 }
 
@@ -459,7 +510,7 @@ template <class T, bool STOCHASTIC> static inline void quantize_cols(const nv_wo
 template <class T> static inline uint32_t square_share(uint32_t most) {
 #pragma unroll
     for (int k = 1; k < nv_row<T>::lanes; k *= 2) {
-        most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, k * oct_shape<T>::down));
+        most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, k));
     }
     return most;
 }
@@ -470,36 +521,53 @@ template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) 
 
 /* The square's scale, in the lines of both directions that exist. */
 template <class T>
-static inline void scale_square(const nv_work<T> &work, const nv_scale &scale) {
+static inline void scale_square(const nv_work<T> &work, const oct_nv_scale &scale) {
     const oct_patch<T> &patch = work.patch;
     int mine = patch.lane_across % nv_row<T>::lanes * nv_row<T>::each;
 #pragma unroll
     for (int r = mine; r < mine + nv_row<T>::each; r++) {
-        work.shared.scales[0].codes[(patch.row + r) * 8 + patch.col / BLOCK] =
+        work.shared.scales[0].codes[oct_tile_scale_at<2>(patch.row + r, patch.col / BLOCK)] =
             (uint8_t)(r < patch.rows_left ? scale.code : 0u);
     }
 #pragma unroll
     for (int c = 0; c < oct_shape<T>::cols; c++) {
-        work.shared.scales[1].codes[(patch.col + c) * 8 + patch.row / BLOCK] =
+        work.shared.scales[1].codes[oct_tile_scale_at<2>(patch.col + c, patch.row / BLOCK)] =
             (uint8_t)(c < patch.cols_left ? scale.code : 0u);
     }
 }
 
 /* Rows, whose codes are kept where their elements have lain. Both copies are the same. */
 template <class T>
-static inline void encode_square(const nv_work<T> &work, const nv_scale &scale) {
+static inline void encode_square(const nv_work<T> &work, const oct_nv_scale &scale) {
     const oct_patch<T> &patch = work.patch;
-    uint32_t none[2] = {0, 0}, worth = oct_f32_bits(scale.value) >> 16;
-    int64_t bytes = work.p.row_bytes;
+    const oct_nvfp4_params &p = work.p;
+    uint32_t worth = oct_f32_bits(scale.value) >> 16;
     uint8_t *to =
-        work.p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
+        p.q.row + (patch.tile_row + patch.row) * p.row_bytes + (patch.tile_col + patch.col) / 2;
+    uint16_t *row_copy = copy_at(work, work.copies.row, 0);
+    uint16_t *col_copy = copy_at(work, work.copies.col, 0);
+    int64_t at = 0;
 #pragma unroll 2
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        uint32_t codes = encode_row<T, false>(work, r, scale.factor, none);
-        work.shared.words[4 * r][threadIdx.x] = codes;
-        store_row(work, to + r * bytes, r, codes);
-        store_copy(copy_at(work, work.copies.row, r), codes, worth);
-        store_copy(copy_at(work, work.copies.col, r), codes, worth);
+        uint32_t words[4], quads[2];
+        take_row<T, false>(words, work, r, scale.factor);
+        oct_nv_encode<T, oct_shape<T>::cols, false>(quads, words, scale.factor, nullptr, 0);
+        uint32_t codes = oct_nv_codes<T, oct_shape<T>::cols>(quads, words);
+        word_of(work, r, 0) = codes;
+        if (p.q.row) {
+            store_row(work, to, r, codes);
+        }
+        if (row_copy || col_copy) {
+            uint4 values = oct_nv_copy(quads, words, worth);
+            if (row_copy) {
+                oct_write16(row_copy + at, values);
+            }
+            if (col_copy) {
+                oct_write16(col_copy + at, values);
+            }
+        }
+        to += p.row_bytes;
+        at += p.q.cols;
     }
 }
 
@@ -510,13 +578,15 @@ template <class T> static inline void turn_square(const nv_work<T> &work) {
     for (int half = 0; half < 2; half++) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            x[half][i] = work.shared.words[4 * (8 * half + i)][threadIdx.x];
+            x[half][i] = word_of(work, 8 * half + i, 0);
         }
         oct_turn_nibbles(x[half]);
     }
+    nv_lines lines = lines_of(work);
 #pragma unroll
     for (int c = 0; c < oct_shape<T>::cols; c++) {
-        store_col(work, c, {x[0][c], x[1][c]});
+        store_col(work, lines, lines.to, c, {x[0][c], x[1][c]});
+        lines.to += work.p.col_bytes;
     }
 }
 
@@ -526,15 +596,20 @@ template <class T> static inline void quantize_square(nv_work<T> &work) {
     uint32_t most = 0;
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        most = oct_max_bits(most, oct_patch_row_max_or_nan(work.patch, r));
+        most = oct_peak_or_nan<T>(most, oct_patch_row_peak_or_nan(work.patch, r));
     }
-    most = square_share<T>(most);
-    work.careful = __ballot_sync(OCT_ALL_LANES, most > OCT_F32_INF) != 0;
-    if (work.careful) {
+    most = square_share<T>(oct_peak_bits<T>(most));
+    if (__ballot_sync(OCT_ALL_LANES, most > OCT_F32_INF) != 0) {
+        work.careful = true;
         most = square_max(work.patch);
     }
-    nv_scale scale =
-        scale_of(most, global_of(p, p.row_amax ? p.row_amax : p.col_amax, 0, p.q.rows));
+    oct_nv_global global = global_of(p, p.row_amax ? p.row_amax : p.col_amax, 0, p.q.rows);
+    oct_nv_scale scale = oct_nv_scale_of(most, global);
+    bool tame = oct_nv_is_tame(most, scale);
+    if (!tame) {
+        scale.factor = oct_nv_slow_factor(most, scale, global);
+    }
+    work.careful |= __ballot_sync(OCT_ALL_LANES, !tame && most != 0) != 0;
     scale_square(work, scale);
     encode_square(work, scale);
     if (p.q.col) {
@@ -556,9 +631,6 @@ template <class T> static inline void store_scales(const nv_work<T> &work) {
     }
 }
 
-/* How a kernel differs from others: what it does not do costs it no registers. */
-enum { NEAREST = 0, STOCHASTIC = 1, COPIED = 2, WHOLE = 4 };
-
 template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &p) {
     OCT_DYNAMIC_SHARED(nv_shared<T>, shared);
     static_assert(sizeof(nv_shared<T>) == OCT_NV_SHARED_BYTES(oct_shape<T>::threads),
@@ -572,8 +644,9 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
     nv_work<T> work = {
         p, patch, *shared, copies, seed, square, square ? square_max(patch) : 0u, false};
 #pragma unroll
-    for (int i = 0; i < OCT_PATCH_ROWS * 4; i++) {
-        shared->words[i][threadIdx.x] = oct_word(patch.raw[i / 4], i % 4);
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        *(uint2 *)shared->words[2 * r][threadIdx.x] = uint2{patch.raw[r].x, patch.raw[r].y};
+        *(uint2 *)shared->words[2 * r + 1][threadIdx.x] = uint2{patch.raw[r].z, patch.raw[r].w};
     }
     if constexpr (WAY & WHOLE) {
         quantize_square(work);
@@ -581,10 +654,14 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
         if (p.q.row || copies.row) {
             measure_rows(work);
             scale_rows(work);
-            encode_rows<T, stochastic>(work);
+            encode_rows<T, WAY>(work);
         }
         if (p.q.col || copies.col) {
-            quantize_cols<T, stochastic>(work);
+            if (p.hadamard) {
+                quantize_cols<T, oct_bf16, WAY, true>(work);
+            } else {
+                quantize_cols<T, T, WAY, false>(work);
+            }
             copy_cols(work);
         }
     }

@@ -8,7 +8,7 @@
 
 /* A block's shared memory: patches, the factors of rows and what their scales are worth, and
  * scales. */
-#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 8 * 8)
+#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 65)
 
 /* The float 2^23, whose last bit is worth 1. A kernel is told it: of a constant the compiler
  * would make an operand that a selector of bytes is better used for. */

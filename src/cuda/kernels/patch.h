@@ -1,10 +1,10 @@
 /* patch.h - a thread's share of a tile: 16 rows of 16 bytes, held in registers.
  *
- * A warp covers 32 columns. Its lanes lie `down` below each other, then `across` beside each
- * other: a load takes whole 64-byte pieces of rows, a store of a turned patch whole pieces of
- * columns, and what blocks of 16 or 32 share lies in one thread or in neighbouring lanes. So
- * both directions come from one read without a copy in shared memory. What lies outside the
- * matrix is 0 and is not written. */
+ * A warp's lanes lie 8 beside each other, then 4 below. Eight lanes in a row load 128 bytes of
+ * a row, one line of the level-1 cache: it takes 16 bytes of 8 lanes at a time, and as many
+ * steps as these touch lines. A store of a turned patch writes whole sectors of columns, and
+ * what blocks of 16 share lies in one thread or in neighbouring lanes. So both directions come
+ * from one read. What lies outside the matrix is 0 and is not written. */
 #ifndef OCT_CUDA_KERNELS_PATCH_H
 #define OCT_CUDA_KERNELS_PATCH_H
 
@@ -12,17 +12,16 @@
 #include "cuda/kernels/quantize.h"
 
 #define OCT_PATCH_ROWS 16
-#define OCT_WARP_COLS 32
 
 template <class T> struct oct_shape {
-    static constexpr int cols = oct_vector_of<T>::count;   /* of a patch: 8 or 4 */
-    static constexpr int words = cols / 4;                 /* of the codes of one row */
-    static constexpr int across = OCT_WARP_COLS / cols;    /* lanes: 4 or 8 */
-    static constexpr int down = OCT_WARP / across;         /* lanes: 8 or 4 */
-    static constexpr int warps = OCT_TILE / OCT_WARP_COLS; /* beside each other */
-    static constexpr int bands = OCT_TILE / (OCT_PATCH_ROWS * down); /* of them: 1 or 2 */
+    static constexpr int cols = oct_vector_of<T>::count;     /* of a patch: 8 or 4 */
+    static constexpr int words = cols / 4;                   /* of the codes of one row */
+    static constexpr int across = 8;                         /* lanes */
+    static constexpr int down = OCT_WARP / across;           /* lanes */
+    static constexpr int warps = OCT_TILE / (across * cols); /* beside each other: 2 or 4 */
+    static constexpr int bands = OCT_TILE / (OCT_PATCH_ROWS * down); /* of them */
     static constexpr int threads = OCT_WARP * warps * bands;
-    static constexpr int resident = bands > 1 ? 2 : 5; /* on a multiprocessor, at least */
+    static constexpr int resident = warps > 2 ? 2 : 5; /* on a multiprocessor, at least */
 };
 
 template <class T> struct oct_patch {
@@ -57,12 +56,12 @@ static inline oct_patch<T> oct_patch_in_tile(const oct_quantize_params &q, uint3
 template <class T> static inline oct_patch<T> oct_patch_of(const oct_quantize_params &q) {
     typedef oct_shape<T> shape;
     int lane = (int)threadIdx.x % OCT_WARP, warp = (int)threadIdx.x / OCT_WARP;
-    int lane_across = lane / shape::down, warp_across = warp % shape::warps;
+    int lane_across = lane % shape::across, warp_across = warp % shape::warps;
     int band = warp / shape::warps;
     uint32_t tile = q.backward ? gridDim.x - 1u - blockIdx.x : blockIdx.x;
     oct_patch<T> p = oct_patch_in_tile<T>(
-        q, tile, (band * shape::down + lane % shape::down) * OCT_PATCH_ROWS,
-        warp_across * OCT_WARP_COLS + lane_across * shape::cols);
+        q, tile, (band * shape::down + lane / shape::across) * OCT_PATCH_ROWS,
+        (warp_across * shape::across + lane_across) * shape::cols);
     p.lane_across = lane_across;
     p.warp_across = warp_across;
     p.band = band;
@@ -357,12 +356,12 @@ template <class T> static inline uint32_t oct_patch_row_max(const oct_patch<T> &
         oct_peak<T>(oct_peak<T>(oct_peak<T>(oct_peak<T>(0u, v.x), v.y), v.z), v.w));
 }
 
-/* The same, but a NaN is kept. */
+/* The same as it is stored, and a NaN is kept. */
 template <class T>
-static inline uint32_t oct_patch_row_max_or_nan(const oct_patch<T> &p, int r) {
+static inline uint32_t oct_patch_row_peak_or_nan(const oct_patch<T> &p, int r) {
     const uint4 &v = p.raw[r];
     uint32_t most = oct_peak_or_nan<T>(oct_peak_or_nan<T>(0u, v.x), v.y);
-    return oct_peak_bits<T>(oct_peak_or_nan<T>(oct_peak_or_nan<T>(most, v.z), v.w));
+    return oct_peak_or_nan<T>(oct_peak_or_nan<T>(most, v.z), v.w);
 }
 
 /* Of the columns, as they are stored. */
@@ -395,18 +394,25 @@ template <class T> static inline uint32_t oct_patch_max(const oct_patch<T> &p) {
 }
 
 /* Maxima of N things over LANES lanes, `step` apart, by halves: each lane ends with N / LANES
- * of them in v[0], ..., and those of lane i begin at i N / LANES. */
-template <int N, int LANES> static inline void oct_share_max(uint32_t *v, int mine, int step) {
+ * of them in v[0], ..., and those of lane i begin at i N / LANES. larger(a, b) is one of two.
+ */
+template <int N, int LANES, class F>
+static inline void oct_share(uint32_t *v, int mine, int step, const F &larger) {
     if constexpr (LANES > 1) {
         bool upper = (mine & (LANES / 2)) != 0;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
             uint32_t keep = upper ? v[i + N / 2] : v[i], give = upper ? v[i] : v[i + N / 2];
             uint32_t got = __shfl_xor_sync(OCT_ALL_LANES, give, LANES / 2 * step);
-            v[i] = oct_max_bits(keep, got);
+            v[i] = larger(keep, got);
         }
-        oct_share_max<N / 2, LANES / 2>(v, mine, step);
+        oct_share<N / 2, LANES / 2>(v, mine, step, larger);
     }
+}
+
+template <int N, int LANES> static inline void oct_share_max(uint32_t *v, int mine, int step) {
+    oct_share<N, LANES>(v, mine, step,
+                        [](uint32_t a, uint32_t b) { return oct_max_bits(a, b); });
 }
 
 #endif

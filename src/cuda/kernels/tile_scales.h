@@ -8,9 +8,16 @@
 #include "cuda/kernels/common.h"
 #include "cuda/kernels/quantize.h"
 
+/* A gap of a word follows every 8 lines: lines 8 k are then in banks of their own. */
 template <int W> struct oct_tile_scales {
-    alignas(16) uint8_t codes[OCT_TILE * W * 4]; /* of line i: from 4 W i on */
+    alignas(16) uint8_t codes[OCT_TILE * W * 4 + OCT_TILE / 8 * 4];
 };
+
+/* Where the scale of a block is in it; those of line + i are as far from it as of i from 0,
+ * where line is a multiple of 8. */
+template <int W> static inline int oct_tile_scale_at(int line, int block) {
+    return line * W * 4 + (line >> 3) * 4 + block;
+}
 
 /* Where a buffer's scales lie, and the first line and block of the tile. */
 struct oct_scales_place {
@@ -42,7 +49,7 @@ static inline void oct_tile_scales_store(const oct_tile_scales<W> &scales,
         int64_t block = place.block + 4 * word;
         if (block < at->blocks) {
             oct_put_word(place.to + oct_scale_at(at, place.line + line, block),
-                         scales.codes + (line * W + word) * 4);
+                         scales.codes + oct_tile_scale_at<W>(line, 4 * word));
         }
     }
 }
@@ -52,7 +59,7 @@ static inline void oct_tile_scales_store_down(const oct_tile_scales<1> &scales,
                                               const oct_scales_place &place) {
     for (int i = (int)threadIdx.x; i < OCT_TILE; i += (int)blockDim.x) {
         int line = i % 32 * 4, block = i / 32;
-        const uint8_t *from = scales.codes + line * 4 + block;
+        const uint8_t *from = scales.codes + oct_tile_scale_at<1>(line, block);
         alignas(4) uint8_t word[4] = {from[0], from[4], from[8], from[12]};
         oct_put_word(place.to + oct_scale_at(place.at, place.line + line, place.block + block),
                      word);

@@ -1,0 +1,139 @@
+/* nvfp4_block.h - the scale of a block of 16, its codes, and what they are worth. */
+#ifndef OCT_CUDA_KERNELS_NVFP4_BLOCK_H
+#define OCT_CUDA_KERNELS_NVFP4_BLOCK_H
+
+#include "cuda/kernels/e2m1.h"
+#include "cuda/kernels/patch.h"
+#include "format/scaling.h"
+
+#define OCT_NV_BLOCK 16
+
+/* ---- scales ---------------------------------------------------------------------------- */
+
+/* The amax of 16 stored elements; one that is NaN is kept or ignored. */
+template <class E, bool KEEP> static inline uint32_t oct_nv_max(const uint32_t *words) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < OCT_NV_BLOCK * (int)sizeof(E) / 4; i++) {
+        most = KEEP ? oct_peak_or_nan<E>(most, words[i]) : oct_peak<E>(most, words[i]);
+    }
+    return oct_peak_bits<E>(most);
+}
+
+struct oct_nv_scale {
+    uint32_t code;
+    float value, factor;
+};
+
+/* oct_nv_code, for Inf has the code of FLT_MAX, and oct_nv_multiplier; the factor of a block
+ * that is not tame is to be made again. */
+static inline oct_nv_scale oct_nv_scale_of(uint32_t most, const oct_nv_global &global) {
+    oct_nv_scale scale;
+    scale.code = oct_encode_e4m3(oct_bits_f32(most) * global.sixth);
+    scale.value = oct_decode_e4m3(scale.code);
+    scale.factor = oct_quick_inverse(scale.value * global.decode);
+    return scale;
+}
+
+/* Whether a block of the amax `most`, or NaN, is like nearly all: no NaN is in it, its scale is
+ * not 0, and no element is so far past it that its code would have to be clipped. */
+static inline bool oct_nv_is_tame(uint32_t most, const oct_nv_scale &scale) {
+    return oct_bits_f32(most) * scale.factor < 7.0f;
+}
+
+/* The factor of any block; of one that is all zeros it does not matter. */
+static inline float oct_nv_slow_factor(uint32_t most, const oct_nv_scale &scale,
+                                       const oct_nv_global &global) {
+    return most == 0 ? 1.0f : oct_least(1.0f / (scale.value * global.decode), FLT_MAX);
+}
+
+/* ---- codes ----------------------------------------------------------------------------- */
+
+/* Codes to nearest of bf16 are not clipped: elements of a block that is not tame are. */
+template <class E, bool RANDOM>
+inline constexpr bool oct_nv_clipped = RANDOM || !oct_is_bf16<E>;
+
+/* The largest magnitude, as E stores it, that elements may keep. Where codes are not clipped
+ * those past it become 6 / factor, about: a float's encoding is its logarithm but for 9% of a
+ * doubling, so a difference of encodings is a quotient but for 7%, and what comes to between 5
+ * and 7 has the code of 6. */
+template <class E, bool RANDOM> static inline uint32_t oct_nv_limit(float factor) {
+    if (!oct_nv_clipped<E, RANDOM>) {
+        return (0x803f0000u - oct_f32_bits(factor)) >> 16;
+    }
+    return sizeof(E) == 4 ? OCT_F32_INF : oct_is_bf16<E> ? 0x7f80u : 0x7c00u;
+}
+
+/* A word of E, each of whose elements is no larger than `limit` and no NaN. A NaN loses its
+ * sign, for its code has none: added to what is missing to 2^15, it alone has the last bit. */
+template <class E> static inline uint32_t oct_nv_tamed(uint32_t word, uint32_t limit) {
+    if (sizeof(E) == 4) {
+        uint32_t magnitude = word & OCT_F32_MAGNITUDE;
+        uint32_t sign = magnitude > OCT_F32_INF ? 0u : word ^ magnitude;
+        return sign | (magnitude < limit ? magnitude : limit);
+    }
+    uint32_t magnitude = word & 0x7fff7fffu;
+    uint32_t nans = magnitude + (oct_is_bf16<E> ? 0x007f007fu : 0x03ff03ffu);
+    uint32_t least = oct_least_halves(magnitude, limit | limit << 16);
+    return least | (word & ~nans & 0x80008000u);
+}
+
+/* N codes without signs, 4 or 8, in quads; element i takes byte i of `random`. */
+template <class E, int N, bool RANDOM>
+static inline void oct_nv_encode(uint32_t *quads, const uint32_t *words, float factor,
+                                 const uint32_t *random, uint32_t base) {
+    uint32_t sums[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
+        float a = oct_patch_element<E>(word, sizeof(E) == 2 ? i % 2 : 0);
+        a = oct_magnitude(a) * factor;
+        if (RANDOM) {
+            a = oct_e2m1_raised(a, oct_byte_float(random[i / 4], i % 4, base));
+        }
+        sums[i] = oct_e2m1_sum<RANDOM, oct_nv_clipped<E, RANDOM>>(a);
+    }
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        quads[i] = oct_e2m1_quad(sums + 4 * i);
+    }
+}
+
+/* Codes with the signs of N stored elements. */
+template <class E, int N>
+static inline uint32_t oct_nv_codes(const uint32_t *quads, const uint32_t *words) {
+    if constexpr (sizeof(E) == 2) {
+        return oct_e2m1_signed(quads, words);
+    }
+    uint32_t codes = N == 8 ? oct_pick_bytes(quads[0], quads[N / 4 - 1], 0x5410) : quads[0];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        codes = (codes & ~(0x8u << 4 * i)) | (words[i] >> 28 & 0x8u) << 4 * i;
+    }
+    return codes;
+}
+
+/* What N codes with the signs of `words`, 16-bit floats, are worth, times the scale in both
+ * halves of a word. */
+template <int N>
+static inline void oct_nv_values(uint32_t *out, const uint32_t *quads, const uint32_t *words,
+                                 uint32_t scale) {
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        oct_e2m1_values(out + 2 * i, quads[i], scale);
+    }
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        out[i] |= words[i] & 0x80008000u;
+    }
+}
+
+/* Of 8 codes, with the scale in the low half of `worth`. */
+static inline uint4 oct_nv_copy(const uint32_t quads[2], const uint32_t *words,
+                                uint32_t worth) {
+    uint32_t out[4];
+    oct_nv_values<8>(out, quads, words, oct_pick_bytes(worth, worth, 0x1010));
+    return {out[0], out[1], out[2], out[3]};
+}
+
+#endif
