@@ -348,7 +348,7 @@ static inline void oct_turn4(uint32_t out[4], const uint32_t x[4]) {
 
 /* ---- numbers --------------------------------------------------------------------------- */
 
-/* 1 / x where x and it are normal floats; else it may be NaN instead. */
+/* 1 / x where x and it are normal floats; NaN where x is less, 0 where it is more. */
 static inline float oct_quick_inverse(float x) {
 #if OCT_PTX
     float guess;
