@@ -121,14 +121,16 @@ static bool has_scratch(const oct_lt_product *product, const oct_cuda_gemm_call 
 }
 
 /* With a workspace the library schedules its tiles at run time, from a counter that it zeroes
- * before each product; without one it knows them before, and on compute capability 9.0 is no
- * slower, as long as there are tiles for all processors. */
-static bool wants_workspace(const oct_lt_problem *p) {
+ * before each product; without one it knows them before, and is no slower, as long as there are
+ * tiles for all processors. That has been seen on compute capability 9.0. */
+static bool wants_workspace(const oct_lt_product *product) {
+    const oct_lt_problem *p = &product->problem;
     int64_t tiles = oct_size_ceil_div(p->m, 128) * oct_size_ceil_div(p->n, 128);
     switch (p->a_scale) {
-    case OCT_LT_NONE:
     case OCT_LT_SCALE_SCALAR_32F:
         return false;
+    case OCT_LT_NONE:
+        return !product->hopper;
     case OCT_LT_SCALE_VEC128_32F:
     case OCT_LT_SCALE_BLK128_32F:
         return tiles < SPLIT_TILES && p->k >= SPLIT_LENGTH;
@@ -156,7 +158,7 @@ bool oct_lt_set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     bool fits = r.bytes >= 0 && (!out->sums ? set_direct(out, &call->dst, &r)
                                  : padded   ? set_padded_sums(out, &call->dst_copy, &r)
                                             : set_sums(out, &r));
-    if (wants_workspace(&out->problem)) {
+    if (wants_workspace(out)) {
         out->memory.workspace = r.at;
         out->problem.workspace_bytes = r.bytes;
     }

@@ -188,6 +188,7 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
         return false;
     }
     memset(out, 0, sizeof *out);
+    out->hopper = target->arch == 90;
     out->problem.a_scale = quantized ? scale_mode(&p.b) : OCT_LT_NONE;
     out->problem.b_scale = quantized ? scale_mode(&p.a) : OCT_LT_NONE;
     bool one_scale = out->problem.a_scale == OCT_LT_SCALE_SCALAR_32F;
