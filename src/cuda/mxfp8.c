@@ -19,18 +19,17 @@ static oct_mxfp8_params params_of(const oct_cuda_quantize_call *call) {
 
 octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *calls, int count,
                                      octet_error *err) {
-    uint8_t dtype = calls->source->dtype, format = calls->dst->quantizer.format;
+    uint8_t dtype = calls->source->dtype;
     oct_mxfp8_two p = {.of = {params_of(&calls[0])}};
-    oct_cuda_launch launch = {.module = OCT_MODULE_mxfp8, .grid = {0, 1, 1}};
+    oct_cuda_launch launch = {.module = OCT_MODULE_mxfp8,
+                              .grid = {0, 1, 1},
+                              .threads = oct_cuda_tile_threads(dtype),
+                              .params = &p,
+                              .params_bytes = sizeof p};
     p.split = launch.grid[0] = oct_cuda_tiles(p.of[0].q.rows, p.of[0].q.cols);
     if (count > 1) {
         p.of[1] = params_of(&calls[1]);
         launch.grid[0] += oct_cuda_tiles(p.of[1].q.rows, p.of[1].q.cols);
     }
-    launch.input = dtype;
-    launch.kernel = names[oct_dtype_index(dtype)][format == OCTET_E5M2];
-    launch.threads = oct_cuda_tile_threads(dtype);
-    launch.params = &p;
-    launch.params_bytes = sizeof p;
-    return oct_cuda_launch_kernel(calls->on, &launch, err);
+    return oct_cuda_launch_fp8(calls, &launch, names, err);
 }

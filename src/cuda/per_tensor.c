@@ -32,18 +32,17 @@ static uint32_t tiles_of(oct_per_tensor_params *p, uint8_t dtype) {
 
 octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *calls, int count,
                                           octet_error *err) {
-    uint8_t dtype = calls->source->dtype, format = calls->dst->quantizer.format;
+    uint8_t dtype = calls->source->dtype;
     oct_per_tensor_two p = {.of = {params_of(&calls[0])}};
-    oct_cuda_launch launch = {.module = OCT_MODULE_per_tensor, .grid = {0, 1, 1}};
+    oct_cuda_launch launch = {.module = OCT_MODULE_per_tensor,
+                              .grid = {0, 1, 1},
+                              .threads = OCT_SLAB_THREADS,
+                              .params = &p,
+                              .params_bytes = sizeof p};
     p.split = launch.grid[0] = tiles_of(&p.of[0], dtype);
     if (count > 1) {
         p.of[1] = params_of(&calls[1]);
         launch.grid[0] += tiles_of(&p.of[1], dtype);
     }
-    launch.input = dtype;
-    launch.kernel = names[oct_dtype_index(dtype)][format == OCTET_E5M2];
-    launch.threads = OCT_SLAB_THREADS;
-    launch.params = &p;
-    launch.params_bytes = sizeof p;
-    return oct_cuda_launch_kernel(calls->on, &launch, err);
+    return oct_cuda_launch_fp8(calls, &launch, names, err);
 }

@@ -72,6 +72,14 @@ oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_ma
     return p;
 }
 
+octet_status oct_cuda_launch_fp8(const oct_cuda_quantize_call *call, oct_cuda_launch *launch,
+                                 const char *const names[3][2], octet_error *err) {
+    launch->input = call->source->dtype;
+    launch->kernel =
+        names[oct_dtype_index(launch->input)][call->dst->quantizer.format == OCTET_E5M2];
+    return oct_cuda_launch_kernel(call->on, launch, err);
+}
+
 static bool is_wanted(const oct_matrix *copy) {
     return copy && copy->parts[OCTET_PART_VALUES];
 }

@@ -45,4 +45,8 @@ static inline int oct_dtype_index(uint8_t dtype) {
     return dtype - OCTET_F32;
 }
 
+/* Launches one of a scheme's kernels to FP8: by the type of what is cast, then E4M3 or E5M2. */
+octet_status oct_cuda_launch_fp8(const oct_cuda_quantize_call *call, oct_cuda_launch *launch,
+                                 const char *const names[3][2], octet_error *err);
+
 #endif

@@ -96,14 +96,20 @@ static inline bool leave_scales_in_order(check_chain *chain) {
     return had && step->native;
 }
 
+/* The step forgets one of its tensors, where there is one to forget. */
+static inline bool lose_tensor(const octet_plan *plan, octet_step *step, uint8_t *tensor,
+                               bool had) {
+    if (had) {
+        step->writes &= ~check_tensor_mask(plan, *tensor);
+        *tensor = OCTET_ABSENT;
+    }
+    return had;
+}
+
 static inline bool lose_a_decoded_operand(check_chain *chain) {
     octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
     bool had = step->a_copy != OCTET_ABSENT && !step->native;
-    if (had) {
-        step->writes &= ~check_tensor_mask(fwd(chain), step->a_copy);
-    }
-    step->a_copy = had ? OCTET_ABSENT : step->a_copy;
-    return had;
+    return lose_tensor(fwd(chain), step, &step->a_copy, had);
 }
 
 /* The buffer of a padded copy of the first product; NULL where it is not padded. */
@@ -116,31 +122,19 @@ static inline octet_plan_buffer *find_padded(check_chain *chain, int tensor) {
 static inline bool lose_a_padded_operand(check_chain *chain) {
     octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
     bool had = find_padded(chain, step->b_copy) != NULL;
-    if (had) {
-        step->writes &= ~check_tensor_mask(fwd(chain), step->b_copy);
-        step->b_copy = OCTET_ABSENT;
-    }
-    return had;
+    return lose_tensor(fwd(chain), step, &step->b_copy, had);
 }
 
 static inline bool lose_the_padded_sums(check_chain *chain) {
     octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
     bool had = find_padded(chain, step->dst_copy) != NULL;
-    if (had) {
-        step->writes &= ~check_tensor_mask(fwd(chain), step->dst_copy);
-        step->dst_copy = OCTET_ABSENT;
-    }
-    return had;
+    return lose_tensor(fwd(chain), step, &step->dst_copy, had);
 }
 
 static inline bool lose_the_padded_scales(check_chain *chain) {
     octet_step *step = chain->count > 1 ? find_gemm(bwd(chain), OCTET_WGRAD) : NULL;
     bool had = step && step->b_scales != OCTET_ABSENT;
-    if (had) {
-        step->writes &= ~check_tensor_mask(bwd(chain), step->b_scales);
-        step->b_scales = OCTET_ABSENT;
-    }
-    return had;
+    return had && lose_tensor(bwd(chain), step, &step->b_scales, true);
 }
 
 static inline bool pad_what_is_whole(check_chain *chain) {

@@ -291,7 +291,7 @@ static inline uint32_t oct_pick_bytes(uint32_t a, uint32_t b, uint32_t pick) {
 #endif
 }
 
-/* The same, but each byte is 8 times the uppermost bit of the one chosen. */
+/* The same, but each byte is 0xff or 0, as the uppermost bit of the one chosen is. */
 static inline uint32_t oct_pick_signs(uint32_t a, uint32_t b, uint32_t pick) {
 #if OCT_PTX
     return oct_pick_bytes(a, b, pick | 0x8888u);

@@ -38,18 +38,6 @@ static inline void oct_decode_eight(float *out, const uint2 &codes, uint8_t form
     }
 }
 
-/* Two bf16 of a word times two: exact, or rounded to nearest even. */
-static inline uint32_t oct_times2(uint32_t a, uint32_t b) {
-#if OCT_PTX
-    uint32_t out;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(0x80008000u));
-    return out;
-#else
-    return oct_bf16_pair(oct_bits_f32(a << 16) * oct_bits_f32(b << 16),
-                         oct_bits_f32(a & 0xffff0000u) * oct_bits_f32(b & 0xffff0000u));
-#endif
-}
-
 /* Two bf16 times two plus two, rounded once; products are exact as floats, and so are sums. */
 static inline uint32_t oct_sum2(uint32_t a, uint32_t b, uint32_t c) {
 #if OCT_PTX
@@ -62,6 +50,11 @@ static inline uint32_t oct_sum2(uint32_t a, uint32_t b, uint32_t c) {
                  oct_bits_f32(c & 0xffff0000u);
     return oct_bf16_pair(low, high);
 #endif
+}
+
+/* Two bf16 of a word times two: exact, or rounded to nearest even. -0 changes no product. */
+static inline uint32_t oct_times2(uint32_t a, uint32_t b) {
+    return oct_sum2(a, b, 0x80008000u);
 }
 
 /* 8 codes of a byte each as bf16, pair i times factors[i]. */
