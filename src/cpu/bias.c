@@ -41,13 +41,14 @@ void oct_cpu_add_bias(const oct_matrix *dst, const oct_matrix *source, const voi
 /* ---- column sums ---------------------------------------------------------------------- */
 
 #define STRIP_COLS 256 /* of a task */
-#define LEAF_ROWS 128  /* summed row after row */
-#define LEVELS 16      /* leaves are joined in pairs, pairs in pairs, ... */
+#define LEAF_ROWS 16   /* summed row after row */
+#define LEVELS 19      /* leaves are joined in pairs, pairs in pairs, ... */
 
 /* sums[l] holds the sum of 2^l leaves while bit l of `leaves` is set; the last level takes
  * whatever is more. */
 typedef struct sum_tree {
     float sums[LEVELS][STRIP_COLS];
+    float leaf[STRIP_COLS];
     uint64_t leaves;
 } sum_tree;
 
@@ -57,38 +58,45 @@ static void add_to(float *sum, const float *more, int64_t count) {
     }
 }
 
-/* A new leaf is carried upward like 1 added to a binary number; earlier rows come first. */
-static void put_leaf(sum_tree *tree, float *leaf, int64_t count) {
+static bool holds(const sum_tree *tree, int level) {
+    return level == LEVELS - 1 ? tree->leaves >> level != 0 : tree->leaves >> level & 1;
+}
+
+/* Where the next leaf is summed: where it stays, if there is room. */
+static float *next_leaf(sum_tree *tree) {
+    return holds(tree, 0) ? tree->leaf : tree->sums[0];
+}
+
+/* That leaf is carried upward like 1 added to a binary number. */
+static void put_leaf(sum_tree *tree, int64_t count) {
     int level = 0;
-    while (level < LEVELS - 1 && tree->leaves >> level & 1) {
-        add_to(tree->sums[level], leaf, count);
-        memcpy(leaf, tree->sums[level], (size_t)count * sizeof *leaf);
+    while (level < LEVELS - 1 && holds(tree, level)) {
+        add_to(tree->leaf, tree->sums[level], count);
         level++;
     }
-    if (level == LEVELS - 1 && tree->leaves >> level) {
-        add_to(tree->sums[level], leaf, count);
-    } else {
-        memcpy(tree->sums[level], leaf, (size_t)count * sizeof *leaf);
+    if (holds(tree, level)) {
+        add_to(tree->sums[level], tree->leaf, count);
+    } else if (level > 0) {
+        memcpy(tree->sums[level], tree->leaf, (size_t)count * sizeof *tree->leaf);
     }
     tree->leaves++;
 }
 
 /* What is left on the levels, from the smallest up. */
-static void total_of(float *out, const sum_tree *tree, int64_t count) {
-    memset(out, 0, (size_t)count * sizeof *out);
+static const float *total_of(sum_tree *tree, int64_t count) {
+    memset(tree->leaf, 0, (size_t)count * sizeof *tree->leaf);
     for (int level = 0; level < LEVELS; level++) {
-        uint64_t held = level == LEVELS - 1 ? tree->leaves >> level : tree->leaves >> level & 1;
-        if (held) {
-            add_to(out, tree->sums[level], count);
+        if (holds(tree, level)) {
+            add_to(tree->leaf, tree->sums[level], count);
         }
     }
+    return tree->leaf;
 }
 
 static void grad_task(void *arg, int64_t begin, int64_t end) {
     const bias_work *work = arg;
     const oct_kernels *kernels = oct_cpu_kernels();
     sum_tree tree;
-    float leaf[STRIP_COLS];
     for (int64_t i = begin; i < end; i++) {
         int64_t rows = work->source->rows, col = i * STRIP_COLS;
         oct_rect rect = {0, col, 0, oct_min(STRIP_COLS, work->source->cols - col)};
@@ -96,17 +104,17 @@ static void grad_task(void *arg, int64_t begin, int64_t end) {
         for (rect.row = 0; rect.row < rows; rect.row += LEAF_ROWS) {
             rect.rows = oct_min(LEAF_ROWS, rows - rect.row);
             oct_tile tile = oct_tile_of(work->source, &rect);
-            kernels->sum_columns(leaf, &tile);
-            put_leaf(&tree, leaf, rect.cols);
+            kernels->sum_columns(next_leaf(&tree), &tile);
+            put_leaf(&tree, rect.cols);
         }
-        total_of(leaf, &tree, rect.cols);
         octet_dtype dtype = (octet_dtype)work->dst->dtype;
-        kernels->narrow(oct_plain_at(work->dst->parts[0], col, dtype), leaf, rect.cols, dtype);
+        kernels->narrow(oct_plain_at(work->dst->parts[0], col, dtype),
+                        total_of(&tree, rect.cols), rect.cols, dtype);
     }
 }
 
-/* The order of summation is fixed by the number of rows alone: leaves of 128 rows in order,
- * joined as a binary tree. Every sum starts from +0. */
+/* The order of summation is fixed by the number of rows alone: leaves of 16 rows in order,
+ * joined as a binary tree, so that a GPU can sum while it casts. Every sum starts from +0. */
 void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source,
                        const oct_threads *threads) {
     bias_work work = {dst, source, NULL, OCTET_NONE, {0}};

@@ -20,19 +20,25 @@ octet_status oct_cuda_add_bias(const oct_cuda_on *on, const oct_matrix *dst,
 }
 
 octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_matrix *dst,
-                                const oct_matrix *source, octet_error *err) {
+                                const oct_matrix *source, const float *tiles,
+                                octet_error *err) {
     static const char *const kernels[OCTET_DTYPES] = {
         [OCTET_F32] = "bias_grad_f32",
         [OCTET_BF16] = "bias_grad_bf16",
         [OCTET_F16] = "bias_grad_f16",
     };
-    oct_bias_grad_params p = {oct_plain_of(dst), oct_plain_of(source), source->rows,
+    oct_matrix from = *source;
+    if (tiles) {
+        from = (oct_matrix){.dtype = OCTET_F32, .cols = source->cols, .stride = source->cols};
+        from.parts[0] = (void *)(uintptr_t)tiles;
+    }
+    oct_bias_grad_params p = {oct_plain_of(dst), oct_plain_of(&from), source->rows,
                               source->cols, 0};
-    uintptr_t pair = source->dtype == OCTET_F32 ? 8 : 4;
-    p.paired = (uintptr_t)p.source.at % pair == 0 && source->stride % 2 == 0;
+    uintptr_t pair = from.dtype == OCTET_F32 ? 8 : 4;
+    p.paired = (uintptr_t)p.source.at % pair == 0 && from.stride % 2 == 0;
     oct_cuda_launch launch = {
         .module = OCT_MODULE_bias,
-        .kernel = kernels[source->dtype],
+        .kernel = tiles ? "bias_grad_tiles" : kernels[source->dtype],
         .grid = {(uint32_t)oct_size_ceil_div(source->cols, OCT_GRAD_COLS), 1, 1},
         .threads = OCT_GRAD_THREADS,
         .params = &p,

@@ -15,6 +15,7 @@ static oct_block_params params_of(const oct_cuda_quantize_call *call) {
     p.rule = (oct_scale_rule){oct_largest(q->format), q->epsilon,
                               oct_largest(call->source->dtype), q->pow2};
     p.square = oct_is_square(q);
+    p.q.sums = call->live->sums;
     return p;
 }
 

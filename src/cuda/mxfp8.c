@@ -11,6 +11,7 @@ static const char *const names[3][2] = {
 
 static oct_mxfp8_params params_of(const oct_cuda_quantize_call *call) {
     oct_mxfp8_params p = {.q = oct_cuda_quantize_params(call->dst, call->source)};
+    p.q.sums = call->live->sums;
     p.copies = oct_cuda_copies(call);
     oct_cuda_leave_out(&p.q, &p.copies, call);
     p.square = oct_is_square(&call->dst->quantizer);

@@ -13,6 +13,7 @@ static oct_per_tensor_params params_of(const oct_cuda_quantize_call *call) {
     const octet_quantizer *q = &call->dst->quantizer;
     oct_per_tensor_params p = {.q = oct_cuda_quantize_params(call->dst, call->source)};
     p.rule = (oct_scale_rule){oct_largest(q->format), q->epsilon, FLT_MAX, q->pow2};
+    p.q.sums = call->live->sums;
     p.inverse = call->dst->parts[OCTET_PART_SCALE];
     if (q->scheme == OCTET_FP8_DELAYED) {
         p.scale = call->live->scale;

@@ -8,6 +8,7 @@
 typedef struct grads {
     oct_operand row; /* for dgrad */
     oct_operand col; /* for wgrad */
+    uint8_t sums;    /* column sums of its tiles; or OCTET_ABSENT */
 } grads;
 
 /* Nothing is quantized: one tensor of numbers serves both products. */
@@ -19,7 +20,24 @@ static grads plain_grads(oct_builder *b, uint8_t dy, bool delays) {
         values = oct_gather_values(b, values, place);
     }
     oct_operand operand = {values, OCTET_USE_VALUES};
-    return (grads){operand, operand};
+    return (grads){operand, operand, OCTET_ABSENT};
+}
+
+#define SUMMED_ROWS 128 /* whose column sums a cast leaves */
+
+/* Where a cast on a GPU puts the column sums of dy, which it reads anyway; nowhere if it does
+ * not: NVFP4's has no registers left, and ranks that gather sum their own rows. */
+static uint8_t sums_beside(oct_builder *b, uint8_t dy, const octet_quantizer *q) {
+    octet_dim rows = oct_tensor_at(b, dy)->rows;
+    if (b->device.kind != OCTET_CUDA || !b->facts.bgrad || q->scheme == OCTET_NVFP4 ||
+        oct_gathers_grad(b) || rows.div != 1) {
+        return OCTET_ABSENT;
+    }
+    uint8_t sums = oct_tensor(b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
+    rows.div = SUMMED_ROWS;
+    oct_tensor_shape(b, sums, rows, oct_tensor_at(b, dy)->cols);
+    oct_place(b, sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    return sums;
 }
 
 /* A plain tensor with all its rows, quantized in one go for both products. */
@@ -31,8 +49,10 @@ static grads quantized_grads(oct_builder *b, uint8_t dy, bool row, bool col, boo
     how.slot = 0;
     how.row_place = delays && across ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.col_place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
+    how.sums = sums_beside(b, dy, &q);
     uint8_t made = oct_quantize(b, dy, &how);
-    return (grads){{made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}};
+    return (grads){
+        {made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}, how.sums};
 }
 
 /* Sequence parallel, row: shards are quantized with a common scale, then joined. Bytes with one
@@ -57,7 +77,7 @@ static grads gathered_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool
         local = oct_quantize(b, values, &how);
     }
     octet_place kept = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
-    grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}};
+    grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}, OCTET_ABSENT};
     oct_joining rows = {OCTET_ABSENT, OCTET_ABSENT}, cols = rows;
     if (row || once) {
         rows = oct_gather_start(b, local, OCTET_USE_ROW, once ? kept : OCTET_PLACE_WORK);
@@ -103,7 +123,7 @@ static grads grad_operands(oct_builder *b, const octet_linear_args *args, uint8_
         dy = oct_gather_values(b, values, keep_values ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
         given = false;
         if (!oct_quantizer_is(role)) {
-            return (grads){{dy, OCTET_USE_VALUES}, {dy, OCTET_USE_VALUES}};
+            return (grads){{dy, OCTET_USE_VALUES}, {dy, OCTET_USE_VALUES}, OCTET_ABSENT};
         }
     }
     if (!given) {
@@ -113,7 +133,7 @@ static grads grad_operands(oct_builder *b, const octet_linear_args *args, uint8_
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
     how.slot = 0;
     oct_operand as_given = {dy, OCTET_USE_COL};
-    grads made = {as_given, as_given};
+    grads made = {as_given, as_given, OCTET_ABSENT};
     if (f->dgrad) {
         made.row = oct_direction(b, dy, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
@@ -170,7 +190,8 @@ static void plan_dgrad(oct_builder *b, const octet_linear_args *args, oct_operan
 }
 
 /* Column sums of dy as it arrived: under row-parallel sequence shards, of this rank's rows. */
-static void plan_bias_grad(oct_builder *b, const octet_linear_args *args, uint8_t dy) {
+static void plan_bias_grad(oct_builder *b, const octet_linear_args *args, uint8_t dy,
+                           uint8_t sums) {
     uint8_t values = oct_values(b, dy, oct_tensor_at(b, dy)->dtype, OCTET_PLACE_WORK);
     uint8_t sum = oct_tensor(b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_GIVEN, args->bias.dtype, NULL);
     oct_tensor_shape(b, sum, oct_dim_of(OCTET_AXIS_ONE, 1, 1), oct_dim_of(OCTET_AXIS_N, 1, 1));
@@ -178,6 +199,7 @@ static void plan_bias_grad(oct_builder *b, const octet_linear_args *args, uint8_
     octet_step *step = oct_step(b, OCTET_OP_BIAS_GRAD);
     step->a = values;
     step->dst = sum;
+    step->sums = sums;
     oct_step_done(b, step);
 }
 
@@ -205,8 +227,10 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_arg
     oct_builder b = oct_build_start(plan, OCTET_PLAN_LINEAR_BACKWARD, call, err);
     uint8_t dy = oct_argument(&b, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
     oct_restore(&b, &forward);
+    uint8_t sums = OCTET_ABSENT;
     if (b.facts.dgrad || b.facts.wgrad) {
         grads operands = grad_operands(&b, call, dy);
+        sums = operands.sums;
         if (b.facts.dgrad) {
             plan_dgrad(&b, call, operands.row);
         }
@@ -217,7 +241,7 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_arg
         }
     }
     if (b.facts.bgrad) {
-        plan_bias_grad(&b, call, dy);
+        plan_bias_grad(&b, call, dy, sums);
     }
     oct_fill_amaxes(&b);
     return oct_build_finish(&b);

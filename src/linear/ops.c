@@ -13,7 +13,8 @@ oct_quantizing oct_quantizing_of(octet_plan_form form, const octet_quantizer *qu
                           .row_place = OCTET_PLACE_WORK,
                           .col_place = OCTET_PLACE_WORK,
                           .slot = -1,
-                          .kept_scale = OCTET_ABSENT};
+                          .kept_scale = OCTET_ABSENT,
+                          .sums = OCTET_ABSENT};
     how.quantizer.rowwise = row;
     how.quantizer.columnwise = col;
     return how;
@@ -138,6 +139,7 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     step->amax = amax;
     step->accumulate = b->raises && scale != OCTET_ABSENT && amax != OCTET_ABSENT;
     step->random = q->stochastic ? oct_random(b) : OCTET_ABSENT;
+    step->sums = how->sums;
     oct_step_done(b, step);
     return dst;
 }

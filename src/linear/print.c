@@ -148,6 +148,14 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
     }
 }
 
+/* Where a cast leaves the column sums of what it reads, and a bias gradient finds them. */
+static void write_sums(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    if (s->sums != OCTET_ABSENT) {
+        oct_write(w, s->op == OCTET_OP_QUANTIZE ? ", column sums to " : ", by way of ");
+        oct_write_tensor_name(w, plan, s->sums);
+    }
+}
+
 static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step *s) {
     static const char *const verbs[OCTET_OPS] = {
         [OCTET_OP_ZERO] = "zero ",
@@ -195,6 +203,7 @@ static void write_step(oct_writer *w, const octet_plan *plan, int index) {
     default:
         write_simple(w, plan, step);
     }
+    write_sums(w, plan, step);
     if (step->with != OCTET_ABSENT) {
         oct_write(w, ", together with ");
         oct_write_i64(w, step->with + 1);

@@ -115,6 +115,7 @@ static oct_cuda_live live_of(const oct_work *work) {
                            .amax = stored ? NULL : work->amax,
                            .new_amax = stored ? work->amax : NULL,
                            .random = work->random,
+                           .sums = work->sums.parts[OCTET_PART_VALUES],
                            .amaxes = work->amaxes,
                            .row_copy = &work->a_copy,
                            .col_copy = &work->b_copy,
@@ -174,7 +175,8 @@ static octet_status do_add_bias(const oct_work *work, const oct_cuda_on *on, oct
 
 static octet_status do_bias_grad(const oct_work *work, const oct_cuda_on *on,
                                  octet_error *err) {
-    return oct_cuda_bias_grad(on, &work->dst, &work->a, err);
+    return oct_cuda_bias_grad(on, &work->dst, &work->a, work->sums.parts[OCTET_PART_VALUES],
+                              err);
 }
 
 static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on *,

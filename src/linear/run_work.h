@@ -9,7 +9,7 @@
  * What the step does not have is zero. */
 typedef struct oct_work {
     const octet_step *step;
-    oct_matrix dst, a, b, a_copy, b_copy, dst_copy, b_scales;
+    oct_matrix dst, a, b, a_copy, b_copy, dst_copy, b_scales, sums;
     bool a_made, b_made; /* an earlier step has written the copy */
     oct_vector bias;
     void *to; /* OCTET_OP_ZERO */

@@ -22,7 +22,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->dst = step->a = step->b = step->a_copy = step->b_copy = OCTET_ABSENT;
     step->from = step->to = step->bias = OCTET_ABSENT;
     step->scale = step->amax = step->random = step->scratch = step->dst_copy = OCTET_ABSENT;
-    step->b_scales = OCTET_ABSENT;
+    step->b_scales = step->sums = OCTET_ABSENT;
     step->with = OCTET_ABSENT;
     return step;
 }
@@ -77,7 +77,8 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
     step->reads |= step->accumulate || step->scale == OCTET_ABSENT ? bit(step->amax) : 0;
     step->writes = (part_bits(b, step->dst, OCT_ALL_PARTS) & ~amaxes) |
                    part_bits(b, step->a_copy, OCT_PART(VALUES)) |
-                   part_bits(b, step->b_copy, OCT_PART(VALUES));
+                   part_bits(b, step->b_copy, OCT_PART(VALUES)) |
+                   part_bits(b, step->sums, OCT_PART(VALUES));
     step->writes |= step->scale == OCTET_ABSENT ? 0 : bit(step->amax);
 }
 
@@ -148,7 +149,11 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         step->reads = bit(step->from);
         step->writes = bit(step->to);
         break;
-    default: /* CAST, ADD_BIAS, BIAS_GRAD */
+    case OCTET_OP_BIAS_GRAD:
+        step->reads = part_bits(b, step->sums == OCTET_ABSENT ? step->a : step->sums, values);
+        step->writes = part_bits(b, step->dst, values);
+        break;
+    default: /* CAST, ADD_BIAS */
         step->reads = part_bits(b, step->a, values) | bit(step->bias);
         step->writes = part_bits(b, step->dst, values);
     }

@@ -128,6 +128,34 @@ static inline void cuda_check_copies_alone(const cpu_tensor *of, const cpu_tenso
     cpu_tensor_free(&made);
 }
 
+/* A place for the column sums of each 128 rows; without parts where casts leave none, or they
+ * are not `wanted`. */
+static inline cpu_tensor cuda_sums_of(const cpu_tensor *of, bool wanted) {
+    bool leaves =
+        wanted && of->m.quantizer.scheme != OCTET_NVFP4 && of->m.rows * of->m.cols > 0;
+    return leaves
+               ? cpu_tensor_plain(OCTET_F32, (of->m.rows + 127) / 128, of->m.cols, of->m.cols)
+               : (cpu_tensor){.bytes = {0}};
+}
+
+/* Joined, they are the CPU's sums; x itself is not looked at. */
+static inline void cuda_check_sums(cpu_tensor *sums, const cpu_tensor *x) {
+    if (sums->m.parts[0]) {
+        cpu_tensor want = cpu_tensor_plain(OCTET_F32, 1, x->m.cols, x->m.cols);
+        cpu_tensor got = cpu_tensor_plain(OCTET_F32, 1, x->m.cols, x->m.cols);
+        oct_matrix shape = x->m;
+        shape.parts[0] = NULL;
+        oct_cpu_bias_grad(&want.m, &x->m, NULL);
+        CHECK_EQ_INT(oct_cuda_bias_grad(cuda_on(), &got.m, &shape, sums->m.parts[0], NULL),
+                     OCTET_OK);
+        cuda_check_plain(&got, &want, x);
+        CHECK(cpu_tensor_guarded(sums));
+        cpu_tensor_free(&want);
+        cpu_tensor_free(&got);
+        cpu_tensor_free(sums);
+    }
+}
+
 /* amax, amax parts and quantize on both devices; the source begins `shift` elements past a
  * boundary. */
 static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tensor *x,
@@ -149,8 +177,10 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     bool blocks = q->scheme == OCTET_MXFP8 || q->scheme == OCTET_NVFP4;
     cpu_tensor row = cuda_copy_of(&got, OCTET_USE_ROW, blocks && seed % 5 < 3);
     cpu_tensor col = cuda_copy_of(&got, OCTET_USE_COL, blocks && seed % 7 < 4);
+    cpu_tensor sums = cuda_sums_of(&got, seed % 3 != 0);
     cuda_live.row_copy = &row.m;
     cuda_live.col_copy = &col.m;
+    cuda_live.sums = sums.m.parts[0];
     oct_cpu_amax_parts(&want.m, &x->m, NULL);
     oct_cpu_quantize(&want.m, &x->m, &live, NULL);
     oct_cuda_amaxing whole = {&cuda_amax, 1, &from.m, false},
@@ -176,6 +206,8 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     cuda_check_parts(&got, &want);
     cuda_check_copy(&row, &got, OCTET_USE_ROW);
     cuda_check_copy(&col, &got, OCTET_USE_COL);
+    cuda_check_sums(&sums, x);
+    cuda_live.sums = NULL;
     if (blocks) {
         cuda_check_copies_alone(&want, &from, &cuda_live, seed);
     }

@@ -119,8 +119,9 @@ static inline bool check_step_blank(const octet_step *step) {
                    (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
                     step->op == OCTET_OP_SWIZZLE;
+    bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->sums == OCTET_ABSENT;
     bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE;
-    return flags && passing && (gemm || product) && (quantize || scaling) && moving &&
+    return flags && passing && (gemm || product) && (quantize || scaling) && moving && sums &&
            (directed || step->a_use == OCTET_USE_VALUES);
 }
 
@@ -133,11 +134,11 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->dst, tensors) && check_index(step->a, tensors) &&
            check_index(step->b, tensors) && check_index(step->a_copy, tensors) &&
            check_index(step->b_copy, tensors) && check_index(step->dst_copy, tensors) &&
-           check_index(step->b_scales, tensors) && check_index(step->from, buffers) &&
-           check_index(step->to, buffers) && check_index(step->bias, buffers) &&
-           check_index(step->scale, buffers) && check_index(step->amax, buffers) &&
-           check_index(step->random, buffers) && check_index(step->scratch, buffers) &&
-           check_index(step->with, plan->step_count) &&
+           check_index(step->b_scales, tensors) && check_index(step->sums, tensors) &&
+           check_index(step->from, buffers) && check_index(step->to, buffers) &&
+           check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
+           check_index(step->amax, buffers) && check_index(step->random, buffers) &&
+           check_index(step->scratch, buffers) && check_index(step->with, plan->step_count) &&
            ((step->reads | step->writes) & beyond) == 0 && check_operands_present(step) &&
            check_step_blank(step);
 }

@@ -38,7 +38,8 @@ static inline check_traffic check_quantize(const octet_plan *plan, const octet_s
     check_traffic traffic = {
         .reads = check_values(plan, step->a) | check_bit(step->scale) |
                  check_bit(step->random) | known,
-        .writes = (check_tensor_mask(plan, step->dst) & ~known) | check_copy_mask(plan, step),
+        .writes = (check_tensor_mask(plan, step->dst) & ~known) | check_copy_mask(plan, step) |
+                  check_sums_mask(plan, step),
     };
     *(step->scale != OCTET_ABSENT ? &traffic.writes : &traffic.reads) |= check_bit(step->amax);
     traffic.reads |= step->accumulate ? check_bit(step->amax) : 0;
@@ -115,13 +116,22 @@ static inline check_traffic check_simple(const octet_plan *plan, const octet_ste
     return traffic;
 }
 
+/* A cast may have summed what it read. */
+static inline check_traffic check_bias_grad(const octet_plan *plan, const octet_step *step) {
+    uint64_t sums = check_sums_mask(plan, step);
+    check_traffic traffic = {sums ? sums : check_values(plan, step->a),
+                             check_tensor_mask(plan, step->dst)};
+    return traffic;
+}
+
 static inline check_traffic check_expect(const octet_plan *plan, const octet_step *step) {
     check_traffic traffic = {check_bit(step->from), check_bit(step->to)};
     switch (step->op) {
     case OCTET_OP_CAST:
     case OCTET_OP_ADD_BIAS:
-    case OCTET_OP_BIAS_GRAD:
         return check_simple(plan, step);
+    case OCTET_OP_BIAS_GRAD:
+        return check_bias_grad(plan, step);
     case OCTET_OP_AMAX:
         return check_amax_traffic(plan, step);
     case OCTET_OP_QUANTIZE:

@@ -234,12 +234,72 @@ static inline void check_override(const check_case *at) {
     }
 }
 
+/* ---- column sums beside a cast --------------------------------------------------------- */
+
+static inline bool check_gathers_grad(const octet_plan *plan) {
+    bool found = false;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        found |= step->op == OCTET_OP_COLLECTIVE && step->collective == OCTET_ALL_GATHER &&
+                 check_name_of(plan, step->from) == OCTET_NAME_GRAD_OUTPUT;
+    }
+    return found;
+}
+
+/* The cast of an argument, which a GPU sums on the way; -1: none. */
+static inline int check_summing_cast(const octet_plan *plan, int tensor) {
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->op == OCTET_OP_QUANTIZE && step->a == tensor &&
+            plan->tensors[tensor].form == OCTET_FORM_GIVEN &&
+            plan->tensors[step->dst].quantizer.scheme != OCTET_NVFP4) {
+            return plan->device.kind == OCTET_CUDA && !check_gathers_grad(plan) ? i : -1;
+        }
+    }
+    return -1;
+}
+
+/* One row of sums for each 128 of what is summed, which no one sees. */
+static inline bool check_sums_fit(const octet_plan *plan, const octet_step *step) {
+    const octet_plan_tensor *sums = &plan->tensors[step->sums], *a = &plan->tensors[step->a];
+    int buffer = sums->buffers[OCTET_PART_VALUES];
+    return buffer != OCTET_ABSENT && plan->buffers[buffer].place == OCTET_PLACE_WORK &&
+           sums->dtype == OCTET_F32 && check_same_dim(&sums->cols, &a->cols) &&
+           check_dim(plan, &sums->rows) == (check_dim(plan, &a->rows) + 127) / 128;
+}
+
+static inline void check_summing(const check_case *at, int index) {
+    const octet_plan *plan = at->plan;
+    const octet_step *step = &plan->steps[index];
+    int cast = check_summing_cast(plan, step->a);
+    MEANS(at, cast >= 0 || step->sums == OCTET_ABSENT, "step %d has sums of no cast", index);
+    MEANS(at, cast < 0 || (step->sums != OCTET_ABSENT && step->sums == plan->steps[cast].sums),
+          "step %d sums what step %d could have summed", index, cast);
+    MEANS(at, step->sums == OCTET_ABSENT || check_sums_fit(plan, step),
+          "step %d has sums of another shape or place", index);
+}
+
+/* Sums that a cast leaves are wanted. */
+static inline void check_summed(const check_case *at, int index) {
+    const octet_plan *plan = at->plan;
+    int readers = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        readers += step->op == OCTET_OP_BIAS_GRAD && step->sums == plan->steps[index].sums;
+    }
+    MEANS(at, plan->steps[index].sums == OCTET_ABSENT || readers == 1,
+          "step %d leaves sums for %d steps", index, readers);
+}
+
 static inline void check_steps(const check_case *at) {
     for (int i = 0; i < at->plan->step_count; i++) {
         const octet_step *step = &at->plan->steps[i];
         check_identity(at, i);
         if (step->op == OCTET_OP_QUANTIZE) {
             check_own_amax(at, i);
+            check_summed(at, i);
+        } else if (step->op == OCTET_OP_BIAS_GRAD) {
+            check_summing(at, i);
         } else if (step->op == OCTET_OP_GEMM) {
             check_operands_of(at, i);
         }

@@ -126,6 +126,11 @@ static inline uint64_t check_copy_mask(const octet_plan *plan, const octet_step 
     return mask;
 }
 
+/* Column sums that a QUANTIZE leaves and a BIAS_GRAD finds. */
+static inline uint64_t check_sums_mask(const octet_plan *plan, const octet_step *step) {
+    return step->sums == OCTET_ABSENT ? 0 : check_tensor_mask(plan, step->sums);
+}
+
 /* What the QUANTIZE steps of a plan decode to. */
 static inline uint64_t check_decoded_mask(const octet_plan *plan) {
     uint64_t mask = 0;

@@ -137,6 +137,21 @@ static inline bool lose_the_padded_scales(check_chain *chain) {
     return had && lose_tensor(bwd(chain), step, &step->b_scales, true);
 }
 
+/* The bias gradient reads grad_output once more. */
+static inline bool lose_the_column_sums(check_chain *chain) {
+    octet_plan *plan = chain->count > 1 ? bwd(chain) : fwd(chain);
+    bool had = false;
+    for (int i = 0; i < plan->step_count; i++) {
+        octet_step *step = &plan->steps[i];
+        if (step->sums != OCTET_ABSENT) {
+            step->reads =
+                step->op == OCTET_OP_BIAS_GRAD ? check_tensor_mask(plan, step->a) : step->reads;
+            had = lose_tensor(plan, step, &step->sums, true);
+        }
+    }
+    return had;
+}
+
 static inline bool pad_what_is_whole(check_chain *chain) {
     octet_plan_buffer *buffer = find_padded(chain, find_gemm(fwd(chain), OCTET_FPROP)->a_copy);
     if (buffer) {

@@ -19,7 +19,10 @@ static const matrix_row bases[] = {
     {.level = {[OPT_RECIPE] = MATRIX_CURRENT, [OPT_PARALLEL] = 2, [OPT_BIAS] = 1}},
     {.level = {[OPT_RECIPE] = MATRIX_BLOCK, [OPT_PARALLEL] = 2, [OPT_SEQUENCE] = 1}},
     {.level = {[OPT_RECIPE] = MATRIX_MXFP8, [OPT_DEVICE] = 1, [OPT_OVERRIDE] = 2}},
-    {.level = {[OPT_RECIPE] = MATRIX_CURRENT, [OPT_DEVICE] = 3, [OPT_BIAS] = 1}},
+    {.level = {[OPT_RECIPE] = MATRIX_CURRENT,
+               [OPT_DEVICE] = 3,
+               [OPT_BIAS] = 1,
+               [OPT_BIAS_GRAD] = 1}},
     {.level = {[OPT_RECIPE] = MATRIX_MXFP8, [OPT_INPUT_GRAD] = 1, [OPT_WEIGHT_GRAD] = 1}},
 };
 #define BASES ((int)(sizeof bases / sizeof bases[0]))
@@ -99,6 +102,7 @@ static const mutation mutations[] = {
     {"a padded operand has no room", LAW_GEMMS, lose_a_padded_operand},
     {"padded sums have no room", LAW_GEMMS, lose_the_padded_sums},
     {"padded scales have no room", LAW_GEMMS, lose_the_padded_scales},
+    {"a cast does not sum what it reads", LAW_MEANING, lose_the_column_sums},
     {"a copy is there for whole rows", LAW_GEMMS, pad_what_is_whole},
     {"the output was to be quantized", LAW_MEANING, ask_for_a_quantized_output},
     {"the output was to have another dtype", LAW_MEANING, ask_for_another_dtype},

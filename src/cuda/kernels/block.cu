@@ -2,6 +2,7 @@
  *
  * Codes and scales are those of src/cpu/block.c, bit for bit. A tile is one or two blocks along
  * its rows, one along its columns, and one or two squares beside each other. */
+#include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/slab.h"
 
 #include "cuda/kernels/block.h"
@@ -10,6 +11,8 @@
 template <class T> struct lanes_of {
     static constexpr int count = OCT_TILE / oct_slab<T>::each;
 };
+
+template <class T> using block_leaves = oct_tile_leaves<oct_slab<T>::cols>;
 
 /* Factors are made while patches fill the registers; they become scales at the end. Lines up to
  * the next multiple of 4 are padding. */
@@ -113,15 +116,25 @@ static inline void encode_cols(oct_slab_turned<T> &turned, const oct_patch<T> &p
 }
 
 template <class T, int FORMAT>
-static inline void quantize_lines(oct_slab_turned<T> &turned, const oct_block_params &p,
-                                  uint32_t tile) {
+static inline void quantize_lines(oct_slab_turned<T> &turned, block_leaves<T> &leaves,
+                                  const oct_block_params &p, uint32_t tile) {
     __shared__ block_lines<T> lines;
     oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
     oct_patch_load(patch, p.q);
+    if (p.q.sums) {
+        oct_leaves_put(leaves, patch);
+    }
     if (p.q.col) {
         lines.peaks[threadIdx.x / OCT_WARP][threadIdx.x % OCT_WARP] = oct_patch_peaks(patch);
+    }
+    if (p.q.col || p.q.sums) {
         __syncthreads();
+    }
+    if (p.q.col) {
         settle_cols(lines, &p.rule);
+    }
+    if (p.q.sums) {
+        oct_leaves_store(leaves, patch, p.q);
     }
     if (p.q.row) {
         settle_rows(lines, patch, &p.rule);
@@ -193,11 +206,14 @@ static inline void store_squares(const block_squares<T> &squares, const oct_patc
 }
 
 template <class T, int FORMAT>
-static inline void quantize_square(oct_slab_turned<T> &turned, const oct_block_params &p,
-                                   uint32_t tile) {
+static inline void quantize_square(oct_slab_turned<T> &turned, block_leaves<T> &leaves,
+                                   const oct_block_params &p, uint32_t tile) {
     __shared__ block_squares<T> squares;
     oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
     oct_patch_load(patch, p.q);
+    if (p.q.sums) {
+        oct_leaves_put(leaves, patch);
+    }
     uint32_t most = oct_patch_max(patch);
     int mine = (int)threadIdx.x % OCT_WARP / lanes_of<T>::count;
 #pragma unroll
@@ -209,6 +225,9 @@ static inline void quantize_square(oct_slab_turned<T> &turned, const oct_block_p
     }
     __syncthreads();
     settle_square(squares, &p.rule);
+    if (p.q.sums) {
+        oct_leaves_store(leaves, patch, p.q);
+    }
     __syncthreads();
     oct_slab_encode<T, FORMAT>(turned, patch, p.q, squares.factor[mine]);
     __syncthreads();
@@ -221,10 +240,11 @@ static inline void quantize_square(oct_slab_turned<T> &turned, const oct_block_p
 template <class T, int FORMAT>
 static inline void quantize(const oct_block_params &p, uint32_t tile) {
     __shared__ oct_slab_turned<T> turned;
+    __shared__ block_leaves<T> leaves;
     if (p.square) {
-        quantize_square<T, FORMAT>(turned, p, tile);
+        quantize_square<T, FORMAT>(turned, leaves, p, tile);
     } else {
-        quantize_lines<T, FORMAT>(turned, p, tile);
+        quantize_lines<T, FORMAT>(turned, leaves, p, tile);
     }
 }
 

@@ -5,6 +5,7 @@
  * takes two whole pieces of rows, eight lanes a line of the cache. Two patches below each other
  * hold the blocks of their columns; 4 or 8 beside each other those of their rows. A block of
  * zeros has code 0, and so have those outside the matrix: padding is made on the way. */
+#include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/decode.h"
 #include "cuda/kernels/patch.h"
 #include "cuda/kernels/tile_scales.h"
@@ -242,9 +243,13 @@ static inline void encode(const oct_patch<T> &patch, const oct_mxfp8_params &p,
 template <class T, int FORMAT>
 static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
     __shared__ mx_scales scales;
+    __shared__ oct_tile_leaves<OCT_TILE> leaves;
     const oct_quantize_params &q = p.q;
     oct_patch<T> patch = patch_of<T>(q, tile);
     oct_patch_load(patch, q);
+    if (q.sums) {
+        oct_leaves_put(leaves, patch);
+    }
     if (q.row || p.copies.row) {
         scale_rows<T, FORMAT>(scales, patch, p.square);
     }
@@ -257,6 +262,9 @@ static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
                        scales.col.codes + oct_tile_scale_at<1>(patch.col, patch.row / BLOCK)});
     __syncthreads();
     store_scales(scales, patch, q);
+    if (q.sums) {
+        oct_leaves_store(leaves, patch, q);
+    }
 }
 
 #define KERNEL(name, T, format)                                                                \

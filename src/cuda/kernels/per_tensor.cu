@@ -1,6 +1,7 @@
 /* per_tensor.cu - FP8 with one scale per tensor, rows and columns from one read.
  *
  * Codes are those of src/cpu/per_tensor.c, bit for bit. */
+#include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/slab.h"
 
 #include "cuda/kernels/per_tensor.h"
@@ -35,6 +36,7 @@ static inline float scale_of(uint32_t *words, const oct_per_tensor_params &p) {
 template <class T, int FORMAT>
 static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint32_t tiles) {
     __shared__ oct_slab_turned<T> turned;
+    __shared__ oct_tile_leaves<oct_slab<T>::cols> leaves;
     __shared__ uint32_t words[OCT_SLAB_WARPS];
     oct_patch<T> patch = oct_slab_patch<T>(p.q, p.q.backward ? tiles - 1u - tile : tile);
     oct_patch_load(patch, p.q);
@@ -48,8 +50,14 @@ static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint3
             words[threadIdx.x / OCT_WARP] = most;
         }
     }
+    if (p.q.sums) {
+        oct_leaves_put(leaves, patch);
+    }
     oct_slab_encode<T, FORMAT>(turned, patch, p.q, scale);
     __syncthreads();
+    if (p.q.sums) {
+        oct_leaves_store(leaves, patch, p.q);
+    }
     if (p.q.col) {
         oct_slab_store(turned, patch, p.q);
     }

@@ -21,6 +21,7 @@ typedef struct oct_quantize_params {
     uint8_t *row, *col;          /* codes; NULL: this direction is not wanted */
     void *row_scale, *col_scale; /* of blocks */
     oct_scales row_at, col_at;
+    float *sums; /* of the columns of each 128 rows, as column_sums.h says; NULL: not wanted */
     uint32_t across;     /* tiles along a row */
     uint8_t wide_source; /* rows of the source may be read 16 bytes at a time */
     uint8_t wide_row;    /* bytes of codes that may be written at a time; 0: one */
