@@ -1,7 +1,7 @@
 /* bias.c - a bias added to every row, and its gradient, on a GPU. */
 #include "cuda/kernels/bias.h"
 #include "core/size.h"
-#include "cuda/device.h"
+#include "cuda/quantize.h"
 
 octet_status oct_cuda_add_bias(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_vector *bias,
@@ -19,27 +19,30 @@ octet_status oct_cuda_add_bias(const oct_cuda_on *on, const oct_matrix *dst,
     return oct_cuda_launch_kernel(on, &launch, err);
 }
 
-octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_matrix *dst,
-                                const oct_matrix *source, const float *tiles,
-                                octet_error *err) {
-    static const char *const kernels[OCTET_DTYPES] = {
-        [OCTET_F32] = "bias_grad_f32",
-        [OCTET_BF16] = "bias_grad_bf16",
-        [OCTET_F16] = "bias_grad_f16",
-    };
-    oct_matrix from = *source;
-    if (tiles) {
-        from = (oct_matrix){.dtype = OCTET_F32, .cols = source->cols, .stride = source->cols};
-        from.parts[0] = (void *)(uintptr_t)tiles;
-    }
-    oct_bias_grad_params p = {oct_plain_of(dst), oct_plain_of(&from), source->rows,
-                              source->cols, 0};
-    uintptr_t pair = from.dtype == OCTET_F32 ? 8 : 4;
-    p.paired = (uintptr_t)p.source.at % pair == 0 && from.stride % 2 == 0;
+octet_status oct_cuda_sum_columns(const oct_cuda_on *on, float *sums, const oct_matrix *source,
+                                  octet_error *err) {
+    static const char *const kernels[] = {"sum_columns_f32", "sum_columns_bf16",
+                                          "sum_columns_f16"};
+    oct_matrix nothing = {.dtype = source->dtype};
+    oct_quantize_params p = oct_cuda_quantize_params(&nothing, source);
+    p.sums = sums;
+    oct_cuda_launch launch = {.module = OCT_MODULE_bias,
+                              .kernel = kernels[oct_dtype_index(source->dtype)],
+                              .grid = {oct_cuda_slabs(&p, source->dtype), 1, 1},
+                              .threads = OCT_SLAB_THREADS,
+                              .params = &p,
+                              .params_bytes = sizeof p};
+    return oct_cuda_launch_kernel(on, &launch, err);
+}
+
+octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_matrix *dst, const float *sums,
+                                int64_t rows, octet_error *err) {
+    oct_bias_grad_params p = {oct_plain_of(dst), sums, rows, dst->cols, 0};
+    p.paired = (uintptr_t)sums % 8 == 0 && dst->cols % 2 == 0;
     oct_cuda_launch launch = {
         .module = OCT_MODULE_bias,
-        .kernel = tiles ? "bias_grad_tiles" : kernels[source->dtype],
-        .grid = {(uint32_t)oct_size_ceil_div(source->cols, OCT_GRAD_COLS), 1, 1},
+        .kernel = "bias_grad",
+        .grid = {(uint32_t)oct_size_ceil_div(dst->cols, OCT_GRAD_COLS), 1, 1},
         .threads = OCT_GRAD_THREADS,
         .params = &p,
         .params_bytes = sizeof p};

@@ -31,8 +31,8 @@ typedef struct oct_cuda_live {
     const float *amax;     /* current: the tensor's amax */
     float *new_amax;       /* delayed: raised as octet_delayed_record does; may be NULL */
     const int64_t *random; /* stochastic rounding: the seed is their sum */
-    float *sums;           /* receives the column sums of each 128 rows, which
-                            * oct_cuda_bias_grad joins; NULL: not wanted. Not of NVFP4 */
+    float *sums;           /* receives what oct_cuda_sum_columns makes; NULL: not wanted. Not
+                            * NVFP4's */
     int64_t amaxes;        /* floats at amax; 0 is 1 */
     /* What oct_cuda_decode makes of the bytes of a direction, wanted as well; NULL or parts[0]
      * NULL: not wanted. */
@@ -122,11 +122,12 @@ octet_status oct_cuda_assemble(const oct_cuda_on *on, const oct_matrix *dst,
 octet_status oct_cuda_add_bias(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_vector *bias,
                                octet_error *err);
-/* dst (1 x cols) = column sums of source in fp32, rounded once; the CPU's sums, bit for bit.
- * tiles: those of each 128 rows, as the cast of source has left them, and source is not read;
- * NULL: there are none. */
-octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_matrix *dst,
-                                const oct_matrix *source, const float *tiles, octet_error *err);
+/* The sums of each column over each 128 rows of source: ceil(rows / 128) x cols, dense. */
+octet_status oct_cuda_sum_columns(const oct_cuda_on *on, float *sums, const oct_matrix *source,
+                                  octet_error *err);
+/* dst (1 x cols) = these sums of `rows` rows joined, rounded once; the CPU's, bit for bit. */
+octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_matrix *dst, const float *sums,
+                                int64_t rows, octet_error *err);
 
 /* dst = a b (+ bias) (+ dst): fprop a(M,K) b(N,K); dgrad a(M,N) b(N,K); wgrad a(M,N) b(M,K). */
 typedef struct oct_cuda_gemm_call {

@@ -8,7 +8,6 @@
 typedef struct grads {
     oct_operand row; /* for dgrad */
     oct_operand col; /* for wgrad */
-    uint8_t sums;    /* column sums of its tiles; or OCTET_ABSENT */
 } grads;
 
 /* Nothing is quantized: one tensor of numbers serves both products. */
@@ -20,24 +19,30 @@ static grads plain_grads(oct_builder *b, uint8_t dy, bool delays) {
         values = oct_gather_values(b, values, place);
     }
     oct_operand operand = {values, OCTET_USE_VALUES};
-    return (grads){operand, operand, OCTET_ABSENT};
+    return (grads){operand, operand};
 }
 
-#define SUMMED_ROWS 128 /* whose column sums a cast leaves */
+#define SUMMED_ROWS 128 /* a GPU sums the columns of so many at a time */
 
-/* Where a cast on a GPU puts the column sums of dy, which it reads anyway; nowhere if it does
- * not: NVFP4's has no registers left, and ranks that gather sum their own rows. */
-static uint8_t sums_beside(oct_builder *b, uint8_t dy, const octet_quantizer *q) {
-    octet_dim rows = oct_tensor_at(b, dy)->rows;
-    if (b->device.kind != OCTET_CUDA || !b->facts.bgrad || q->scheme == OCTET_NVFP4 ||
-        oct_gathers_grad(b) || rows.div != 1) {
-        return OCTET_ABSENT;
+/* Where it puts these sums, to join them at the end. */
+static uint8_t column_sums(oct_builder *b, uint8_t dy) {
+    octet_plan_tensor of = *oct_tensor_at(b, dy);
+    if (b->device.kind == OCTET_CUDA && b->sums == OCTET_ABSENT) {
+        b->sums = oct_tensor(b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
+        of.rows.div = of.rows.div > UINT16_MAX / SUMMED_ROWS ? 1 : of.rows.div;
+        of.rows.div = (uint16_t)(of.rows.div * SUMMED_ROWS);
+        oct_tensor_shape(b, b->sums, of.rows, of.cols);
+        oct_place(b, b->sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     }
-    uint8_t sums = oct_tensor(b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
-    rows.div = SUMMED_ROWS;
-    oct_tensor_shape(b, sums, rows, oct_tensor_at(b, dy)->cols);
-    oct_place(b, sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
-    return sums;
+    return b->sums;
+}
+
+/* A cast has all of dy in its hands, but for NVFP4's, which has no registers left. What ranks
+ * have gathered is not summed: each sums its own rows. */
+static uint8_t sums_of_cast(oct_builder *b, uint8_t dy, const octet_quantizer *q) {
+    bool sums = b->facts.bgrad && q->scheme != OCTET_NVFP4 &&
+                oct_tensor_at(b, dy)->form != OCTET_FORM_GATHERED;
+    return sums ? column_sums(b, dy) : OCTET_ABSENT;
 }
 
 /* A plain tensor with all its rows, quantized in one go for both products. */
@@ -49,10 +54,9 @@ static grads quantized_grads(oct_builder *b, uint8_t dy, bool row, bool col, boo
     how.slot = 0;
     how.row_place = delays && across ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.col_place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
-    how.sums = sums_beside(b, dy, &q);
+    how.sums = sums_of_cast(b, dy, &q);
     uint8_t made = oct_quantize(b, dy, &how);
-    return (grads){
-        {made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}, how.sums};
+    return (grads){{made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}};
 }
 
 /* Sequence parallel, row: shards are quantized with a common scale, then joined. Bytes with one
@@ -74,10 +78,11 @@ static grads gathered_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool
         how.slot = 0;
         how.reduce = true;
         how.keeps_shared = delays;
+        how.sums = sums_of_cast(b, values, &q);
         local = oct_quantize(b, values, &how);
     }
     octet_place kept = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
-    grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}, OCTET_ABSENT};
+    grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}};
     oct_joining rows = {OCTET_ABSENT, OCTET_ABSENT}, cols = rows;
     if (row || once) {
         rows = oct_gather_start(b, local, OCTET_USE_ROW, once ? kept : OCTET_PLACE_WORK);
@@ -123,7 +128,7 @@ static grads grad_operands(oct_builder *b, const octet_linear_args *args, uint8_
         dy = oct_gather_values(b, values, keep_values ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
         given = false;
         if (!oct_quantizer_is(role)) {
-            return (grads){{dy, OCTET_USE_VALUES}, {dy, OCTET_USE_VALUES}, OCTET_ABSENT};
+            return (grads){{dy, OCTET_USE_VALUES}, {dy, OCTET_USE_VALUES}};
         }
     }
     if (!given) {
@@ -133,7 +138,7 @@ static grads grad_operands(oct_builder *b, const octet_linear_args *args, uint8_
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
     how.slot = 0;
     oct_operand as_given = {dy, OCTET_USE_COL};
-    grads made = {as_given, as_given, OCTET_ABSENT};
+    grads made = {as_given, as_given};
     if (f->dgrad) {
         made.row = oct_direction(b, dy, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
@@ -190,8 +195,7 @@ static void plan_dgrad(oct_builder *b, const octet_linear_args *args, oct_operan
 }
 
 /* Column sums of dy as it arrived: under row-parallel sequence shards, of this rank's rows. */
-static void plan_bias_grad(oct_builder *b, const octet_linear_args *args, uint8_t dy,
-                           uint8_t sums) {
+static void plan_bias_grad(oct_builder *b, const octet_linear_args *args, uint8_t dy) {
     uint8_t values = oct_values(b, dy, oct_tensor_at(b, dy)->dtype, OCTET_PLACE_WORK);
     uint8_t sum = oct_tensor(b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_GIVEN, args->bias.dtype, NULL);
     oct_tensor_shape(b, sum, oct_dim_of(OCTET_AXIS_ONE, 1, 1), oct_dim_of(OCTET_AXIS_N, 1, 1));
@@ -199,7 +203,7 @@ static void plan_bias_grad(oct_builder *b, const octet_linear_args *args, uint8_
     octet_step *step = oct_step(b, OCTET_OP_BIAS_GRAD);
     step->a = values;
     step->dst = sum;
-    step->sums = sums;
+    step->sums = column_sums(b, dy);
     oct_step_done(b, step);
 }
 
@@ -227,10 +231,8 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_arg
     oct_builder b = oct_build_start(plan, OCTET_PLAN_LINEAR_BACKWARD, call, err);
     uint8_t dy = oct_argument(&b, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
     oct_restore(&b, &forward);
-    uint8_t sums = OCTET_ABSENT;
     if (b.facts.dgrad || b.facts.wgrad) {
         grads operands = grad_operands(&b, call, dy);
-        sums = operands.sums;
         if (b.facts.dgrad) {
             plan_dgrad(&b, call, operands.row);
         }
@@ -241,7 +243,7 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_arg
         }
     }
     if (b.facts.bgrad) {
-        plan_bias_grad(&b, call, dy, sums);
+        plan_bias_grad(&b, call, dy);
     }
     oct_fill_amaxes(&b);
     return oct_build_finish(&b);

@@ -30,7 +30,8 @@ oct_builder oct_build_start(octet_plan *plan, octet_plan_kind kind,
                      .random = OCTET_ABSENT,
                      .raises = args->raise_amax,
                      .threads = args->threads > 1 ? args->threads : 1,
-                     .scratch = OCTET_ABSENT};
+                     .scratch = OCTET_ABSENT,
+                     .sums = OCTET_ABSENT};
     memset(b.scale, OCTET_ABSENT, sizeof b.scale);
     memset(b.amax, OCTET_ABSENT, sizeof b.amax);
     b.slots = kind == OCTET_PLAN_LINEAR ? 3 : 2;

@@ -19,6 +19,7 @@ typedef struct oct_builder {
     bool raises;               /* amaxes are an argument that steps raise */
     uint32_t threads;          /* workers that need workspace; at least 1 */
     uint8_t scratch;           /* of GEMMs, made with the first that needs it */
+    uint8_t sums;              /* of a GPU's column sums, made when first asked for */
 } oct_builder;
 
 /* A tensor and which of its bytes a step is to read. */

@@ -175,8 +175,10 @@ static octet_status do_add_bias(const oct_work *work, const oct_cuda_on *on, oct
 
 static octet_status do_bias_grad(const oct_work *work, const oct_cuda_on *on,
                                  octet_error *err) {
-    return oct_cuda_bias_grad(on, &work->dst, &work->a, work->sums.parts[OCTET_PART_VALUES],
-                              err);
+    float *sums = work->sums.parts[OCTET_PART_VALUES];
+    octet_status status =
+        work->sums_made ? OCTET_OK : oct_cuda_sum_columns(on, sums, &work->a, err);
+    return status ? status : oct_cuda_bias_grad(on, &work->dst, sums, work->a.rows, err);
 }
 
 static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on *,

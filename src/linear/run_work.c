@@ -67,9 +67,10 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     set_copy(&out->b_copy, &r, step->b_copy, step->reads | step->writes);
     set_copy(&out->dst_copy, &r, step->dst_copy, step->writes);
     set_copy(&out->b_scales, &r, step->b_scales, step->writes);
-    set_matrix(&out->sums, &r, step->sums, step->reads | step->writes);
+    set_copy(&out->sums, &r, step->sums, step->reads | step->writes);
     out->a_made = is_made(plan, step, step->a_copy);
     out->b_made = is_made(plan, step, step->b_copy);
+    out->sums_made = is_made(plan, step, step->sums);
     out->to = at(&r, step->to);
     out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
     out->scale = at(&r, step->scale);

@@ -10,7 +10,7 @@
 typedef struct oct_work {
     const octet_step *step;
     oct_matrix dst, a, b, a_copy, b_copy, dst_copy, b_scales, sums;
-    bool a_made, b_made; /* an earlier step has written the copy */
+    bool a_made, b_made, sums_made; /* an earlier step has written them */
     oct_vector bias;
     void *to; /* OCTET_OP_ZERO */
     int64_t to_bytes;

@@ -82,20 +82,21 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
     step->writes |= step->scale == OCTET_ABSENT ? 0 : bit(step->amax);
 }
 
-/* Whether the cast of an operand has written what it decodes to. */
-static bool is_decoded(const oct_builder *b, uint8_t copy) {
-    for (int i = 0; i < b->plan->step_count; i++) {
+/* Whether a cast has written what it decodes to, or its sums. */
+static bool is_made(const oct_builder *b, uint8_t copy) {
+    for (int i = 0; copy != OCTET_ABSENT && i < b->plan->step_count; i++) {
         const octet_step *step = &b->plan->steps[i];
-        if (step->op == OCTET_OP_QUANTIZE && (step->a_copy == copy || step->b_copy == copy)) {
+        if (step->op == OCTET_OP_QUANTIZE &&
+            (step->a_copy == copy || step->b_copy == copy || step->sums == copy)) {
             return true;
         }
     }
     return false;
 }
 
-static void decoded_masks(const oct_builder *b, octet_step *step, uint8_t copy) {
+static void made_masks(const oct_builder *b, octet_step *step, uint8_t copy) {
     if (copy != OCTET_ABSENT) {
-        *(is_decoded(b, copy) ? &step->reads : &step->writes) |=
+        *(is_made(b, copy) ? &step->reads : &step->writes) |=
             part_bits(b, copy, OCT_PART(VALUES));
     }
 }
@@ -105,8 +106,8 @@ static void gemm_masks(const oct_builder *b, octet_step *step) {
     step->reads = part_bits(b, step->a, use_parts(step->a_use)) |
                   part_bits(b, step->b, use_parts(step->b_use)) | bit(step->bias) |
                   (step->accumulate ? step->writes : 0);
-    decoded_masks(b, step, step->a_copy);
-    decoded_masks(b, step, step->b_copy);
+    made_masks(b, step, step->a_copy);
+    made_masks(b, step, step->b_copy);
     step->writes |= part_bits(b, step->dst_copy, OCT_PART(VALUES)) |
                     part_bits(b, step->b_scales, OCT_PART(VALUES));
 }
@@ -150,8 +151,9 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         step->writes = bit(step->to);
         break;
     case OCTET_OP_BIAS_GRAD:
-        step->reads = part_bits(b, step->sums == OCTET_ABSENT ? step->a : step->sums, values);
+        step->reads = is_made(b, step->sums) ? 0 : part_bits(b, step->a, values);
         step->writes = part_bits(b, step->dst, values);
+        made_masks(b, step, step->sums);
         break;
     default: /* CAST, ADD_BIAS */
         step->reads = part_bits(b, step->a, values) | bit(step->bias);

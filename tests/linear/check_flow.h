@@ -264,8 +264,9 @@ static inline void check_used(check_record *record, const octet_plan *plan) {
                     check_place_mask(plan, OCTET_PLACE_ARG, -1) |
                     check_slot_mask(plan->saved, plan->saved_count);
     for (int i = 0; i < plan->step_count; i++) {
-        bool multiplies = plan->steps[i].op == OCTET_OP_GEMM;
-        used |= multiplies ? check_copy_mask(plan, &plan->steps[i]) : 0;
+        const octet_step *step = &plan->steps[i];
+        used |= step->op == OCTET_OP_GEMM ? check_copy_mask(plan, step) : 0;
+        used |= step->op == OCTET_OP_BIAS_GRAD ? check_sums_mask(plan, step) : 0;
     }
     for (int i = 0; i < plan->buffer_count; i++) {
         CHECK_LAW(record, LAW_OUTPUTS, check_has(used, i) || !check_has(writes, i),

@@ -116,11 +116,15 @@ static inline check_traffic check_simple(const octet_plan *plan, const octet_ste
     return traffic;
 }
 
-/* A cast may have summed what it read. */
+/* Sums that a cast has left are read instead of what they are of, others are written first. */
 static inline check_traffic check_bias_grad(const octet_plan *plan, const octet_step *step) {
-    uint64_t sums = check_sums_mask(plan, step);
-    check_traffic traffic = {sums ? sums : check_values(plan, step->a),
-                             check_tensor_mask(plan, step->dst)};
+    uint64_t sums = check_sums_mask(plan, step), made = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        bool quantizes = plan->steps[i].op == OCTET_OP_QUANTIZE;
+        made |= quantizes ? check_sums_mask(plan, &plan->steps[i]) : 0;
+    }
+    check_traffic traffic = {sums & made ? sums : check_values(plan, step->a),
+                             check_tensor_mask(plan, step->dst) | (sums & ~made)};
     return traffic;
 }
 

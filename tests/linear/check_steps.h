@@ -234,26 +234,15 @@ static inline void check_override(const check_case *at) {
     }
 }
 
-/* ---- column sums beside a cast --------------------------------------------------------- */
+/* ---- column sums ------------------------------------------------------------------------ */
 
-static inline bool check_gathers_grad(const octet_plan *plan) {
-    bool found = false;
-    for (int i = 0; i < plan->step_count; i++) {
-        const octet_step *step = &plan->steps[i];
-        found |= step->op == OCTET_OP_COLLECTIVE && step->collective == OCTET_ALL_GATHER &&
-                 check_name_of(plan, step->from) == OCTET_NAME_GRAD_OUTPUT;
-    }
-    return found;
-}
-
-/* The cast of an argument, which a GPU sums on the way; -1: none. */
+/* The cast of a tensor that can sum it on the way; -1: none. */
 static inline int check_summing_cast(const octet_plan *plan, int tensor) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         if (step->op == OCTET_OP_QUANTIZE && step->a == tensor &&
-            plan->tensors[tensor].form == OCTET_FORM_GIVEN &&
             plan->tensors[step->dst].quantizer.scheme != OCTET_NVFP4) {
-            return plan->device.kind == OCTET_CUDA && !check_gathers_grad(plan) ? i : -1;
+            return i;
         }
     }
     return -1;
@@ -268,15 +257,18 @@ static inline bool check_sums_fit(const octet_plan *plan, const octet_step *step
            check_dim(plan, &sums->rows) == (check_dim(plan, &a->rows) + 127) / 128;
 }
 
+/* A GPU sums in parts, and the cast of an argument sums what it reads. */
 static inline void check_summing(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
     const octet_step *step = &plan->steps[index];
+    bool cuda = plan->device.kind == OCTET_CUDA, has = step->sums != OCTET_ABSENT;
     int cast = check_summing_cast(plan, step->a);
-    MEANS(at, cast >= 0 || step->sums == OCTET_ABSENT, "step %d has sums of no cast", index);
-    MEANS(at, cast < 0 || (step->sums != OCTET_ABSENT && step->sums == plan->steps[cast].sums),
-          "step %d sums what step %d could have summed", index, cast);
-    MEANS(at, step->sums == OCTET_ABSENT || check_sums_fit(plan, step),
-          "step %d has sums of another shape or place", index);
+    bool given = cuda && cast >= 0 && plan->tensors[step->a].form == OCTET_FORM_GIVEN;
+    MEANS(at, has == cuda, "step %d has sums of parts, or has none, against its device", index);
+    MEANS(at, !given || step->sums == plan->steps[cast].sums,
+          "step %d sums what step %d has read", index, cast);
+    MEANS(at, !has || check_sums_fit(plan, step), "step %d has sums of another shape or place",
+          index);
 }
 
 /* Sums that a cast leaves are wanted. */
@@ -285,7 +277,8 @@ static inline void check_summed(const check_case *at, int index) {
     int readers = 0;
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        readers += step->op == OCTET_OP_BIAS_GRAD && step->sums == plan->steps[index].sums;
+        readers += step->op == OCTET_OP_BIAS_GRAD && step->sums == plan->steps[index].sums &&
+                   step->a == plan->steps[index].a;
     }
     MEANS(at, plan->steps[index].sums == OCTET_ABSENT || readers == 1,
           "step %d leaves sums for %d steps", index, readers);

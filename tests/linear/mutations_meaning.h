@@ -138,15 +138,16 @@ static inline bool lose_the_padded_scales(check_chain *chain) {
 }
 
 /* The bias gradient reads grad_output once more. */
-static inline bool lose_the_column_sums(check_chain *chain) {
+static inline bool sum_once_more(check_chain *chain) {
     octet_plan *plan = chain->count > 1 ? bwd(chain) : fwd(chain);
     bool had = false;
     for (int i = 0; i < plan->step_count; i++) {
         octet_step *step = &plan->steps[i];
-        if (step->sums != OCTET_ABSENT) {
-            step->reads =
-                step->op == OCTET_OP_BIAS_GRAD ? check_tensor_mask(plan, step->a) : step->reads;
+        if (step->op == OCTET_OP_QUANTIZE && step->sums != OCTET_ABSENT) {
             had = lose_tensor(plan, step, &step->sums, true);
+        } else if (had && step->op == OCTET_OP_BIAS_GRAD) {
+            step->reads = check_tensor_mask(plan, step->a);
+            step->writes |= check_tensor_mask(plan, step->sums);
         }
     }
     return had;

@@ -2,6 +2,7 @@
 #include "cuda/kernels/bias.h"
 #include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/plain.h"
+#include "cuda/kernels/slab.h"
 
 /* The sum is an fp32 sum, rounded once. dst may be source: a thread reads before it writes. */
 extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
@@ -28,89 +29,51 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
     }
 }
 
-/* ---- column sums: tiles of 128 rows, joined as a binary tree ---------------------------- */
+/* ---- column sums of tiles ------------------------------------------------------------ */
+
+/* As the casts leave them that have read the matrix. */
+template <class T> static inline void sum_columns(const oct_quantize_params &q) {
+    __shared__ oct_tile_leaves<oct_slab<T>::cols> leaves;
+    oct_patch<T> patch = oct_slab_patch<T>(q, blockIdx.x);
+    oct_patch_load(patch, q);
+    oct_leaves_put(leaves, patch);
+    __syncthreads();
+    oct_leaves_store(leaves, patch, q);
+}
+
+#define SUMS(name, T)                                                                          \
+    extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, 3)                          \
+        sum_columns_##name(const __grid_constant__ oct_quantize_params q) {                    \
+        sum_columns<T>(q);                                                                     \
+    }
+
+SUMS(f32, float)
+SUMS(bf16, oct_bf16)
+SUMS(f16, oct_f16)
+
+/* ---- tiles joined as a binary tree ------------------------------------------------------ */
 
 #define LEVELS 10      /* above a round of 64 tiles; the last takes whatever is more */
 #define ROUND_LEVELS 6 /* log2(OCT_GRAD_TILES) */
 
-struct two {
-    float x, y;
-};
-
-/* This thread's tile of a round, and its columns. */
+/* This thread's tile of a round, and its two columns. */
 struct share {
     int pair, tile;
     int64_t col;
-    bool paired, second; /* two columns may be read at once; there is a second one */
 };
 
-static inline share share_of(const oct_bias_grad_params &p) {
-    share s;
-    s.pair = (int)threadIdx.x % (OCT_GRAD_COLS / 2);
-    s.tile = (int)threadIdx.x / (OCT_GRAD_COLS / 2);
-    s.col = (int64_t)blockIdx.x * OCT_GRAD_COLS + 2 * s.pair;
-    s.paired = p.paired != 0;
-    s.second = s.col + 1 < p.cols;
-    return s;
-}
-
-template <class T> static inline two load_two(const T *at, const share &s) {
-    T both[2] = {};
-    if (s.paired && s.second) {
-        if (sizeof(T) == 2) {
-            uint32_t word = *(const uint32_t *)at;
-            memcpy(both, &word, sizeof both);
-        } else {
-            uint2 words = *(const uint2 *)at;
-            memcpy(both, &words, sizeof both);
-        }
+static inline void load_two(float *to, const oct_bias_grad_params &p, int64_t tile,
+                            const share &s) {
+    const float *at = p.sums + tile * p.cols + s.col;
+    if (p.paired) {
+        uint2 both = *(const uint2 *)at;
+        to[0] = oct_bits_f32(both.x);
+        to[1] = oct_bits_f32(both.y);
     } else {
-        both[0] = at[0];
-        both[1] = s.second ? at[1] : both[1];
+        to[0] = at[0];
+        to[1] = s.col + 1 < p.cols ? at[1] : 0.0f;
     }
-    return {oct_to_float(both[0]), oct_to_float(both[1])};
 }
-
-/* Rows in order from +0. All are read before they are summed. */
-template <class T>
-static inline two leaf_sum(const T *at, int64_t stride, int rows, const share &s) {
-    two sum = {0.0f, 0.0f}, next[OCT_LEAF_ROWS] = {};
-#pragma unroll
-    for (int r = 0; r < OCT_LEAF_ROWS; r++) {
-        if (r < rows) {
-            next[r] = load_two(at + r * stride, s);
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < OCT_LEAF_ROWS; r++) {
-        sum.x += next[r].x;
-        sum.y += next[r].y;
-    }
-    return sum;
-}
-
-/* Where sums come from: the matrix, */
-template <class T> struct from_matrix {
-    static inline two tile_sum(const oct_bias_grad_params &p, int64_t row, const share &s) {
-        int rows = oct_limited(p.rows - row), leaves = oct_leaves_of(p.rows - row);
-        const T *at = (const T *)p.source.at + row * p.source.stride + s.col;
-        oct_leaf_sums x = {}, y = {};
-        for (int i = 0; i < leaves; i++) {
-            two leaf = leaf_sum(at, p.source.stride, rows - i * OCT_LEAF_ROWS, s);
-            oct_add_leaf(x, leaf.x, i);
-            oct_add_leaf(y, leaf.y, i);
-            at += OCT_LEAF_ROWS * p.source.stride;
-        }
-        return {oct_tile_sum(x, leaves), oct_tile_sum(y, leaves)};
-    }
-};
-
-/* or a cast, which has left those of tiles. */
-struct from_tiles {
-    static inline two tile_sum(const oct_bias_grad_params &p, int64_t row, const share &s) {
-        return load_two((const float *)p.source.at + row / OCT_TILE * p.cols + s.col, s);
-    }
-};
 
 /* A round's sums, joined in pairs, pairs in pairs: node i of level l lies at i << l. A node
  * that has no partner, the last one where bit l of `count` is set, stays where it is. */
@@ -155,11 +118,15 @@ static inline float total(float out, const float (*sums)[OCT_GRAD_COLS],
     return out;
 }
 
-template <class FROM> static inline void column_sums(const oct_bias_grad_params &p) {
+extern "C" __global__ void __launch_bounds__(OCT_GRAD_THREADS)
+    bias_grad(const oct_bias_grad_params p) {
     __shared__ float sums[OCT_GRAD_TILES][OCT_GRAD_COLS], above[LEVELS][OCT_GRAD_COLS];
     __shared__ float rest[OCT_GRAD_COLS]; /* of a last tile that is no node */
-    share s = share_of(p);
-    int64_t nodes = (p.rows + OCT_LEAF_ROWS - 1) / OCT_LEAF_ROWS / OCT_LEAVES, rounds = 0;
+    int64_t block = (int64_t)blockIdx.x * OCT_GRAD_COLS, rounds = 0;
+    int64_t nodes = (p.rows + OCT_LEAF_ROWS - 1) / OCT_LEAF_ROWS / OCT_LEAVES;
+    share s = {(int)threadIdx.x % (OCT_GRAD_COLS / 2), (int)threadIdx.x / (OCT_GRAD_COLS / 2),
+               block};
+    s.col += 2 * s.pair;
     int count = 0; /* nodes of this round */
     if (threadIdx.x < OCT_GRAD_COLS) {
         rest[threadIdx.x] = 0.0f;
@@ -169,10 +136,7 @@ template <class FROM> static inline void column_sums(const oct_bias_grad_params 
         int64_t tile = first + s.tile, left = nodes - first;
         count = left < OCT_GRAD_TILES ? (int)left : OCT_GRAD_TILES;
         if (tile * OCT_TILE < p.rows && s.col < p.cols) {
-            two sum = FROM::tile_sum(p, tile * OCT_TILE, s);
-            float *to = tile < nodes ? sums[s.tile] : rest;
-            to[2 * s.pair] = sum.x;
-            to[2 * s.pair + 1] = sum.y;
+            load_two((tile < nodes ? sums[s.tile] : rest) + 2 * s.pair, p, tile, s);
         }
         join_round(sums, count, s);
         if (count == OCT_GRAD_TILES) {
@@ -184,20 +148,9 @@ template <class FROM> static inline void column_sums(const oct_bias_grad_params 
             __syncthreads();
         }
     }
-    int64_t col = (int64_t)blockIdx.x * OCT_GRAD_COLS + threadIdx.x;
-    if (threadIdx.x < OCT_GRAD_COLS && col < p.cols) {
+    if (threadIdx.x < OCT_GRAD_COLS && block + threadIdx.x < p.cols) {
         float value[8] = {total(rest[threadIdx.x], sums, above, count, rounds)};
-        oct_store_some(oct_plain_row_of(p.dst, 0), col, oct_eight_of(value, p.dst.dtype), 1);
+        oct_store_some(oct_plain_row_of(p.dst, 0), block + threadIdx.x,
+                       oct_eight_of(value, p.dst.dtype), 1);
     }
 }
-
-#define KERNEL(name, from)                                                                     \
-    extern "C" __global__ void __launch_bounds__(OCT_GRAD_THREADS)                             \
-        bias_grad_##name(const oct_bias_grad_params p) {                                       \
-        column_sums<from>(p);                                                                  \
-    }
-
-KERNEL(f32, from_matrix<float>)
-KERNEL(bf16, from_matrix<oct_bf16>)
-KERNEL(f16, from_matrix<oct_f16>)
-KERNEL(tiles, from_tiles)
