@@ -177,8 +177,8 @@ typedef struct octet_step {
     uint8_t dst_copy;   /* native GEMM: sums of rows of a ragged dst, so many at a time */
     uint8_t with;       /* a later step of its phase that is done together with this one */
     uint8_t b_scales;   /* native GEMM of 1 x 128 blocks: the scales of a ragged b_copy */
-    uint8_t sums; /* column sums of each 128 rows of a: QUANTIZE writes them into this tensor,
-                     BIAS_GRAD reads them, or writes them first where no cast has */
+    uint8_t sums; /* column sums of each 128 rows of a: QUANTIZE, or AMAX of NVFP4, writes them
+                     into this tensor; BIAS_GRAD reads them, or else writes them first */
     uint8_t reserved[5];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;

@@ -91,15 +91,16 @@ octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two
 }
 
 octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
-                                 const oct_matrix *source, octet_error *err) {
+                                 const oct_matrix *source, float *sums, octet_error *err) {
     const octet_quantizer *q = &dst->quantizer;
     float *row = dst->parts[OCTET_PART_ROW_AMAX], *col = dst->parts[OCTET_PART_COL_AMAX];
-    if (!q->row_scaled && !(q->hadamard && col)) {
+    if (!q->row_scaled && !(q->hadamard && col) && !sums) {
         oct_cuda_amaxing one = {row ? row : col, 1, source, false};
         return measure(on, &one, row ? col : NULL, err);
     }
     oct_amax_tiles_params p = {.row = row, .col = col, .by_line = q->row_scaled};
     p.q = oct_cuda_quantize_params(source, source);
+    p.q.sums = sums;
     p.hadamard = q->hadamard != OCTET_HADAMARD_NONE;
     for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
         p.weights[r] = oct_hadamard_weight(oct_hadamard_signs(q), r);

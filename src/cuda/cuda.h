@@ -68,9 +68,10 @@ octet_status oct_cuda_amax(const oct_cuda_on *on, const oct_cuda_amaxing *one,
 octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two[2],
                                octet_error *err);
 /* NVFP4: the amax parts that dst has, raised to source's: per tensor or per row and column,
- * columnwise after the Hadamard transform where there is one. */
+ * columnwise after the Hadamard transform where there is one. sums: receives what
+ * oct_cuda_sum_columns makes; NULL: not wanted. */
 octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
-                                 const oct_matrix *source, octet_error *err);
+                                 const oct_matrix *source, float *sums, octet_error *err);
 /* Every part of dst but the amaxes, padding zeroed. */
 octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_cuda_live *live,

@@ -37,12 +37,11 @@ static uint8_t column_sums(oct_builder *b, uint8_t dy) {
     return b->sums;
 }
 
-/* A cast has all of dy in its hands, but for NVFP4's, which has no registers left. What ranks
- * have gathered is not summed: each sums its own rows. */
-static uint8_t sums_of_cast(oct_builder *b, uint8_t dy, const octet_quantizer *q) {
-    bool sums = b->facts.bgrad && q->scheme != OCTET_NVFP4 &&
-                oct_tensor_at(b, dy)->form != OCTET_FORM_GATHERED;
-    return sums ? column_sums(b, dy) : OCTET_ABSENT;
+/* A step that reads all of dy sums it on the way. What ranks have gathered is not summed: each
+ * sums its own rows. */
+static uint8_t sums_beside(oct_builder *b, uint8_t dy) {
+    bool own = oct_tensor_at(b, dy)->form != OCTET_FORM_GATHERED;
+    return b->facts.bgrad && own ? column_sums(b, dy) : OCTET_ABSENT;
 }
 
 /* A plain tensor with all its rows, quantized in one go for both products. */
@@ -54,7 +53,7 @@ static grads quantized_grads(oct_builder *b, uint8_t dy, bool row, bool col, boo
     how.slot = 0;
     how.row_place = delays && across ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.col_place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
-    how.sums = sums_of_cast(b, dy, &q);
+    how.sums = sums_beside(b, dy);
     uint8_t made = oct_quantize(b, dy, &how);
     return (grads){{made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}};
 }
@@ -78,7 +77,7 @@ static grads gathered_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool
         how.slot = 0;
         how.reduce = true;
         how.keeps_shared = delays;
-        how.sums = sums_of_cast(b, values, &q);
+        how.sums = sums_beside(b, values);
         local = oct_quantize(b, values, &how);
     }
     octet_place kept = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;

@@ -89,7 +89,9 @@ static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
 
 /* NVFP4's amaxes are parts of the tensor. An amax per row is the rank's own; the others are
  * measured apart when they must be reduced. */
-static void measure_parts(oct_builder *b, uint8_t source, uint8_t dst, bool reduce) {
+static void measure_parts(oct_builder *b, uint8_t source, uint8_t dst,
+                          const oct_quantizing *how) {
+    bool reduce = how->reduce;
     const octet_plan_tensor *made = oct_tensor_at(b, dst);
     uint32_t local = made->quantizer.row_scaled ? OCT_PART(ROW_AMAX) : 0;
     uint8_t measured = dst;
@@ -103,6 +105,7 @@ static void measure_parts(oct_builder *b, uint8_t source, uint8_t dst, bool redu
     octet_step *step = oct_step(b, OCTET_OP_AMAX);
     step->a = source;
     step->dst = measured;
+    step->sums = how->sums;
     oct_step_done(b, step);
     for (int part = OCTET_PART_ROW_AMAX; reduce && part <= OCTET_PART_COL_AMAX; part++) {
         if (!(local >> part & 1) && oct_tensor_has(b, dst, (octet_part)part)) {
@@ -130,7 +133,7 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     } else if (q->scheme == OCTET_FP8_TENSOR) {
         amax = measure_tensor(b, source, how->reduce);
     } else if (q->scheme == OCTET_NVFP4) {
-        measure_parts(b, source, dst, how->reduce);
+        measure_parts(b, source, dst, how);
     }
     octet_step *step = oct_step(b, OCTET_OP_QUANTIZE);
     step->a = source;
@@ -139,7 +142,7 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     step->amax = amax;
     step->accumulate = b->raises && scale != OCTET_ABSENT && amax != OCTET_ABSENT;
     step->random = q->stochastic ? oct_random(b) : OCTET_ABSENT;
-    step->sums = how->sums;
+    step->sums = q->scheme == OCTET_NVFP4 ? OCTET_ABSENT : how->sums;
     oct_step_done(b, step);
     return dst;
 }

@@ -13,7 +13,7 @@ typedef struct oct_quantizing {
     uint8_t kept_scale; /* a scale buffer to read instead of the slot's; then no amax is kept */
     bool reduce;        /* amaxes are reduced over the ranks before they give a scale */
     bool keeps_shared;  /* what columnwise shards have in common goes into the saved block */
-    uint8_t sums;       /* a tensor for the column sums of each 128 rows; or OCTET_ABSENT */
+    uint8_t sums;       /* a tensor for column sums; or OCTET_ABSENT */
 } oct_quantizing;
 
 /* Into the workspace, with a slot, unreduced. */

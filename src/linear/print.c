@@ -151,7 +151,7 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
 /* Where a cast leaves the column sums of what it reads, and a bias gradient finds them. */
 static void write_sums(oct_writer *w, const octet_plan *plan, const octet_step *s) {
     if (s->sums != OCTET_ABSENT) {
-        oct_write(w, s->op == OCTET_OP_QUANTIZE ? ", column sums to " : ", by way of ");
+        oct_write(w, s->op == OCTET_OP_BIAS_GRAD ? ", by way of " : ", column sums to ");
         oct_write_tensor_name(w, plan, s->sums);
     }
 }

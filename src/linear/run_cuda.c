@@ -11,6 +11,12 @@ static bool writes_shares(const octet_plan *plan, const octet_step *step) {
            plan->buffers[step->amax].bytes > (int64_t)sizeof(float);
 }
 
+static uint64_t sums_of(const octet_plan *plan, const octet_step *step) {
+    return step->sums == OCTET_ABSENT
+               ? 0
+               : (uint64_t)1 << plan->tensors[step->sums].buffers[OCTET_PART_VALUES];
+}
+
 /* What the steps of a phase raise from 0, or leave there; not what they raise from where it
  * is. */
 static uint64_t raised(const octet_plan *plan, int phase) {
@@ -21,7 +27,7 @@ static uint64_t raised(const octet_plan *plan, int phase) {
             continue;
         }
         if (step->op == OCTET_OP_AMAX || step->op == OCTET_OP_ZERO) {
-            bits |= step->writes;
+            bits |= step->writes & ~sums_of(plan, step);
         } else if (step->op == OCTET_OP_QUANTIZE && step->scale != OCTET_ABSENT &&
                    step->amax != OCTET_ABSENT) {
             bits |= (uint64_t)1 << step->amax;
@@ -105,8 +111,9 @@ static oct_cuda_amaxing amaxing_of(const oct_work *work) {
 
 static octet_status do_amax(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
     oct_cuda_amaxing one = amaxing_of(work);
-    return work->step->dst == OCTET_ABSENT ? oct_cuda_amax(on, &one, err)
-                                           : oct_cuda_amax_parts(on, &work->dst, &work->a, err);
+    return work->step->dst == OCTET_ABSENT
+               ? oct_cuda_amax(on, &one, err)
+               : oct_cuda_amax_parts(on, &work->dst, &work->a, work->sums.parts[0], err);
 }
 
 static oct_cuda_live live_of(const oct_work *work) {

@@ -82,12 +82,13 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
     step->writes |= step->scale == OCTET_ABSENT ? 0 : bit(step->amax);
 }
 
-/* Whether a cast has written what it decodes to, or its sums. */
+/* Whether a cast has written what it decodes to, or a step before the sums of its columns. */
 static bool is_made(const oct_builder *b, uint8_t copy) {
     for (int i = 0; copy != OCTET_ABSENT && i < b->plan->step_count; i++) {
         const octet_step *step = &b->plan->steps[i];
-        if (step->op == OCTET_OP_QUANTIZE &&
-            (step->a_copy == copy || step->b_copy == copy || step->sums == copy)) {
+        bool casts = step->op == OCTET_OP_QUANTIZE;
+        if ((casts && (step->a_copy == copy || step->b_copy == copy)) ||
+            ((casts || step->op == OCTET_OP_AMAX) && step->sums == copy)) {
             return true;
         }
     }
@@ -130,7 +131,8 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         break;
     case OCTET_OP_AMAX:
         step->reads = part_bits(b, step->a, values) | (step->accumulate ? bit(step->amax) : 0);
-        step->writes = part_bits(b, step->dst, OCT_AMAX_PARTS) | bit(step->amax);
+        step->writes = part_bits(b, step->dst, OCT_AMAX_PARTS) | bit(step->amax) |
+                       part_bits(b, step->sums, values);
         break;
     case OCTET_OP_DEQUANTIZE:
         step->reads = part_bits(b, step->a, use_parts(step->a_use));

@@ -119,7 +119,8 @@ static inline bool check_step_blank(const octet_step *step) {
                    (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
                     step->op == OCTET_OP_SWIZZLE;
-    bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->sums == OCTET_ABSENT;
+    bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->sums == OCTET_ABSENT ||
+                (step->op == OCTET_OP_AMAX && step->dst != OCTET_ABSENT);
     bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE;
     return flags && passing && (gemm || product) && (quantize || scaling) && moving && sums &&
            (directed || step->a_use == OCTET_USE_VALUES);

@@ -28,6 +28,7 @@ static inline check_traffic check_amax_traffic(const octet_plan *plan, const oct
     check_traffic traffic = {check_values(plan, step->a),
                              parts ? parts : check_bit(step->amax)};
     traffic.reads |= step->accumulate ? traffic.writes : 0;
+    traffic.writes |= check_sums_mask(plan, step);
     return traffic;
 }
 
@@ -118,11 +119,9 @@ static inline check_traffic check_simple(const octet_plan *plan, const octet_ste
 
 /* Sums that a cast has left are read instead of what they are of, others are written first. */
 static inline check_traffic check_bias_grad(const octet_plan *plan, const octet_step *step) {
-    uint64_t sums = check_sums_mask(plan, step), made = 0;
-    for (int i = 0; i < plan->step_count; i++) {
-        bool quantizes = plan->steps[i].op == OCTET_OP_QUANTIZE;
-        made |= quantizes ? check_sums_mask(plan, &plan->steps[i]) : 0;
-    }
+    int summer = check_summer(plan, step->a);
+    uint64_t sums = check_sums_mask(plan, step);
+    uint64_t made = summer < 0 ? 0 : check_sums_mask(plan, &plan->steps[summer]);
     check_traffic traffic = {sums & made ? sums : check_values(plan, step->a),
                              check_tensor_mask(plan, step->dst) | (sums & ~made)};
     return traffic;

@@ -236,18 +236,6 @@ static inline void check_override(const check_case *at) {
 
 /* ---- column sums ------------------------------------------------------------------------ */
 
-/* The cast of a tensor that can sum it on the way; -1: none. */
-static inline int check_summing_cast(const octet_plan *plan, int tensor) {
-    for (int i = 0; i < plan->step_count; i++) {
-        const octet_step *step = &plan->steps[i];
-        if (step->op == OCTET_OP_QUANTIZE && step->a == tensor &&
-            plan->tensors[step->dst].quantizer.scheme != OCTET_NVFP4) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 /* One row of sums for each 128 of what is summed, which no one sees. */
 static inline bool check_sums_fit(const octet_plan *plan, const octet_step *step) {
     const octet_plan_tensor *sums = &plan->tensors[step->sums], *a = &plan->tensors[step->a];
@@ -257,21 +245,21 @@ static inline bool check_sums_fit(const octet_plan *plan, const octet_step *step
            check_dim(plan, &sums->rows) == (check_dim(plan, &a->rows) + 127) / 128;
 }
 
-/* A GPU sums in parts, and the cast of an argument sums what it reads. */
+/* A GPU sums in parts, and what is done to an argument before sums it on the way. */
 static inline void check_summing(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
     const octet_step *step = &plan->steps[index];
     bool cuda = plan->device.kind == OCTET_CUDA, has = step->sums != OCTET_ABSENT;
-    int cast = check_summing_cast(plan, step->a);
-    bool given = cuda && cast >= 0 && plan->tensors[step->a].form == OCTET_FORM_GIVEN;
+    int before = check_summer(plan, step->a);
+    bool given = cuda && before >= 0 && plan->tensors[step->a].form == OCTET_FORM_GIVEN;
     MEANS(at, has == cuda, "step %d has sums of parts, or has none, against its device", index);
-    MEANS(at, !given || step->sums == plan->steps[cast].sums,
-          "step %d sums what step %d has read", index, cast);
+    MEANS(at, !given || step->sums == plan->steps[before].sums,
+          "step %d sums what step %d has read", index, before);
     MEANS(at, !has || check_sums_fit(plan, step), "step %d has sums of another shape or place",
           index);
 }
 
-/* Sums that a cast leaves are wanted. */
+/* Sums that a step leaves are wanted. */
 static inline void check_summed(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
     int readers = 0;
@@ -280,8 +268,7 @@ static inline void check_summed(const check_case *at, int index) {
         readers += step->op == OCTET_OP_BIAS_GRAD && step->sums == plan->steps[index].sums &&
                    step->a == plan->steps[index].a;
     }
-    MEANS(at, plan->steps[index].sums == OCTET_ABSENT || readers == 1,
-          "step %d leaves sums for %d steps", index, readers);
+    MEANS(at, readers == 1, "step %d leaves sums for %d steps", index, readers);
 }
 
 static inline void check_steps(const check_case *at) {
@@ -290,11 +277,13 @@ static inline void check_steps(const check_case *at) {
         check_identity(at, i);
         if (step->op == OCTET_OP_QUANTIZE) {
             check_own_amax(at, i);
-            check_summed(at, i);
         } else if (step->op == OCTET_OP_BIAS_GRAD) {
             check_summing(at, i);
         } else if (step->op == OCTET_OP_GEMM) {
             check_operands_of(at, i);
+        }
+        if (step->op != OCTET_OP_BIAS_GRAD && step->sums != OCTET_ABSENT) {
+            check_summed(at, i);
         }
     }
     check_override(at);

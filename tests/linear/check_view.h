@@ -126,9 +126,22 @@ static inline uint64_t check_copy_mask(const octet_plan *plan, const octet_step 
     return mask;
 }
 
-/* Column sums that a QUANTIZE leaves and a BIAS_GRAD finds. */
+/* Column sums that a step leaves and a BIAS_GRAD finds, or makes. */
 static inline uint64_t check_sums_mask(const octet_plan *plan, const octet_step *step) {
     return step->sums == OCTET_ABSENT ? 0 : check_tensor_mask(plan, step->sums);
+}
+
+/* The first step that leaves column sums of a tensor, or could: its cast, or where that has to
+ * be measured first, the measuring; -1: none. */
+static inline int check_summer(const octet_plan *plan, int tensor) {
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        bool parts = step->op == OCTET_OP_AMAX && step->dst != OCTET_ABSENT;
+        if ((parts || step->op == OCTET_OP_QUANTIZE) && step->a == tensor) {
+            return i;
+        }
+    }
+    return -1;
 }
 
 /* What the QUANTIZE steps of a plan decode to. */

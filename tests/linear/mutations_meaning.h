@@ -143,7 +143,7 @@ static inline bool sum_once_more(check_chain *chain) {
     bool had = false;
     for (int i = 0; i < plan->step_count; i++) {
         octet_step *step = &plan->steps[i];
-        if (step->op == OCTET_OP_QUANTIZE && step->sums != OCTET_ABSENT) {
+        if (step->op != OCTET_OP_BIAS_GRAD && step->sums != OCTET_ABSENT) {
             had = lose_tensor(plan, step, &step->sums, true);
         } else if (had && step->op == OCTET_OP_BIAS_GRAD) {
             step->reads = check_tensor_mask(plan, step->a);

@@ -102,7 +102,7 @@ static const mutation mutations[] = {
     {"a padded operand has no room", LAW_GEMMS, lose_a_padded_operand},
     {"padded sums have no room", LAW_GEMMS, lose_the_padded_sums},
     {"padded scales have no room", LAW_GEMMS, lose_the_padded_scales},
-    {"a cast does not sum what it reads", LAW_MEANING, sum_once_more},
+    {"what was read is summed once more", LAW_MEANING, sum_once_more},
     {"a copy is there for whole rows", LAW_GEMMS, pad_what_is_whole},
     {"the output was to be quantized", LAW_MEANING, ask_for_a_quantized_output},
     {"the output was to have another dtype", LAW_MEANING, ask_for_another_dtype},

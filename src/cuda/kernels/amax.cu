@@ -2,6 +2,7 @@
  *
  * A maximum does not depend on the order of its operands, so bits are those of src/cpu/amax.c.
  */
+#include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/patch.h"
 
 #include "cuda/kernels/amax.h"
@@ -178,9 +179,15 @@ static inline void lines_max(const oct_patch<T> &patch, const oct_amax_tiles_par
 }
 
 template <class T> static inline void tiles(const oct_amax_tiles_params &p) {
+    __shared__ oct_tile_leaves<OCT_TILE> leaves;
     oct_patch<T> patch = oct_patch_of<T>(p.q);
     amax_seen seen = seen_of(p);
     oct_patch_load(patch, p.q);
+    if (p.q.sums) {
+        oct_leaves_put(leaves, patch);
+        __syncthreads();
+        oct_leaves_store(leaves, patch, p.q);
+    }
     if (p.by_line) {
         lines_max(patch, p);
     } else {

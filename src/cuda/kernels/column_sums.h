@@ -2,8 +2,8 @@
  *
  * Leaves are 16 rows in order from +0, joined in pairs, pairs in pairs, as src/cpu/bias.c does
  * it: like 1 added to a binary number, level by level. A tile of 128 rows is a whole node of
- * that tree, or the last leaves of it. So a cast, whose threads hold 16 rows each, leaves the
- * sums of its tiles, and bias.cu joins them. */
+ * that tree, or the last leaves of it. So what reads a matrix by threads that hold 16
+ * rows each, a cast or an amax, leaves the sums of its tiles, and bias.cu joins them. */
 #ifndef OCT_CUDA_KERNELS_COLUMN_SUMS_H
 #define OCT_CUDA_KERNELS_COLUMN_SUMS_H
 
