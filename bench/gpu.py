@@ -154,18 +154,21 @@ class Case:
         return lambda: self.step(fast)
 
 
-def plain(sizes: tuple[int, int, int]) -> Case:
+def plain(sizes: tuple[int, int, int], bias: bool = False) -> Case:
     _, k, n = sizes
-    layer = torch.nn.Linear(k, n, bias=False, dtype=torch.bfloat16, device="cuda")
+    layer = torch.nn.Linear(k, n, bias=bias, dtype=torch.bfloat16, device="cuda")
     return Case(layer, sizes)
 
 
 def ours(
-    sizes: tuple[int, int, int], active: recipe.Recipe | None, quantized: bool = False
+    sizes: tuple[int, int, int],
+    active: recipe.Recipe | None,
+    quantized: bool = False,
+    bias: bool = False,
 ) -> Case:
     _, k, n = sizes
     with octet.quantized_model_init(enabled=quantized, recipe=active):
-        layer = octet.Linear(k, n, bias=False, params_dtype=torch.bfloat16, device="cuda")
+        layer = octet.Linear(k, n, bias=bias, params_dtype=torch.bfloat16, device="cuda")
     return Case(layer, sizes, lambda: within(active))
 
 
@@ -238,6 +241,23 @@ def linear_rows(sizes: tuple[int, int, int]) -> dict[str, dict[str, float]]:
     for name, ms in beside(eager, rested_ms, 3).items():
         rows[name]["eager, rested"] = flop / statistics.median(ms) / 1e9
     torch._dynamo.reset()
+    return rows
+
+
+def bias_rows() -> dict[str, dict[str, float]]:
+    """Microseconds of a training step as one CUDA graph, without a bias and with one."""
+    sizes = SHAPES[0]
+    steps: dict[tuple[str, str], Step] = {}
+    for way, bias in (("without", False), ("with", True)):
+        steps["bf16 nn.Linear", way] = graphed(plain(sizes, bias).step)
+        for name, active in RECIPES.items():
+            if "," not in name:
+                steps[name, way] = graphed(ours(sizes, active, bias=bias).step)
+    rows: dict[str, dict[str, float]] = {}
+    for (name, way), ms in beside(steps, rested_ms, 5).items():
+        rows.setdefault(name, {})[way] = statistics.median(ms) * 1e3
+    for row in rows.values():
+        row["a bias costs"] = row["with"] - row["without"]
     return rows
 
 
@@ -324,7 +344,7 @@ def write(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="linear,casts,host,saved,trace")
+    parser.add_argument("--parts", default="linear,bias,casts,host,saved,trace")
     parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many of them")
     parts = (given := parser.parse_args()).parts.split(",")
     torch.manual_seed(0)
@@ -347,6 +367,8 @@ def main() -> None:
 
     for sizes in SHAPES[: given.shapes] if "linear" in parts else []:
         add(f"TFLOP/s at {sizes}", linear_rows(sizes))
+    if "bias" in parts:
+        add(f"us a step at {SHAPES[0]} as a graph, rested", bias_rows())
     if "casts" in parts:
         add("bf16 cast, 16384 x 8192", cast_rows(), 2)
     if "host" in parts:
