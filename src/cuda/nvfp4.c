@@ -34,7 +34,6 @@ static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
     p.row_bytes = oct_nv_line_bytes(dst, OCTET_USE_ROW);
     p.col_bytes = oct_nv_line_bytes(dst, OCTET_USE_COL);
     p.aim = oct_nv_aim(q);
-    p.byte_base = OCT_BYTE_BASE;
     p.square = oct_is_square(q);
     p.row_scaled = q->row_scaled;
     p.hadamard = q->hadamard != OCTET_HADAMARD_NONE;

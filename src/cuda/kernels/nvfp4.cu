@@ -267,8 +267,7 @@ template <class T, int WAY> static inline void encode_rows(const nv_work<T> &wor
             int r = k * row::each + i;
             float factor = work.shared.factors[i][first + k];
             take_row<T, random_bits>(words, work, r, factor);
-            oct_nv_encode<T, oct_shape<T>::cols, random_bits>(quads, words, factor, random[k],
-                                                              p.byte_base);
+            oct_nv_encode<T, oct_shape<T>::cols, random_bits>(quads, words, factor, random[k]);
             if (!copied || codes) {
                 store_row(work, to + k * row::each * bytes, r,
                           oct_nv_codes<T, oct_shape<T>::cols>(quads, words));
@@ -387,13 +386,12 @@ static inline void encode_col(uint32_t quads[4], const nv_col<E> &col, const nv_
     constexpr int half = 8 * (int)sizeof(E) / 4;
     constexpr bool random_bits = (WAY & STOCHASTIC) != 0;
     const oct_patch<T> &patch = work.patch;
-    uint32_t random[4], base = work.p.byte_base;
+    uint32_t random[4];
     work.shared.scales[1].codes[oct_tile_scale_at<2>(patch.col + c, patch.row / BLOCK)] =
         (uint8_t)(c < patch.cols_left ? col.scale.code : 0u);
     draw_col<T, random_bits>(random, work, c);
-    oct_nv_encode<E, 8, random_bits>(quads, col.words, col.scale.factor, random, base);
-    oct_nv_encode<E, 8, random_bits>(quads + 2, col.words + half, col.scale.factor, random + 2,
-                                     base);
+    oct_nv_encode<E, 8, random_bits>(quads, col.words, col.scale.factor, random);
+    oct_nv_encode<E, 8, random_bits>(quads + 2, col.words + half, col.scale.factor, random + 2);
     if (!(WAY & COPIED) || lines.codes) {
         store_col(work, lines, to, c,
                   {oct_nv_codes<E, 8>(quads, col.words),
@@ -551,7 +549,7 @@ static inline void encode_square(const nv_work<T> &work, const oct_nv_scale &sca
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         uint32_t words[4], quads[2];
         take_row<T, false>(words, work, r, scale.factor);
-        oct_nv_encode<T, oct_shape<T>::cols, false>(quads, words, scale.factor, nullptr, 0);
+        oct_nv_encode<T, oct_shape<T>::cols, false>(quads, words, scale.factor, nullptr);
         uint32_t codes = oct_nv_codes<T, oct_shape<T>::cols>(quads, words);
         word_of(work, r, 0) = codes;
         if (p.q.row) {

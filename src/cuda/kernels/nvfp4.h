@@ -10,10 +10,6 @@
  * scales. */
 #define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 65)
 
-/* The float 2^23, whose last bit is worth 1. A kernel is told it: of a constant the compiler
- * would make an operand that a selector of bytes is better used for. */
-#define OCT_BYTE_BASE 0x4b000000u
-
 typedef struct oct_nvfp4_params {
     oct_quantize_params q;
     oct_copies copies;
@@ -21,11 +17,10 @@ typedef struct oct_nvfp4_params {
     const int64_t *random;            /* the seed is their sum; NULL: to nearest */
     int64_t row_bytes, col_bytes;     /* of a line of codes */
     float aim;
-    uint32_t byte_base; /* OCT_BYTE_BASE */
-    uint8_t square;     /* blocks of 16 x 16 */
+    uint8_t square; /* blocks of 16 x 16 */
     uint8_t row_scaled;
     uint8_t hadamard;
-    uint8_t reserved[5];
+    uint8_t reserved[1];
     float weights[OCT_HADAMARD_ROWS];
 } oct_nvfp4_params;
 

@@ -78,24 +78,52 @@ template <class E> static inline uint32_t oct_nv_tamed(uint32_t word, uint32_t l
     return least | (word & ~nans & 0x80008000u);
 }
 
-/* N codes without signs, 4 or 8, in quads; element i takes byte i of `random`. */
-template <class E, int N, bool RANDOM>
-static inline void oct_nv_encode(uint32_t *quads, const uint32_t *words, float factor,
-                                 const uint32_t *random, uint32_t base) {
+/* Element i of stored ones, its magnitude times a factor. */
+template <class E>
+static inline float oct_nv_scaled(const uint32_t *words, int i, float factor) {
+    uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
+    return oct_magnitude(oct_patch_element<E>(word, sizeof(E) == 2 ? i % 2 : 0)) * factor;
+}
+
+/* N codes without signs, 4 or 8, in quads, to nearest. */
+template <class E, int N>
+static inline void oct_nv_nearest(uint32_t *quads, const uint32_t *words, float factor) {
     uint32_t sums[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
-        float a = oct_patch_element<E>(word, sizeof(E) == 2 ? i % 2 : 0);
-        a = oct_magnitude(a) * factor;
-        if (RANDOM) {
-            a = oct_e2m1_raised(a, oct_byte_float(random[i / 4], i % 4, base));
-        }
-        sums[i] = oct_e2m1_sum<RANDOM, oct_nv_clipped<E, RANDOM>>(a);
+        sums[i] = oct_e2m1_sum<oct_nv_clipped<E, false>>(oct_nv_scaled<E>(words, i, factor));
     }
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
         quads[i] = oct_e2m1_quad(sums + 4 * i);
+    }
+}
+
+/* Or at random; element i takes byte i of `random`. */
+template <class E, int N>
+static inline void oct_nv_random(uint32_t *quads, const uint32_t *words, float factor,
+                                 const uint32_t *random) {
+#pragma unroll
+    for (int q = 0; q < N / 4; q++) {
+        float a[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[i] = oct_e2m1_small(oct_nv_scaled<E>(words, 4 * q + i, factor));
+        }
+        uint32_t even = oct_pick_bytes(random[q], 0u, 0x4240);
+        uint32_t odd = oct_pick_bytes(random[q], 0u, 0x4341);
+        quads[q] = oct_e2m1_quad_of(oct_e2m1_raised(a[0], a[2], even),
+                                    oct_e2m1_raised(a[1], a[3], odd));
+    }
+}
+
+template <class E, int N, bool RANDOM>
+static inline void oct_nv_encode(uint32_t *quads, const uint32_t *words, float factor,
+                                 const uint32_t *random) {
+    if constexpr (RANDOM) {
+        oct_nv_random<E, N>(quads, words, factor, random);
+    } else {
+        oct_nv_nearest<E, N>(quads, words, factor);
     }
 }
 
