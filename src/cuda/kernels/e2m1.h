@@ -61,8 +61,8 @@ static inline uint32_t oct_least_of(float a, float b, float c) {
  * that a is less than 7, its code is at most 7 without clipping. */
 template <bool CLIP> static inline uint32_t oct_e2m1_sum(float a) {
     constexpr float base = 0x1p23f;
-    float last = CLIP ? oct_clipped_half(a, -2.0f) + (base + 6.0f)
-                      : oct_exact_fma(a, 0.5f, base + 4.0f);
+    float last =
+        CLIP ? oct_clipped_half(a, -2.0f) + (base + 6.0f) : oct_exact_fma(a, 0.5f, base + 4.0f);
     return oct_least_of(oct_exact_fma(a, 2.0f, base), a + (base + 2.0f), last);
 }
 

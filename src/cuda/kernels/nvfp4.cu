@@ -30,10 +30,22 @@ template <class T> struct nv_row {
  * are each thread's own. */
 template <class T> struct nv_shared {
     alignas(8) uint32_t words[OCT_PATCH_ROWS * 2][oct_shape<T>::threads][2];
-    float factors[nv_row<T>::each][oct_shape<T>::threads];  /* first the amaxes of rows */
-    uint16_t worth[nv_row<T>::each][oct_shape<T>::threads]; /* their scales as bf16 */
+    uint2 marks[nv_row<T>::each][oct_shape<T>::threads]; /* of rows */
     oct_tile_scales<2> scales[2];
 };
+
+/* A mark of a row's block: first its amax, then the factor of its elements, and its scale as
+ * bf16 in both halves of a word. */
+struct nv_mark {
+    float factor;
+    uint32_t worth;
+};
+
+template <class T>
+static inline nv_mark mark_of(const nv_shared<T> &shared, int i, int thread) {
+    uint2 mark = shared.marks[i][thread];
+    return {oct_bits_f32(mark.x), mark.y};
+}
 
 /* What a thread works on. */
 template <class T> struct nv_work {
@@ -45,6 +57,7 @@ template <class T> struct nv_work {
     bool square;
     uint32_t square_most;
     bool careful; /* there are NaNs in the warp's patches, or elements past all codes */
+    uint32_t row_codes, row_values; /* whether they are made */
 };
 
 /* What the blocks of a line share; a line outside the matrix has an amax of 0. */
@@ -145,20 +158,27 @@ template <class T> static inline uint32_t row_peak(const nv_work<T> &work, int r
                        words[3]);
 }
 
+/* The same of a row in registers, and a NaN is kept. */
+template <class T> static inline uint32_t row_peak_or_nan(const uint4 &v) {
+    uint32_t most = oct_peak_or_nan<T>(oct_nv_first<T>(v.x), v.y);
+    return oct_peak_or_nan<T>(oct_peak_or_nan<T>(most, v.z), v.w);
+}
+
 /* The amaxes of row blocks, each in the memory of the lane that makes its scale; 0 where there
  * are no rows. Where a warp finds a NaN it goes over its rows once more, without. */
 template <class T> static inline void measure_rows(nv_work<T> &work) {
     typedef nv_row<T> row;
     int mine = work.patch.lane_across % row::lanes;
-    uint32_t most[OCT_PATCH_ROWS], all = 0;
+    uint32_t most[OCT_PATCH_ROWS];
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        most[r] = oct_patch_row_peak_or_nan(work.patch, r);
+        most[r] = row_peak_or_nan<T>(work.patch.raw[r]);
     }
     oct_share<OCT_PATCH_ROWS, row::lanes>(
         most, mine, 1, [](uint32_t a, uint32_t b) { return oct_peak_or_nan<T>(a, b); });
+    uint32_t all = most[0];
 #pragma unroll
-    for (int i = 0; i < row::each; i++) {
+    for (int i = 1; i < row::each; i++) {
         all = oct_peak_or_nan<T>(all, most[i]);
     }
     work.careful = __ballot_sync(OCT_ALL_LANES, oct_peak_bits<T>(all) > OCT_F32_INF) != 0;
@@ -172,11 +192,12 @@ template <class T> static inline void measure_rows(nv_work<T> &work) {
     }
 #pragma unroll
     for (int i = 0; i < row::each; i++) {
-        uint32_t bits = oct_peak_bits<T>(most[i]);
-        if (work.square) {
-            bits = mine * row::each + i < work.patch.rows_left ? work.square_most : 0u;
-        }
-        work.shared.factors[i][threadIdx.x] = oct_bits_f32(bits);
+        work.shared.marks[i][threadIdx.x].x = oct_peak_bits<T>(most[i]);
+    }
+#pragma unroll 1
+    for (int i = 0; i < row::each && work.square; i++) {
+        work.shared.marks[i][threadIdx.x].x =
+            mine * row::each + i < work.patch.rows_left ? work.square_most : 0u;
     }
 }
 
@@ -193,7 +214,7 @@ static inline bool scale_some(const nv_work<T> &work, int i, const oct_nv_global
     bool tame = true, wild = false;
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        most[k] = oct_f32_bits(work.shared.factors[i + k][threadIdx.x]);
+        most[k] = work.shared.marks[i + k][threadIdx.x].x;
         scale[k] = oct_nv_scale_of(most[k], global);
         tame &= oct_nv_is_tame(most[k], scale[k]);
     }
@@ -206,8 +227,9 @@ static inline bool scale_some(const nv_work<T> &work, int i, const oct_nv_global
     }
 #pragma unroll
     for (int k = 0; k < N; k++) {
-        work.shared.factors[i + k][threadIdx.x] = scale[k].factor;
-        work.shared.worth[i + k][threadIdx.x] = oct_high_u16(oct_f32_bits(scale[k].value));
+        uint32_t value = oct_f32_bits(scale[k].value);
+        work.shared.marks[i + k][threadIdx.x] =
+            uint2{oct_f32_bits(scale[k].factor), oct_pick_bytes(value, value, 0x3232)};
         codes[8 * (i + k)] = (uint8_t)scale[k].code; /* of 8 lines no two have a gap between */
     }
     return wild;
@@ -239,46 +261,75 @@ static inline uint16_t *copy_at(const nv_work<T> &work, uint16_t *copy, int r) {
     return oct_shape<T>::cols == 8 && copy && patch.full ? copy + at : nullptr;
 }
 
-/* The sharing lanes draw and scale for each other. A kernel without copies makes codes. */
-template <class T, int WAY> static inline void encode_rows(const nv_work<T> &work) {
-    typedef nv_row<T> row;
-    constexpr bool random_bits = (WAY & STOCHASTIC) != 0, copied = (WAY & COPIED) != 0;
+/* Where the codes of a patch's rows and what they are worth go. */
+template <class T> struct nv_places {
+    uint8_t *to;
+    uint16_t *copy;
+    int64_t bytes, cols; /* from one row to the next */
+};
+
+template <class T> static inline nv_places<T> places_of(const nv_work<T> &work) {
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
-    int mine = patch.lane_across % row::lanes, first = (int)threadIdx.x - mine;
+    int64_t at = (patch.tile_row + patch.row) * p.row_bytes;
+    return {p.q.row + at + (patch.tile_col + patch.col) / 2, copy_at(work, work.copies.row, 0),
+            p.row_bytes, p.q.cols};
+}
+
+/* Rows i of the sharing lanes, which draw and scale for each other. A kernel without copies
+ * makes codes. */
+template <class T, int WAY>
+static inline void encode_shared(const nv_work<T> &work, const nv_places<T> &places, int i,
+                                 const uint32_t (*random)[2]) {
+    typedef nv_row<T> row;
+    constexpr int cols = oct_shape<T>::cols;
+    constexpr bool random_bits = (WAY & STOCHASTIC) != 0, copied = (WAY & COPIED) != 0;
+    int first = (int)threadIdx.x - work.patch.lane_across % row::lanes;
+    uint32_t words[row::lanes][4], quads[row::lanes][2], worth[row::lanes];
+#pragma unroll
+    for (int k = 0; k < row::lanes; k++) {
+        nv_mark mark = mark_of(work.shared, i, first + k);
+        worth[k] = mark.worth;
+        take_row<T, random_bits>(words[k], work, k * row::each + i, mark.factor);
+        oct_nv_encode<T, cols, random_bits>(quads[k], words[k], mark.factor, random[k]);
+    }
+    if (!copied || work.row_codes) {
+#pragma unroll
+        for (int k = 0; k < row::lanes; k++) {
+            store_row(work, places.to + k * row::each * places.bytes, k * row::each + i,
+                      oct_nv_codes<T, cols>(quads[k], words[k]));
+        }
+    }
+    if (copied && work.row_values) {
+#pragma unroll
+        for (int k = 0; k < row::lanes; k++) {
+            oct_write16(places.copy + k * row::each * places.cols,
+                        oct_nv_copy(quads[k], words[k], worth[k]));
+        }
+    }
+}
+
+template <class T, int WAY> static inline void encode_rows(nv_work<T> &work) {
+    typedef nv_row<T> row;
+    const oct_patch<T> &patch = work.patch;
+    const oct_nvfp4_params &p = work.p;
+    int mine = patch.lane_across % row::lanes;
     int64_t block = (patch.tile_row + patch.row + mine * row::each) * p.q.row_at.blocks +
                     (patch.tile_col + patch.col) / BLOCK;
-    int64_t bytes = p.row_bytes;
-    uint8_t *to =
-        p.q.row + (patch.tile_row + patch.row) * bytes + (patch.tile_col + patch.col) / 2;
-    uint16_t *copy = copy_at(work, work.copies.row, 0);
-    uint32_t codes = oct_kept(p.q.row ? 1u : 0u), values = oct_kept(copy ? 1u : 0u);
+    nv_places<T> places = places_of(work);
+    work.row_codes = oct_kept(p.q.row ? 1u : 0u);
+    work.row_values = oct_kept(places.copy ? 1u : 0u);
 #pragma unroll 1
     for (int i = 0; i < row::each; i++) {
         uint32_t drawn[4], random[row::lanes][2];
-        if (random_bits) {
+        if (WAY & STOCHASTIC) {
             oct_random_words(drawn, work.seed, (uint64_t)block, 0);
             exchange<T>(random, drawn, mine);
             block += p.q.row_at.blocks;
         }
-#pragma unroll
-        for (int k = 0; k < row::lanes; k++) {
-            uint32_t words[4], quads[2];
-            int r = k * row::each + i;
-            float factor = work.shared.factors[i][first + k];
-            take_row<T, random_bits>(words, work, r, factor);
-            oct_nv_encode<T, oct_shape<T>::cols, random_bits>(quads, words, factor, random[k]);
-            if (!copied || codes) {
-                store_row(work, to + k * row::each * bytes, r,
-                          oct_nv_codes<T, oct_shape<T>::cols>(quads, words));
-            }
-            if (copied && values) {
-                oct_write16(copy + k * row::each * p.q.cols,
-                            oct_nv_copy(quads, words, work.shared.worth[i][first + k]));
-            }
-        }
-        to += bytes;
-        copy += copied ? p.q.cols : 0;
+        encode_shared<T, WAY>(work, places, i, random);
+        places.to += places.bytes;
+        places.copy += WAY & COPIED ? places.cols : 0;
     }
 }
 
@@ -539,7 +590,7 @@ template <class T>
 static inline void encode_square(const nv_work<T> &work, const oct_nv_scale &scale) {
     const oct_patch<T> &patch = work.patch;
     const oct_nvfp4_params &p = work.p;
-    uint32_t worth = oct_f32_bits(scale.value) >> 16;
+    uint32_t worth = oct_f32_bits(scale.value);
     uint8_t *to =
         p.q.row + (patch.tile_row + patch.row) * p.row_bytes + (patch.tile_col + patch.col) / 2;
     uint16_t *row_copy = copy_at(work, work.copies.row, 0);
@@ -556,7 +607,7 @@ static inline void encode_square(const nv_work<T> &work, const oct_nv_scale &sca
             store_row(work, to, r, codes);
         }
         if (row_copy || col_copy) {
-            uint4 values = oct_nv_copy(quads, words, worth);
+            uint4 values = oct_nv_copy(quads, words, oct_pick_bytes(worth, worth, 0x3232));
             if (row_copy) {
                 oct_write16(row_copy + at, values);
             }
@@ -640,7 +691,8 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
     bool square = p.square && !(WAY & WHOLE);
     oct_copies copies = WAY & COPIED ? p.copies : oct_copies{nullptr, nullptr};
     nv_work<T> work = {
-        p, patch, *shared, copies, seed, square, square ? square_max(patch) : 0u, false};
+        p,     patch, *shared, copies, seed, square, square ? square_max(patch) : 0u,
+        false, 0u,    0u};
 #pragma unroll
     for (int r = 0; r < OCT_PATCH_ROWS; r++) {
         *(uint2 *)shared->words[2 * r][threadIdx.x] = uint2{patch.raw[r].x, patch.raw[r].y};

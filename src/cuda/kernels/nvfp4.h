@@ -8,7 +8,7 @@
 
 /* A block's shared memory: patches, the factors of rows and what their scales are worth, and
  * scales. */
-#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 65)
+#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 81)
 
 typedef struct oct_nvfp4_params {
     oct_quantize_params q;

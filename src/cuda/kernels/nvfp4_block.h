@@ -10,11 +10,20 @@
 
 /* ---- scales ---------------------------------------------------------------------------- */
 
+/* A word of E as what peaks begin with. */
+template <class E> static inline uint32_t oct_nv_first(uint32_t word) {
+#if OCT_PTX && __CUDA_ARCH__ >= 860
+    return sizeof(E) == 2 ? word : word & OCT_F32_MAGNITUDE;
+#else
+    return word & (sizeof(E) == 2 ? 0x7fff7fffu : OCT_F32_MAGNITUDE);
+#endif
+}
+
 /* The amax of 16 stored elements; one that is NaN is kept or ignored. */
 template <class E, bool KEEP> static inline uint32_t oct_nv_max(const uint32_t *words) {
-    uint32_t most = 0;
+    uint32_t most = KEEP ? oct_nv_first<E>(words[0]) : oct_peak<E>(0u, words[0]);
 #pragma unroll
-    for (int i = 0; i < OCT_NV_BLOCK * (int)sizeof(E) / 4; i++) {
+    for (int i = 1; i < OCT_NV_BLOCK * (int)sizeof(E) / 4; i++) {
         most = KEEP ? oct_peak_or_nan<E>(most, words[i]) : oct_peak<E>(most, words[i]);
     }
     return oct_peak_bits<E>(most);
@@ -156,11 +165,11 @@ static inline void oct_nv_values(uint32_t *out, const uint32_t *quads, const uin
     }
 }
 
-/* Of 8 codes, with the scale in the low half of `worth`. */
+/* Of 8 codes. */
 static inline uint4 oct_nv_copy(const uint32_t quads[2], const uint32_t *words,
-                                uint32_t worth) {
+                                uint32_t scale) {
     uint32_t out[4];
-    oct_nv_values<8>(out, quads, words, oct_pick_bytes(worth, worth, 0x1010));
+    oct_nv_values<8>(out, quads, words, scale);
     return {out[0], out[1], out[2], out[3]};
 }
 
