@@ -55,7 +55,7 @@ static octet_status quantize(const oct_cuda_quantize_call *call, octet_error *er
     launch.grid[0] = oct_cuda_tiles(p.q.rows, p.q.cols);
     launch.grid[1] = launch.grid[2] = 1;
     launch.threads = oct_cuda_tile_threads(call->source->dtype);
-    launch.shared_bytes = OCT_NV_SHARED_BYTES(launch.threads);
+    launch.shared_bytes = OCT_NV_SHARED_BYTES(launch.threads, p.row_scaled);
     launch.params_bytes = sizeof p;
     return oct_cuda_launch_kernel(call->on, &launch, err);
 }

@@ -6,9 +6,10 @@
 #include "format/hadamard.h"
 #include "format/scaling.h"
 
-/* A block's shared memory: patches, the factors of rows and what their scales are worth, and
- * scales. */
-#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 81)
+/* A block's shared memory: patches, scales, and what the scales of rows are worth; where rows
+ * have amaxes of their own, their factors as well. Without those six blocks of 128 threads fit
+ * a multiprocessor of compute capability 9.0. */
+#define OCT_NV_SHARED_BYTES(threads, own) ((threads) * 256 + OCT_TILE * ((own) ? 65u : 33u))
 
 typedef struct oct_nvfp4_params {
     oct_quantize_params q;

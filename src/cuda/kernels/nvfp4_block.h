@@ -50,6 +50,11 @@ static inline bool oct_nv_is_tame(uint32_t most, const oct_nv_scale &scale) {
     return oct_bits_f32(most) * scale.factor < 7.0f;
 }
 
+/* The factor of a block that is tame or all zeros, from what its scale is worth. */
+static inline float oct_nv_quick_factor(float value, float decode) {
+    return oct_least(oct_quick_inverse(value * decode), FLT_MAX);
+}
+
 /* The factor of any block; of one that is all zeros it does not matter. */
 static inline float oct_nv_slow_factor(uint32_t most, const oct_nv_scale &scale,
                                        const oct_nv_global &global) {
