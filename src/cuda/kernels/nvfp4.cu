@@ -184,11 +184,16 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
     store_scales(work);
 }
 
-/* Blocks on a multiprocessor, at least. */
-template <class T> inline constexpr int nv_resident = sizeof(T) == 2 ? 6 : 2;
+/* Blocks on a multiprocessor, at least: where shared memory has room for six, registers are
+ * made to suffice. */
+#if OCT_PTX && __CUDA_ARCH__ == 900
+#define RESIDENT(T) (sizeof(T) == 2 ? 6 : 2)
+#else
+#define RESIDENT(T) oct_shape<T>::resident
+#endif
 
 #define KERNEL(name, T, way)                                                                   \
-    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads, nv_resident<T>)        \
+    extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads, RESIDENT(T))           \
         nvfp4_##name(oct_nvfp4_params p) {                                                     \
         quantize<T, way>(p);                                                                   \
     }
