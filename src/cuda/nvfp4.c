@@ -34,7 +34,6 @@ static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
     p.row_bytes = oct_nv_line_bytes(dst, OCTET_USE_ROW);
     p.col_bytes = oct_nv_line_bytes(dst, OCTET_USE_COL);
     p.aim = oct_nv_aim(q);
-    p.byte_base = OCT_BYTE_BASE;
     p.square = oct_is_square(q);
     p.row_scaled = q->row_scaled;
     p.hadamard = q->hadamard != OCTET_HADAMARD_NONE;
@@ -56,7 +55,7 @@ static octet_status quantize(const oct_cuda_quantize_call *call, octet_error *er
     launch.grid[0] = oct_cuda_tiles(p.q.rows, p.q.cols);
     launch.grid[1] = launch.grid[2] = 1;
     launch.threads = oct_cuda_tile_threads(call->source->dtype);
-    launch.shared_bytes = OCT_NV_SHARED_BYTES(launch.threads);
+    launch.shared_bytes = OCT_NV_SHARED_BYTES(launch.threads, p.row_scaled);
     launch.params_bytes = sizeof p;
     return oct_cuda_launch_kernel(call->on, &launch, err);
 }

@@ -104,6 +104,35 @@ TEST(quantize__blocks_far_below_the_amax) {
     }
 }
 
+/* Elements that need no scaling, for the amax is 2688 and that of each block 6, beside where
+ * some random byte rounds up: a 512th part, and what the sum's rounding makes up for. */
+static void fill_thresholds(cpu_tensor *x, uint64_t seed) {
+    for (int64_t r = 0; r < x->m.rows; r++) {
+        for (int64_t c = 0; c < x->m.cols; c++) {
+            uint64_t bits = cpu_random(&seed);
+            float step = bits >> 8 & 1 ? 0.5f : (float)(1 + (bits >> 9 & 1));
+            float value = ldexpf((float)(bits % 256 + 1), -8) * step;
+            value -= ldexpf((float)(int64_t)(bits >> 16 & 7) - 3.0f, -27);
+            value = c % 16 == r % 16 ? 6.0f : value;
+            cpu_tensor_set(x, r, c, bits >> 32 & 1 ? value : -value);
+        }
+    }
+    cpu_tensor_set(x, 0, 0, 2688.0f);
+}
+
+TEST(quantize__elements_at_the_thresholds_of_random_bytes) {
+    static const char *const texts[] = {"nvfp4:e2m1+sr", "nvfp4:e2m1+sr+row",
+                                        "nvfp4:e2m1/16x16+sr"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        octet_quantizer q;
+        cpu_tensor x = cpu_tensor_plain(OCTET_F32, 512, 1024, 1024);
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i], NULL), OCTET_OK);
+        fill_thresholds(&x, i + 1);
+        cuda_check_quantize(&q, &x, i, 0);
+        cpu_tensor_free(&x);
+    }
+}
+
 /* More tiles than a GPU has room for at once, and more than one turn of the dense amax. */
 TEST(quantize__large_tensors_equal_the_cpu) {
     static const char *const texts[] = {"fp8-tensor:e4m3", "fp8-block:e4m3", "nvfp4:e2m1+rht"};
@@ -204,4 +233,5 @@ TEST(quantize__two_at_once_equal_the_cpu) {
 TEST_MAIN(quantize__one_scale_equals_the_cpu, quantize__blocks_equal_the_cpu,
           quantize__mxfp8_equals_the_cpu, quantize__nvfp4_equals_the_cpu,
           quantize__every_16_bit_value, quantize__blocks_far_below_the_amax,
+          quantize__elements_at_the_thresholds_of_random_bytes,
           quantize__large_tensors_equal_the_cpu, quantize__two_at_once_equal_the_cpu)

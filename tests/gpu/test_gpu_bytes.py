@@ -129,6 +129,18 @@ def test_gpu_bytes__blocks_far_below_the_amax(text: str) -> None:
         check(text, x.to(dtype))
 
 
+@pytest.mark.parametrize("text", [t for t in TEXTS if t.startswith("nvfp4") and "+sr" in t])
+def test_gpu_bytes__elements_at_the_thresholds_of_random_bytes(text: str) -> None:
+    """Where a random byte just rounds up, or just does not; nothing needs scaling."""
+    part = torch.randint(1, 257, (1024, 1024)) / 512.0
+    x = part * torch.tensor([1.0, 2.0, 4.0])[torch.randint(3, part.shape)]
+    x -= torch.randint(-3, 5, x.shape) * 2.0**-27
+    x = torch.where(torch.rand(x.shape) < 0.5, -x, x)
+    x.view(1024, 64, 16)[:, :, 0] = 6.0
+    x[0, 0] = 2688.0
+    check(text, x)
+
+
 def test_gpu_bytes__delayed_state_and_random_step() -> None:
     recipe = "delayed:history=5"
     state = [torch.rand(3) + 0.5, torch.zeros(8, 3)]

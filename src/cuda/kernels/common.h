@@ -321,6 +321,17 @@ static inline uint32_t oct_or_some(uint32_t a, uint32_t b, uint32_t mask) {
 #endif
 }
 
+/* The bits of a where `mask` has them set, the others of b; in one step. */
+static inline uint32_t oct_choose_bits(uint32_t a, uint32_t b, uint32_t mask) {
+#if OCT_PTX
+    uint32_t out;
+    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(out) : "r"(a), "r"(b), "r"(mask));
+    return out;
+#else
+    return (a & mask) | (b & ~mask);
+#endif
+}
+
 /* The smaller of two words' halves, each on its own. */
 static inline uint32_t oct_least_halves(uint32_t a, uint32_t b) {
 #if OCT_PTX && __CUDA_ARCH__ >= 900

@@ -6,13 +6,10 @@
 #include "format/hadamard.h"
 #include "format/scaling.h"
 
-/* A block's shared memory: patches, the factors of rows and what their scales are worth, and
- * scales. */
-#define OCT_NV_SHARED_BYTES(threads) ((threads) * 256 + OCT_TILE * 65)
-
-/* The float 2^23, whose last bit is worth 1. A kernel is told it: of a constant the compiler
- * would make an operand that a selector of bytes is better used for. */
-#define OCT_BYTE_BASE 0x4b000000u
+/* A block's shared memory: patches, scales, and what the scales of rows are worth; where rows
+ * have amaxes of their own, their factors as well. Without those six blocks of 128 threads fit
+ * a multiprocessor of compute capability 9.0. */
+#define OCT_NV_SHARED_BYTES(threads, own) ((threads) * 256 + OCT_TILE * ((own) ? 65u : 33u))
 
 typedef struct oct_nvfp4_params {
     oct_quantize_params q;
@@ -21,11 +18,10 @@ typedef struct oct_nvfp4_params {
     const int64_t *random;            /* the seed is their sum; NULL: to nearest */
     int64_t row_bytes, col_bytes;     /* of a line of codes */
     float aim;
-    uint32_t byte_base; /* OCT_BYTE_BASE */
-    uint8_t square;     /* blocks of 16 x 16 */
+    uint8_t square; /* blocks of 16 x 16 */
     uint8_t row_scaled;
     uint8_t hadamard;
-    uint8_t reserved[5];
+    uint8_t reserved[1];
     float weights[OCT_HADAMARD_ROWS];
 } oct_nvfp4_params;
 

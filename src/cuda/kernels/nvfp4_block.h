@@ -10,11 +10,20 @@
 
 /* ---- scales ---------------------------------------------------------------------------- */
 
+/* A word of E as what peaks begin with. */
+template <class E> static inline uint32_t oct_nv_first(uint32_t word) {
+#if OCT_PTX && __CUDA_ARCH__ >= 860
+    return sizeof(E) == 2 ? word : word & OCT_F32_MAGNITUDE;
+#else
+    return word & (sizeof(E) == 2 ? 0x7fff7fffu : OCT_F32_MAGNITUDE);
+#endif
+}
+
 /* The amax of 16 stored elements; one that is NaN is kept or ignored. */
 template <class E, bool KEEP> static inline uint32_t oct_nv_max(const uint32_t *words) {
-    uint32_t most = 0;
+    uint32_t most = KEEP ? oct_nv_first<E>(words[0]) : oct_peak<E>(0u, words[0]);
 #pragma unroll
-    for (int i = 0; i < OCT_NV_BLOCK * (int)sizeof(E) / 4; i++) {
+    for (int i = 1; i < OCT_NV_BLOCK * (int)sizeof(E) / 4; i++) {
         most = KEEP ? oct_peak_or_nan<E>(most, words[i]) : oct_peak<E>(most, words[i]);
     }
     return oct_peak_bits<E>(most);
@@ -39,6 +48,11 @@ static inline oct_nv_scale oct_nv_scale_of(uint32_t most, const oct_nv_global &g
  * not 0, and no element is so far past it that its code would have to be clipped. */
 static inline bool oct_nv_is_tame(uint32_t most, const oct_nv_scale &scale) {
     return oct_bits_f32(most) * scale.factor < 7.0f;
+}
+
+/* The factor of a block that is tame or all zeros, from what its scale is worth. */
+static inline float oct_nv_quick_factor(float value, float decode) {
+    return oct_least(oct_quick_inverse(value * decode), FLT_MAX);
 }
 
 /* The factor of any block; of one that is all zeros it does not matter. */
@@ -78,24 +92,52 @@ template <class E> static inline uint32_t oct_nv_tamed(uint32_t word, uint32_t l
     return least | (word & ~nans & 0x80008000u);
 }
 
-/* N codes without signs, 4 or 8, in quads; element i takes byte i of `random`. */
-template <class E, int N, bool RANDOM>
-static inline void oct_nv_encode(uint32_t *quads, const uint32_t *words, float factor,
-                                 const uint32_t *random, uint32_t base) {
+/* Element i of stored ones, its magnitude times a factor. */
+template <class E>
+static inline float oct_nv_scaled(const uint32_t *words, int i, float factor) {
+    uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
+    return oct_magnitude(oct_patch_element<E>(word, sizeof(E) == 2 ? i % 2 : 0)) * factor;
+}
+
+/* N codes without signs, 4 or 8, in quads, to nearest. */
+template <class E, int N>
+static inline void oct_nv_nearest(uint32_t *quads, const uint32_t *words, float factor) {
     uint32_t sums[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        uint4 word = {words[i * (int)sizeof(E) / 4], 0, 0, 0};
-        float a = oct_patch_element<E>(word, sizeof(E) == 2 ? i % 2 : 0);
-        a = oct_magnitude(a) * factor;
-        if (RANDOM) {
-            a = oct_e2m1_raised(a, oct_byte_float(random[i / 4], i % 4, base));
-        }
-        sums[i] = oct_e2m1_sum<RANDOM, oct_nv_clipped<E, RANDOM>>(a);
+        sums[i] = oct_e2m1_sum<oct_nv_clipped<E, false>>(oct_nv_scaled<E>(words, i, factor));
     }
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
         quads[i] = oct_e2m1_quad(sums + 4 * i);
+    }
+}
+
+/* Or at random; element i takes byte i of `random`. */
+template <class E, int N>
+static inline void oct_nv_random(uint32_t *quads, const uint32_t *words, float factor,
+                                 const uint32_t *random) {
+#pragma unroll
+    for (int q = 0; q < N / 4; q++) {
+        float a[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[i] = oct_e2m1_small(oct_nv_scaled<E>(words, 4 * q + i, factor));
+        }
+        uint32_t even = oct_pick_bytes(random[q], 0u, 0x4240);
+        uint32_t odd = oct_pick_bytes(random[q], 0u, 0x4341);
+        quads[q] = oct_e2m1_quad_of(oct_e2m1_raised(a[0], a[2], even),
+                                    oct_e2m1_raised(a[1], a[3], odd));
+    }
+}
+
+template <class E, int N, bool RANDOM>
+static inline void oct_nv_encode(uint32_t *quads, const uint32_t *words, float factor,
+                                 const uint32_t *random) {
+    if constexpr (RANDOM) {
+        oct_nv_random<E, N>(quads, words, factor, random);
+    } else {
+        oct_nv_nearest<E, N>(quads, words, factor);
     }
 }
 
@@ -128,11 +170,11 @@ static inline void oct_nv_values(uint32_t *out, const uint32_t *quads, const uin
     }
 }
 
-/* Of 8 codes, with the scale in the low half of `worth`. */
+/* Of 8 codes. */
 static inline uint4 oct_nv_copy(const uint32_t quads[2], const uint32_t *words,
-                                uint32_t worth) {
+                                uint32_t scale) {
     uint32_t out[4];
-    oct_nv_values<8>(out, quads, words, oct_pick_bytes(worth, worth, 0x1010));
+    oct_nv_values<8>(out, quads, words, scale);
     return {out[0], out[1], out[2], out[3]};
 }
 

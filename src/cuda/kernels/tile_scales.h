@@ -36,20 +36,23 @@ static inline void oct_put_word(uint8_t *to, const uint8_t *from) {
     }
 }
 
-/* By all threads of the block. Blocks beyond the buffer's are left out; lines never are, for
- * both it and the tiles are padded to 128. In tensor-core order a word's neighbours are those
- * 32 lines away. */
+/* By all threads of the block; a line's blocks lie beside each other. Those beyond the buffer's
+ * are left out; lines never are, for both it and the tiles are padded to 128. In tensor-core
+ * order a word's neighbours are those 32 lines away, and the next four blocks 512 bytes on. */
 template <int W>
 static inline void oct_tile_scales_store(const oct_tile_scales<W> &scales,
                                          const oct_scales_place &place) {
-    const oct_scales *at = place.at;
-    for (int i = (int)threadIdx.x; i < OCT_TILE * W; i += (int)blockDim.x) {
-        int word = at->tiles ? i / OCT_TILE : i % W, n = i % OCT_TILE;
-        int line = at->tiles ? n % 4 * 32 + n / 4 : i / W;
-        int64_t block = place.block + 4 * word;
-        if (block < at->blocks) {
-            oct_put_word(place.to + oct_scale_at(at, place.line + line, block),
-                         scales.codes + oct_tile_scale_at<W>(line, 4 * word));
+    bool tiles = place.at->tiles != 0;
+    int64_t left = place.at->blocks - place.block, line_step = place.at->line_step;
+    uint8_t *to = place.to + oct_scale_at(place.at, place.line, place.block);
+#pragma unroll 2
+    for (uint32_t i = threadIdx.x; i < OCT_TILE * W; i += blockDim.x) {
+        uint32_t word = tiles ? i / OCT_TILE : i % W, n = i % OCT_TILE;
+        uint32_t line = tiles ? n % 4 * 32 + n / 4 : i / W;
+        int64_t at = tiles ? word * 512 + n * 4 : line * line_step + word * 4;
+        if (4 * word < left) {
+            oct_put_word(to + at,
+                         scales.codes + oct_tile_scale_at<W>((int)line, (int)(4 * word)));
         }
     }
 }
