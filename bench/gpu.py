@@ -111,7 +111,11 @@ def graphed(step: Step) -> Step:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(alive: Step = step) -> None:  # it is the memory of the step that is replayed
+        graph.replay()
+
+    return replay
 
 
 # ---- the layers ------------------------------------------------------------------------------
