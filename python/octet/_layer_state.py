@@ -8,7 +8,15 @@ from torch.compiler import is_compiling
 import torch
 from octet import _delayed, _kept_weight, _texts
 from octet._autocast import LAYERS
-from octet._recompute import REMEMBERED, Log, Said, Way, is_recomputing, may_recompute
+from octet._recompute import (
+    REMEMBERED,
+    Log,
+    Said,
+    Way,
+    is_recomputing,
+    may_recompute,
+    unseen,
+)
 from octet._state import current
 from octet.tensor import QuantizedTensor
 
@@ -234,6 +242,7 @@ class LayerState(torch.nn.Module):
         if region.enabled or region.calibrating:
             # It was left without moving the scales if that was under no_grad.
             self._is_first(way.said.rule)
-        nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
+        with unseen():
+            nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
         first = {"fp8_scale": way.scale, "fp8_amax_history": nowhere}
         return {**self._buffers, **first}, way
