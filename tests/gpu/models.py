@@ -22,7 +22,6 @@ class Gated(torch.nn.Module):
     def __init__(self, **options: Any) -> None:  # noqa: ANN401
         super().__init__()
         options = {"params_dtype": torch.bfloat16, "device": DEVICE, **options}
-        torch.manual_seed(1)
         for block in ("a", "b"):
             for name, k, n in (("up", WIDTH, 80), ("gate", WIDTH, 80), ("down", 80, WIDTH)):
                 layer = octet.Linear(k, n, name=f"{block}.{name}", **options)
@@ -39,17 +38,24 @@ class Gated(torch.nn.Module):
 
 
 def model(**options: Any) -> Gated:  # noqa: ANN401
-    """Every one of the same weights and the same random state."""
+    """Every one of the same weights and the same random state, on any device."""
     made = Gated(**options)
-    for number, linear in enumerate(made.layers()):
-        linear.rounding_state.copy_(torch.tensor([100 + number, 0]))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for number, linear in enumerate(made.layers()):
+            linear.rounding_state.copy_(torch.tensor([100 + number, 0]))
+            for parameter in linear.parameters():
+                drawn = torch.randn(parameter.shape, generator=generator, device="cpu")
+                parameter.copy_(drawn / linear.in_features**0.5)
     return made
 
 
 def batch(turn: int = 0, dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any]:
     """An input and the gradient that the output gets, drawn on the CPU."""
     generator = torch.Generator().manual_seed(turn)
-    draws = [torch.randn(2, ROWS // 2, WIDTH, generator=generator) for _ in range(2)]
+    draws = [
+        torch.randn(2, ROWS // 2, WIDTH, generator=generator, device="cpu") for _ in range(2)
+    ]
     return tuple(draw.to(DEVICE, dtype) for draw in draws)
 
 

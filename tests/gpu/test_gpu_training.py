@@ -1,5 +1,6 @@
 """Training as a GPU meets it: graphs of whole steps, streams, no memory, tensors elsewhere."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -197,15 +198,15 @@ def test_gpu_training__a_step_without_memory_and_a_good_one(
     dy = torch.randn(1 << 16, 512, device="cuda").bfloat16()
     want = step(linear, call, x, dy)
     leaf = x.clone().requires_grad_()
-    y = call(leaf) if when == "backward" else None
+    if when == "forward":
+        part = functools.partial(call, leaf)
+    else:
+        part = functools.partial(call(leaf).backward, dy)
     limited(4 << 20)
     with pytest.raises((MemoryError, torch.OutOfMemoryError), match=r"(?i)memory|allocate"):
-        if y is None:
-            call(leaf)
-        else:
-            y.backward(dy)
+        part()
     torch.cuda.set_per_process_memory_fraction(1.0)
-    del y, leaf
+    del part, leaf
     assert_same(want, step(linear, call, x, dy))
 
 
