@@ -93,8 +93,9 @@ def train(
 ) -> list[torch.Tensor]:
     """Outputs and input gradients of a few steps, and what they leave."""
     found: list[torch.Tensor] = []
+    dtype = next(net.parameters()).dtype
     for turn in range(turns):
-        x, dy = batch(turn)
+        x, dy = batch(turn, dtype)
         x.requires_grad_()
         net.zero_grad()
         y = call(x)
