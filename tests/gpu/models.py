@@ -76,6 +76,17 @@ def called(call: Callable[..., Any], active: recipe.Recipe | None) -> Callable[.
     return inside
 
 
+class Inside(torch.nn.Module):
+    """A model inside the autocast of a recipe."""
+
+    def __init__(self, net: torch.nn.Module, name: str) -> None:
+        super().__init__()
+        self.net, self.name = net, name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return called(self.net, RECIPES[self.name])(x)
+
+
 def state(net: torch.nn.Module) -> list[torch.Tensor]:
     """All that training moves: parameters, gradients, and the layers' state."""
     found = [t.detach() for t in (*net.parameters(), *net.buffers())]
@@ -109,3 +120,9 @@ def train(
 def sgd(net: torch.nn.Module) -> torch.optim.Optimizer:
     """By a power of two, so that a fused multiply-add rounds as two operations do."""
     return torch.optim.SGD(net.parameters(), lr=2.0**-6, foreach=True)
+
+
+def usual(name: str, **options: Any) -> list[torch.Tensor]:  # noqa: ANN401
+    """Three eager steps with an optimizer, by a recipe's name."""
+    net = model(**options)
+    return train(net, called(net, RECIPES[name]), sgd(net))

@@ -7,17 +7,12 @@ from typing import Any
 import octet
 import pytest
 from laws import RECIPES, assert_same, step, within
-from models import batch, called, model, quantizing, sgd, state, train
+from models import Inside, batch, called, model, quantizing, sgd, state, train, usual
 from torch.utils.checkpoint import checkpoint
 
 import torch
 
 every_recipe = pytest.mark.parametrize("name", RECIPES)
-
-
-def usual(name: str) -> list[torch.Tensor]:
-    net = model()
-    return train(net, called(net, RECIPES[name]), sgd(net))
 
 
 # ---- graphs ----------------------------------------------------------------------------------
@@ -46,18 +41,6 @@ def test_gpu_training__whole_steps_captured_with_their_optimizer(name: str) -> N
         graph.replay()
         found += [y.detach().clone(), x.grad.clone()]
     assert_same(usual(name), found + state(net))
-
-
-class Inside(torch.nn.Module):
-    """A model inside the autocast of a recipe."""
-
-    def __init__(self, net: torch.nn.Module, name: str) -> None:
-        super().__init__()
-        self.net, self.name = net, name
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with quantizing(self.name):
-            return self.net(x)
 
 
 @every_recipe
