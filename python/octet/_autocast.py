@@ -8,7 +8,7 @@ from torch.compiler import is_compiling
 
 import torch
 from octet import _delayed
-from octet._state import ACTIVE, Init, Region, Step, activate, current
+from octet._state import ACTIVE, Init, Region, Step, activate, current, entered
 from octet.recipe import MXFP8BlockScaling, Recipe
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class autocast(Region):  # noqa: N801
     """Layers inside quantize by a recipe. Nests; the inner one wins.
 
     ``enabled=False`` switches quantization off inside; with ``calibrating=True`` layers then
-    record delayed scaling's amaxes all the same. Works around and inside compiled code.
+    record delayed scaling's amaxes all the same. Works around and inside compiled code. Each
+    thread has its own; one that has entered none is inside the main thread's.
 
     >>> with octet.autocast(recipe=octet.recipe.NVFP4BlockScaling()):
     ...     y = layer(x)
@@ -89,8 +90,8 @@ class autocast(Region):  # noqa: N801
         self.recipe = _DEFAULT if recipe is None else recipe
 
     def __enter__(self) -> "autocast":
-        self._outer = outer = current()
-        nested = outer.enabled or outer.calibrating
+        self._outer = outer = entered()
+        nested = outer is not None and (outer.enabled or outer.calibrating)
         self.step = outer.step if nested else Step(is_compiling())
         activate(self)
         return self
@@ -102,9 +103,10 @@ class autocast(Region):  # noqa: N801
         trace: TracebackType | None,
     ) -> None:
         step, outer = self.step, self._outer
-        self.step = outer.step  # whoever keeps this object keeps no layers by it
         activate(outer)
-        if (step.used or step.in_graph) and not (outer.enabled or outer.calibrating):
+        self.step = current().step  # whoever keeps this object keeps no layers by it
+        nested = outer is not None and (outer.enabled or outer.calibrating)
+        if (step.used or step.in_graph) and not nested:
             _end(step)
 
 

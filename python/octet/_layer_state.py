@@ -8,8 +8,16 @@ from torch.compiler import is_compiling
 import torch
 from octet import _delayed, _kept_weight, _texts
 from octet._autocast import LAYERS
-from octet._recompute import REMEMBERED, Log, Said, Way, is_recomputing, may_recompute
-from octet._state import ACTIVE, current
+from octet._recompute import (
+    REMEMBERED,
+    Log,
+    Said,
+    Way,
+    is_recomputing,
+    may_recompute,
+    unseen,
+)
+from octet._state import current
 from octet.tensor import QuantizedTensor
 
 HISTORY = 1024  # rows of amax history that a layer starts with
@@ -90,7 +98,7 @@ class LayerState(torch.nn.Module):
         super().__setstate__(state)
         LAYERS.add(self)
         self._number = _kept_weight.number(self)
-        region = ACTIVE.region
+        region = current()
         self._use.waits = self._use.waits and (region.enabled or region.calibrating)
         if self._use.waits:  # a copy of a layer that was used in this step
             region.step.used.append(self)
@@ -230,10 +238,11 @@ class LayerState(torch.nn.Module):
         it left no graph (a reentrant checkpoint) the last run of the step moves the scales."""
         if way.said.rule is None:
             return self._buffers, None
-        region = ACTIVE.region
+        region = current()
         if region.enabled or region.calibrating:
             # It was left without moving the scales if that was under no_grad.
             self._is_first(way.said.rule)
-        nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
+        with unseen():
+            nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
         first = {"fp8_scale": way.scale, "fp8_amax_history": nowhere}
         return {**self._buffers, **first}, way

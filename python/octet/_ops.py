@@ -56,6 +56,16 @@ def listed(outs: Any) -> Sequence[torch.Tensor]:  # noqa: ANN401
     return () if outs is None else outs
 
 
+def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
+    """All on one device: beside a tensor on meta no kernel runs that could refuse it."""
+    for tensor in tensors:
+        if tensor.device != tensors[0].device:
+            raise ValueError(
+                f"a tensor is on {tensor.device}, another on {tensors[0].device}: move one of "
+                "them"
+            )
+
+
 def _check(plan: _plans.Plan, args: Sequence[torch.Tensor], mutated: int = 0) -> None:
     """Count and dtypes of the arguments: what a kernel would refuse is refused here, too."""
     ports = [port for port in plan.args if not (mutated and port.is_mutable)]
@@ -66,6 +76,7 @@ def _check(plan: _plans.Plan, args: Sequence[torch.Tensor], mutated: int = 0) ->
     for port, tensor in zip(ports, args, strict=False):
         if tensor.dtype != port.dtype:
             raise ValueError(f"{port.name} is {tensor.dtype}; the text says {port.dtype}")
+    _check_devices(args)
 
 
 def _outputs(
@@ -96,6 +107,7 @@ def _(
     _check(plan, [input, *live])
     if [buffer.dtype for buffer in buffers] != [port.dtype for port in plan.outs]:
         raise ValueError(f"{len(buffers)} buffers are not those of {text}")
+    _check_devices([input, *buffers])
 
 
 @torch.library.register_fake("octet::dequantize")
@@ -138,6 +150,7 @@ def _fake_into(
     """Of both ops that write arguments: only backward has a rule, by which scales move, too."""
     kind = "linear" if rule is None else "linear_backward"
     _check(_plans.describe(kind, problem), args, mutated=len(written) - bool(rule))
+    _check_devices([*args, *written])
     outs = _outputs(kind, problem, sizes, args[0])
     return tuple(outs) if len(outs) > 1 else outs[0] if outs else None
 
@@ -155,6 +168,7 @@ def _(
     problem: str,
 ) -> None:
     _check(_plans.describe("linear_wgrad", problem), args, mutated=1)
+    _check_devices([main_grad, *args])
 
 
 @torch.library.register_fake("octet::delayed_record")

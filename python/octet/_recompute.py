@@ -18,6 +18,10 @@ from octet._memo import Memo, Said
 REMEMBERED = 16  # changes that a layer remembers
 
 
+# Around what only one of the two runs does: selective checkpoints count a region's ops.
+unseen = torch.utils._python_dispatch._disable_current_modes
+
+
 class Way:
     """By what calls quantize: what the autocast said, and delayed scaling's scale."""
 
@@ -38,7 +42,8 @@ class Way:
     def before_moving(self) -> None:
         """Makes a copy of the scale where there is none yet."""
         if self.is_live and self.scale is not None:
-            self.scale, self.is_live = self.scale.clone(), False
+            with unseen():
+                self.scale, self.is_live = self.scale.clone(), False
 
     def rule_if_last(self) -> Rule | None:
         """Called by the backward of each that ran again: the rule once the others' are over."""

@@ -1,5 +1,6 @@
-"""The one place of what is active: whether layers quantize, by which recipe."""
+"""The one place of what is active in a thread: whether layers quantize, by which recipe."""
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,25 +38,44 @@ class Init:
         self.preserve = preserve
 
 
-class Active:
-    """The region that layers are in now."""
+class Shared:
+    """The main thread's region, which a thread that has entered none is in, too.
+
+    Such threads are autograd's own, one a GPU, and those that run the replicas of a model."""
+
+    def __init__(self) -> None:
+        self.region = Region(False, None, False, Step(False))
+
+
+class Active(threading.local):
+    """What one thread has entered. Made anew in each."""
 
     def __init__(self) -> None:
         # Of the object, not of the class: compiled code guards on where it found them.
-        self.region = Region(False, None, False, Step(False))
+        self.is_main = threading.current_thread() is threading.main_thread()
+        self.region: Region | None = SHARED.region if self.is_main else None
         self.init: Init | None = None
 
 
+SHARED = Shared()
 ACTIVE = Active()
 
 
 # Traced code comes to ACTIVE through these alone: of what it meets in two places, it asks at
 # each call whether both are still one.
-def current() -> Region:
-    """The region that layers are in now."""
+def entered() -> Region | None:
+    """The region that this thread has entered; None where it has entered none."""
     return ACTIVE.region
 
 
-def activate(region: Region) -> None:
-    """Makes a region the current one."""
+def current() -> Region:
+    """The region that layers are in now."""
+    region = ACTIVE.region
+    return SHARED.region if region is None else region
+
+
+def activate(region: Region | None) -> None:
+    """Makes a region this thread's current one."""
     ACTIVE.region = region
+    if ACTIVE.is_main and region is not None:
+        SHARED.region = region

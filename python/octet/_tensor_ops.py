@@ -35,6 +35,10 @@ def _empty_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _zeros_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """Quantized, but those of what is trained: they will be an optimizer's moments, of which
+    small ones next to large must not be lost."""
+    if args[0].requires_grad:
+        return NotImplemented
     made = _empty_like(aten.empty_like.default, args, kwargs)
     if made is NotImplemented:
         return made

@@ -41,7 +41,7 @@ class Queue:
 
     def __init__(self) -> None:
         number = next(_NUMBERS)
-        self.handle = torch.tensor([number, 0])
+        self.handle = torch.tensor([number, 0], device="cpu")
         self.calls: deque[Kept] = deque()
         _QUEUES[number] = self
 

@@ -166,6 +166,11 @@ class Linear(Parameters):
             reuse = not is_first_microbatch and self._cache is not None
             words += ("cache=read" if reuse else "cache=write",)
         if self.fuse_wgrad_accumulation and weight.requires_grad:
+            if not hasattr(weight, "main_grad"):
+                raise ValueError(
+                    f"{self._label()}: fuse_wgrad_accumulation adds to weight.main_grad; make "
+                    "it, a tensor of the weight's shape"
+                )
             words += (
                 "main_grad=overwrite" if is_first_microbatch else "main_grad=add",
                 f"main_grad_dtype={dtype_name(weight.main_grad.dtype)}",
@@ -349,6 +354,11 @@ class Linear(Parameters):
         fp8_grad: bool,
     ) -> Any:  # noqa: ANN401
         """Any call at all, eager or traced."""
+        if not is_compiling() and _are_functorch_transforms_active():
+            raise NotImplementedError(
+                f"{self._label()}: torch.func's transforms (grad, vmap, jvp, ...) do not reach "
+                "into it; use torch.autograd, or leave the layer out of them"
+            )
         inp = self._checked(inp)
         again = None if is_compiling() else self._recomputed()
         said = self._active() if again is None else again.said

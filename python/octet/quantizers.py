@@ -84,8 +84,8 @@ class Quantizer(metaclass=QuantizerMeta):
 
     # ---- what it does ----------------------------------------------------------------------
 
-    def _live(self) -> list[torch.Tensor]:
-        """The tensors that quantizing reads besides the input."""
+    def _live(self, device: torch.device) -> list[torch.Tensor]:
+        """The tensors that quantizing on a device reads besides the input."""
         return []
 
     def __call__(self, tensor: torch.Tensor) -> "QuantizedTensor":
@@ -99,8 +99,8 @@ class Quantizer(metaclass=QuantizerMeta):
         from octet.tensor import quantize, quantize_into
 
         if out is not None:
-            return quantize_into(out, tensor, self._live())
-        return quantize(self.text, tensor, self._live())
+            return quantize_into(out, tensor, self._live(tensor.device))
+        return quantize(self.text, tensor, self._live(tensor.device))
 
     def update_quantized(
         self, tensor: torch.Tensor, out: "QuantizedTensor"
@@ -198,7 +198,7 @@ class Float8CurrentScalingQuantizer(_Value):
         if amax_reduction_group is not None:
             self.amax_reduction_group = amax_reduction_group
 
-    def _live(self) -> list[torch.Tensor]:
+    def _live(self, device: torch.device) -> list[torch.Tensor]:
         refuse_process_group(self)
         return []
 
@@ -299,10 +299,10 @@ class NVFP4Quantizer(_Value):
         text = f"nvfp4:{format_name(fp4_dtype)}/{block}"
         super().__init__(_texts.quantizer(text, **fields))
 
-    def _live(self) -> list[torch.Tensor]:
+    def _live(self, device: torch.device) -> list[torch.Tensor]:
         if not _texts.is_stochastic(self.text):
             return []
-        seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64)
+        seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)
         return [torch.cat([seed, torch.zeros_like(seed)])]
 
 

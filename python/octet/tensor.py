@@ -263,7 +263,7 @@ def _live_of(
         scale_inv = getattr(out, _texts.part_names(out._text)["scale_inv"])
         return [scale_inv.reciprocal()], [*buffers, torch.empty_like(scale_inv)]
     quantizer = out.quantizer
-    return (quantizer._live() if quantizer else []), buffers
+    return (quantizer._live(out.device) if quantizer else []), buffers
 
 
 torch.serialization.add_safe_globals([rebuild, QuantizedTensor])

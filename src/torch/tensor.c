@@ -126,6 +126,18 @@ octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_er
 
 /* ---- onto the stack ---------------------------------------------------------------------- */
 
+/* An allocation that failed, in torch's words where it hands them out (before 2.12 it prints
+ * them). It fails for the error of an earlier kernel, too, and that is no want of memory. */
+static octet_status no_tensor(octet_error *err, const char *dtype, int64_t elements) {
+    const char *why = oct_torch.torch_exception_get_what_without_backtrace
+                          ? oct_torch.torch_exception_get_what_without_backtrace()
+                          : NULL;
+    bool is_earlier = why && !strncmp(why, "CUDA error", strlen("CUDA error"));
+    return oct_torch_fail(err, is_earlier ? OCTET_DEVICE : OCTET_NO_MEMORY,
+                          "torch cannot allocate a %s tensor of %lld elements%s%.300s", dtype,
+                          (long long)elements, why ? ": " : "", why ? why : "");
+}
+
 octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape *shape,
                             const octet_device *device, octet_error *err) {
     int64_t strides[OCTET_MAX_RANK];
@@ -141,8 +153,7 @@ octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape
             shape->rank, shape->sizes, strides, oct_torch.dtypes[dtype],
             oct_torch.devices[device->kind], device->kind == OCTET_CPU ? -1 : device->index,
             &out->at[out->count])) {
-        return oct_torch_fail(err, OCTET_NO_MEMORY, "torch cannot allocate a %s tensor of %lld",
-                              octet_dtype_name(dtype), (long long)stride);
+        return no_tensor(err, octet_dtype_name(dtype), stride);
     }
     out->count++;
     return OCTET_OK;

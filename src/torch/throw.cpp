@@ -7,13 +7,23 @@
 
 namespace {
 
+/* Memory that is not there, in the words of the error. */
+class no_memory : public std::bad_alloc {
+  public:
+    explicit no_memory(const octet_error &from) noexcept : err(from) {}
+    const char *what() const noexcept override { return err.text; }
+
+  private:
+    octet_error err;
+};
+
 /* torch turns these into ValueError, MemoryError and RuntimeError. */
 [[noreturn]] void raise(octet_status status, const octet_error &err) {
     if (status == OCTET_INVALID) {
         throw std::invalid_argument(err.text);
     }
     if (status == OCTET_NO_MEMORY) {
-        throw std::bad_alloc();
+        throw no_memory(err);
     }
     throw std::runtime_error(err.text);
 }

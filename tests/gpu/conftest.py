@@ -1,4 +1,4 @@
-"""Tests that need a GPU; elsewhere there is nothing here to collect."""
+"""Tests on a GPU. Without one those of models run on the CPU; the others need it."""
 
 import sys
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import torch
 
-collect_ignore_glob = [] if torch.cuda.is_available() else ["test_*.py"]
+collect_ignore_glob = [] if torch.cuda.is_available() else ["test_gpu_*.py"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,18 @@
 """Activation checkpointing and saved-tensor hooks change nothing, whatever the recipe."""
 
 import copy
+import functools
 from typing import Any
 
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
 from octet._recompute import REMEMBERED, Way
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 import torch
 
@@ -23,6 +28,7 @@ def average(history: torch.Tensor) -> torch.Tensor:
     return history.sum(0) / (history != 0).sum(0).clamp(min=1)
 
 
+RECOMPUTE = CheckpointPolicy.PREFER_RECOMPUTE
 HALVED = dict.fromkeys(("input", "weight", "grad_output"), Halved("e4m3"))
 MORE = {
     **RECIPES,
@@ -194,3 +200,21 @@ def test_hooks__saved_tensors_may_be_offloaded(name: str, compile_it: bool) -> N
     want = steps(usual, within(active, usual))
     with torch.autograd.graph.save_on_cpu():
         assert_same(want, steps(other, call))
+
+
+@every_recipe
+@pytest.mark.parametrize("saves", [False, True])
+def test_checkpoint__may_be_selective(name: str, saves: bool) -> None:
+    """What the policy saves is not run again; all else is, and torch counts the ops of both."""
+    usual, other = twins(name="fc1")
+    active = MORE[name]
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:  # noqa: ANN401
+        is_linear = op.name().startswith(("octet::linear", "octet::quantize"))
+        return CheckpointPolicy.MUST_SAVE if saves and is_linear else RECOMPUTE
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+        return checkpoint(other, x, use_reentrant=False, context_fn=contexts)
+
+    assert_same(steps(usual, within(active, usual)), steps(other, within(active, call)))

@@ -276,3 +276,25 @@ def test_linear__a_default_device_wins_over_the_gpu(monkeypatch: pytest.MonkeyPa
     except (AssertionError, RuntimeError) as error:  # where there is none to choose
         device = "cuda" if "CUDA" in str(error) or "NVIDIA" in str(error) else ""
     assert device == "cuda"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_linear__works_under_a_default_device_that_is_another(name: str) -> None:
+    """A model that is made under it and moved then; one that runs under it, too."""
+    x, grad = inputs()
+    usual = layer(delay_wgrad_compute=True)
+    with torch.device("meta"):
+        other = layer(delay_wgrad_compute=True)
+        moved = layer(device=None, delay_wgrad_compute=True).to_empty(device="cpu")
+    moved.reset_parameters()
+    found = []
+    for linear in (usual, other, moved):
+        linear.load_state_dict(usual.state_dict())
+        linear.rounding_state.copy_(torch.tensor([5, 0]))
+    for linear, device in ((usual, "cpu"), (other, "meta"), (moved, "meta")):
+        with torch.device(device):
+            state = step(linear, within(RECIPES[name], linear), x, grad)
+            linear.backward_dw()
+        found.append([*state, linear.weight.grad])
+    assert_same(found[0], found[1])
+    assert_same(found[0], found[2])

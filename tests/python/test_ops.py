@@ -311,3 +311,13 @@ def test_ops__run_on_as_many_threads_as_torch_has() -> None:
         results.append(_ops.linear(args, (257, 130, 96), PROBLEM))
     torch.set_num_threads(before)
     assert all(map(torch.equal, *results))
+
+
+def test_ops__memory_that_is_not_there_is_told_in_words() -> None:
+    text = "bf16 fp8-tensor:e4m3"
+    x = torch.ones(1, 64, dtype=torch.bfloat16)
+    with pytest.raises(
+        MemoryError, match=r"torch cannot allocate a bf16 tensor of \d+ elements"
+    ):
+        _ops.quantize(x.expand(2**45, 64), [], text)
+    assert _ops.quantize(x, [], text)[0].shape == x.shape  # and the next call works

@@ -152,6 +152,27 @@ def test_tensor__optimizers_step_on_it(optimizer: str, foreach: bool) -> None:
     assert same(weight.data, q(plain.detach()))
 
 
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}])
+def test_tensor__optimizers_keep_plain_moments(options: dict[str, bool]) -> None:
+    """A small gradient beside a large one: its square would be 0 in FP8, and its step huge."""
+    q = octet.Float8CurrentScalingQuantizer("e4m3")
+    weight = torch.nn.Parameter(q(torch.randn(8, 64)))
+    plain = torch.nn.Parameter(weight.detach().dequantize())
+    adam = [
+        torch.optim.AdamW([p], lr=0.1, weight_decay=0.0, **options) for p in (weight, plain)
+    ]
+    for turn in range(3):
+        for parameter, optimizer in zip((weight, plain), adam, strict=True):
+            parameter.grad = torch.full((8, 64), 1.0 + turn)
+            parameter.grad[0, 0] = 4000.0
+            optimizer.step()
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert torch.equal(adam[0].state[weight][key], adam[1].state[plain][key])
+        assert same(weight.data, q(plain.detach()))
+        with torch.no_grad():
+            plain.copy_(weight.dequantize())
+
+
 def test_tensor__gradient_is_plain_and_passes_through() -> None:
     q = octet.MXFP8Quantizer("e4m3")
     y = q(torch.randn(4, 64)).requires_grad_()

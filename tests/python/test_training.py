@@ -340,3 +340,39 @@ def test_refused__a_quantized_output_with_grad_that_leaves_a_graph() -> None:
         call(x)
     with torch.no_grad():
         assert isinstance(call(x), octet.QuantizedTensor)
+
+
+@pytest.mark.parametrize("what", ["bias", "fp8_scale", "main_grad"])
+def test_refused__a_tensor_that_was_left_on_meta(what: str) -> None:
+    linear = layer(fuse_wgrad_accumulation=True)
+    x, grad = inputs()
+    call = within(RECIPES["delayed"], linear)
+    with pytest.raises(ValueError, match=r"70 -> 44.*weight\.main_grad"):
+        call(x)
+    linear.weight.main_grad = torch.zeros(44, 70)
+    call(x).backward(grad)
+    if what == "main_grad":
+        linear.weight.main_grad = torch.zeros(44, 70, device="meta")
+    elif what == "bias":
+        linear.bias = torch.nn.Parameter(linear.bias.to("meta"))
+    else:
+        linear.fp8_scale = linear.fp8_scale.to("meta")
+    with pytest.raises(ValueError, match=r"on (meta|cpu), another on (meta|cpu)"):
+        call(x).backward(grad)
+
+
+def test_refused__transforms_of_torch_func_say_so() -> None:
+    linear = layer(name="fc1")
+    x, _ = inputs()
+    with octet.autocast(recipe=RECIPES["current"]):
+        for call in (
+            lambda: torch.func.grad(lambda x: linear(x).float().sum())(x),
+            lambda: torch.func.vmap(linear)(x),
+            lambda: torch.func.jvp(linear, (x,), (x,)),
+        ):
+            with pytest.raises(NotImplementedError, match=r"'fc1'.*torch\.func"):
+                call()
+        doubled = {key: value.detach() * 2 for key, value in linear.named_parameters()}
+        found = torch.func.functional_call(linear, doubled, (x,))
+        linear.load_state_dict(doubled)
+        assert torch.equal(found, linear(x))

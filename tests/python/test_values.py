@@ -142,3 +142,17 @@ def test_float8_quantizer__holds_state_and_is_no_value() -> None:
     assert torch.equal(y._scale_inv, torch.full((1,), 0.5))
     q(x / 2)
     assert torch.equal(amax, x.abs().max().reshape(1))
+
+
+def test_quantizer__draws_where_the_tensor_is() -> None:
+    x = torch.randn(16, 32)
+    q = octet.NVFP4Quantizer(stochastic_rounding=True, columnwise=False)
+    torch.manual_seed(3)
+    want = q(x)
+    torch.manual_seed(3)
+    with torch.device("meta"):
+        found = q(x)
+        torch.manual_seed(3)
+        kept = q.quantize(x, out=q.make_empty(x.shape, dtype=x.dtype, device=x.device))
+    assert all(map(torch.equal, want.buffers(), found.buffers()))
+    assert all(map(torch.equal, want.buffers(), kept.buffers()))

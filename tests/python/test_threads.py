@@ -1,0 +1,115 @@
+"""Threads: each is inside the autocast that it entered, or else inside the main thread's."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, within
+
+import torch
+
+
+def together(works: dict[str, Callable[[Callable[[], Any]], Any]]) -> dict[str, Any]:
+    """What each work returns, in a thread of its own; all of them wait where one meets."""
+    barrier = threading.Barrier(len(works), timeout=120)
+    found: dict[str, Any] = {}
+
+    def run(name: str) -> None:
+        try:
+            found[name] = works[name](barrier.wait)
+        except BaseException as error:
+            found[name] = error
+            barrier.abort()
+            raise
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_threads__quantize_by_recipes_of_their_own(compile_it: bool) -> None:
+    """All are inside before one leaves, in the order in which they came."""
+    x, grad = inputs()
+    names = [name for name in RECIPES if name != "none"]
+    want, mine = {}, {name: layer() for name in names}
+    for name in names:
+        usual = layer()
+        want[name] = [step(usual, within(RECIPES[name], usual), x, grad) for _ in range(2)]
+
+    def work(name: str) -> Callable[[Callable[[], Any]], Any]:
+        linear = mine[name]
+        call: Callable[..., Any] = linear
+        if compile_it:  # beforehand: threads of torch 2.10 do not compile at the same time
+            call = compiled(linear)[0]
+            step(linear, within(RECIPES[name], call), x, grad)
+            for moved, first in zip(linear.buffers(), layer().buffers(), strict=True):
+                moved.copy_(first)
+
+        def two_steps(meet: Callable[[], Any]) -> list[list[Any]]:
+            found = []
+            for _ in range(2):
+                leaf = x.clone().requires_grad_()
+                linear.zero_grad()
+                meet()
+                with octet.autocast(recipe=RECIPES[name]):
+                    meet()
+                    y = call(leaf)
+                    meet()
+                y.backward(grad)
+                grads = [leaf.grad, linear.weight.grad, linear.bias.grad]
+                state = [linear.fp8_scale, linear.fp8_grad_scale, linear.rounding_state]
+                found.append([t.detach().clone() for t in (y, *grads, *state)])
+            return found
+
+        return two_steps
+
+    found = together({name: work(name) for name in names})
+    for name in names:
+        for a, b in zip(want[name], found[name], strict=True):
+            assert_same(a, b)
+    usual, after = layer(), layer()
+    assert_same(step(usual, within(None, usual), x, grad), step(after, after, x, grad))
+
+
+def test_threads__that_entered_none_are_inside_the_main_threads() -> None:
+    linear = layer()
+    x, _ = inputs()
+    want = {
+        name: within(RECIPES[name], linear)(x).detach() for name in ("none", "mxfp8", "block")
+    }
+
+    def work(meet: Callable[[], Any]) -> list[torch.Tensor]:
+        before = linear(x).detach()
+        with octet.autocast(recipe=RECIPES["block"]):
+            inside = linear(x).detach()
+        return [before, inside, linear(x).detach()]
+
+    with octet.autocast(recipe=RECIPES["mxfp8"]):
+        found = together({"": work})[""]
+        assert_same([linear(x).detach()], [want["mxfp8"]])
+    assert_same(found, [want["mxfp8"], want["block"], want["mxfp8"]])
+    found = together({"": work})[""]
+    assert_same(found, [want["none"], want["block"], want["none"]])
+
+
+def test_threads__make_quantized_models_of_their_own() -> None:
+    def work(name: str) -> Callable[[Callable[[], Any]], Any]:
+        def make(meet: Callable[[], Any]) -> str:
+            meet()
+            with octet.quantized_model_init(recipe=RECIPES[name]):
+                meet()
+                made = octet.Linear(64, 32, device="cpu")
+                meet()
+            return made.weight._text.partition(":")[0]
+
+        return make
+
+    found = together({name: work(name) for name in ("block", "mxfp8")})
+    assert found == {"block": "fp8-block", "mxfp8": "mxfp8"}
+    assert not isinstance(octet.Linear(64, 32, device="cpu").weight, octet.QuantizedTensor)
