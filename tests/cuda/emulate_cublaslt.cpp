@@ -12,7 +12,10 @@
 #include "format/f16.h"
 
 #include <atomic>
+#include <mutex>
 #include <new>
+#include <set>
+#include <tuple>
 
 #define X(result, name, parameters) extern "C" result name parameters;
 OCT_CUBLASLT_CALLS(X)
@@ -55,7 +58,7 @@ struct result {
 static_assert(sizeof(operation) <= 256 && sizeof(layout) <= 64 && sizeof(preference) <= 64, "");
 
 const char handle_object = 0;
-std::atomic<int> matmuls, descriptors;
+std::atomic<int> matmuls, descriptors, strict_loads;
 std::atomic<uint64_t> least_workspace;
 std::atomic<uint64_t> algorithm;
 
@@ -220,6 +223,17 @@ problem problem_of(void *op, void *a, void *b, void *d) {
             *static_cast<layout *>(d)};
 }
 
+/* A kernel is loaded when it is first launched. Here each shape has one of its own. */
+void load_kernel(const problem &it, uint64_t algo) {
+    static std::mutex lock;
+    static std::set<std::tuple<uint64_t, uint64_t, int64_t, int, int, int, uint64_t>> loaded;
+    std::lock_guard<std::mutex> guard(lock);
+    bool fresh =
+        loaded.insert({it.d.rows, it.d.cols, it.k(), it.a.type, it.d.type, it.op.mode_b, algo})
+            .second;
+    strict_loads += fresh && !emulated_is_relaxed();
+}
+
 /* The library may write any of its workspace, if there is one; here it writes both ends. */
 void spoil(void *workspace, size_t bytes) {
     size_t end = bytes < 4096 ? bytes : 4096;
@@ -248,6 +262,10 @@ int emulated_matmuls(void) {
 
 int emulated_descriptors(void) {
     return descriptors;
+}
+
+int emulated_strict_loads(void) {
+    return strict_loads;
 }
 
 void emulated_least_workspace(uint64_t bytes) {
@@ -394,6 +412,7 @@ int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, voi
         (workspace_bytes && !on_boundary(workspace, 256))) {
         return status ? status : INVALID;
     }
+    load_kernel(it, kept[0]);
     spoil(workspace, workspace_bytes);
     matmuls++;
     algorithm = kept[0];
