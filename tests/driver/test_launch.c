@@ -217,6 +217,21 @@ TEST(launch__a_run_enters_the_context_once) {
     end(cuda);
 }
 
+/* A driver on its way out; what the thread had current is not ours to take away. */
+TEST(launch__a_context_that_was_not_entered_is_not_left) {
+    octet_cuda *cuda = begin("");
+    octet_error err = {OCTET_OK, 0, ""};
+    oct_cuda_on on = {.cuda = cuda};
+    oct_cuda_launch launch = launch_of("some_kernel");
+    CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_OK);
+    fake->push_result = 4;
+    CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
+    CHECK(strstr(err.text, "cuCtxPushCurrent: CUDA error 4") != NULL);
+    CHECK_EQ_INT(fake->launches, 1);
+    octet_cuda_close(cuda);
+    CHECK(fake->pushes == 1 && fake->pops == 1 && fake->unloads == 1 && fake->releases == 1);
+}
+
 typedef struct thread_work {
     const oct_cuda_on *on;
     int good;
@@ -393,6 +408,7 @@ TEST_MAIN(launch__facts_are_the_gpus, launch__bad_options_and_old_gpus_are_refus
           launch__a_gpu_that_the_compiler_does_not_know_is_refused,
           launch__a_name_at_another_address_is_the_same_kernel,
           launch__a_run_enters_the_context_once,
+          launch__a_context_that_was_not_entered_is_not_left,
           launch__threads_compile_a_module_once_and_look_a_kernel_up_once,
           launch__a_kernel_or_memory_that_is_not_there_is_told,
           launch__a_failed_compile_gives_the_log_and_the_next_call_works,

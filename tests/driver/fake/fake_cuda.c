@@ -98,6 +98,10 @@ int cuCtxGetCurrent(void **context) {
 }
 
 int cuCtxPushCurrent_v2(void *context) {
+    int result = atomic_load(&state.push_result);
+    if (result) {
+        return result;
+    }
     below = current;
     current = context;
     atomic_fetch_add(&state.pushes, 1);
