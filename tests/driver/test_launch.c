@@ -351,6 +351,19 @@ static void launch_once(const char *cache) {
     end(cuda);
 }
 
+/* The path of a module in a cache's folder. */
+static bool entry_of(char path[512], const char *folder) {
+    bool found = false;
+    DIR *inside = opendir(folder);
+    for (struct dirent *e; inside && (e = readdir(inside));) {
+        if (strstr(e->d_name, ".cubin")) {
+            (void)snprintf(path, 512, "%s/%s", folder, e->d_name);
+            found = true;
+        }
+    }
+    return inside && closedir(inside) == 0 && found;
+}
+
 TEST(launch__what_is_in_the_cache_is_not_compiled) {
     char folder[] = "/tmp/octet-launch-XXXXXX", path[512] = "";
     CHECK(mkdtemp(folder) != NULL);
@@ -358,20 +371,43 @@ TEST(launch__what_is_in_the_cache_is_not_compiled) {
     CHECK_EQ_INT(fake->compiles, 1);
     launch_once(folder);
     CHECK(fake->compiles == 0 && fake->loads == 1);
-    DIR *inside = opendir(folder);
-    for (struct dirent *e; inside && (e = readdir(inside));) {
-        if (strstr(e->d_name, ".cubin")) {
-            (void)snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-            CHECK(strncmp(e->d_name, "per_tensor-", 11) == 0);
-        }
-    }
-    CHECK(inside && closedir(inside) == 0);
+    CHECK(entry_of(path, folder) && strstr(path, "/per_tensor-"));
     CHECK_EQ_INT(truncate(path, 200), 0);
     launch_once(folder);
     CHECK_EQ_INT(fake->compiles, 1);
     CHECK(remove(path) == 0 && rmdir(folder) == 0);
     launch_once("");
     CHECK_EQ_INT(fake->compiles, 1);
+}
+
+/* Whole, and of the same facts, but no code to the driver: a stand-in's, say. */
+TEST(launch__what_the_driver_refuses_of_the_cache_is_compiled_again) {
+    char folder[] = "/tmp/octet-launch-XXXXXX", path[512];
+    octet_error err = {OCTET_OK, 0, ""};
+    oct_cuda_launch launch = launch_of("some_kernel");
+    static const int refusals[] = {200, 209, 300};
+    CHECK(mkdtemp(folder) != NULL);
+    launch_once(folder);
+    for (int i = 0; i < 3; i++) {
+        oct_cuda_on on = {.cuda = begin(folder)};
+        fake->load_result = refusals[i];
+        fake->bad_loads = 1;
+        CHECK_OF(oct_cuda_launch_kernel(&on, &launch, &err) == OCTET_OK, err.text);
+        CHECK(fake->compiles == 1 && fake->loads == 2 && fake->launches == 1);
+        end(on.cuda);
+    }
+    oct_cuda_on on = {.cuda = begin(folder)};
+    fake->load_result = OCT_CU_OUT_OF_MEMORY; /* which no other code would change */
+    CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_NO_MEMORY);
+    CHECK(fake->compiles == 0 && fake->loads == 1);
+    fake->load_result = 200;
+    CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
+    CHECK(strstr(err.text, "cuModuleLoadData") && fake->compiles == 1 && fake->loads == 3);
+    end(on.cuda);
+    while (entry_of(path, folder)) {
+        CHECK_EQ_INT(remove(path), 0);
+    }
+    CHECK_EQ_INT(rmdir(folder), 0);
 }
 
 static int made, freed;
@@ -415,4 +451,5 @@ TEST_MAIN(launch__facts_are_the_gpus, launch__bad_options_and_old_gpus_are_refus
           launch__the_error_of_an_earlier_kernel_is_not_blamed_on_this_one,
           launch__fills_and_copies_reach_every_byte,
           launch__what_is_in_the_cache_is_not_compiled,
+          launch__what_the_driver_refuses_of_the_cache_is_compiled_again,
           launch__what_is_kept_is_made_once_and_freed_with_the_gpu)

@@ -127,6 +127,9 @@ int cuModuleLoadData(void **module, const void *image) {
     atomic_fetch_add(&state.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
     atomic_fetch_add(&state.loads, 1);
     int result = atomic_load(&state.load_result);
+    if (atomic_load(&state.bad_loads) > 0 && atomic_fetch_sub(&state.bad_loads, 1) == 1) {
+        atomic_store(&state.load_result, 0);
+    }
     char *copy = result ? NULL : malloc(64);
     if (copy) {
         memcpy(copy, image, 64);
