@@ -265,6 +265,39 @@ TEST(call__a_workspace_where_torch_has_no_such_memory_is_a_tensor) {
     CHECK(torch.blocks_made == 0 && torch.tensors == 0);
 }
 
+static oct_torch_value list_of(oct_torch_value item) {
+    oct_torch_list *list = NULL;
+    (void)new_list(1, &list);
+    (void)list_push(list, item);
+    return (uintptr_t)list;
+}
+
+/* History and amax, or scale and history, on devices of their own. */
+static octet_status move_state(bool record, octet_device_kind a, octet_device_kind b,
+                               octet_error *err) {
+    oct_torch_value first = tensor_of(record ? 4 : 1, 3, OCTET_F32, a);
+    oct_torch_value second = tensor_of(record ? 1 : 4, 3, OCTET_F32, b);
+    if (record) {
+        return oct_op_delayed_record((oct_torch_value[]){first, second}, err);
+    }
+    oct_torch_value stack[] = {list_of(first), list_of(second), text_of("delayed:history=4"),
+                               text_of("input")};
+    return oct_op_delayed_update(stack, err);
+}
+
+TEST(call__a_state_on_two_devices_is_refused) {
+    for (int i = 0; i < 8; i++) {
+        octet_device_kind a = i & 1 ? OCTET_CUDA : OCTET_CPU;
+        octet_device_kind b = i & 2 ? OCTET_CUDA : OCTET_CPU;
+        octet_error err = {OCTET_OK, 0, ""};
+        begin();
+        octet_status status = move_state(i & 4, a, b, &err);
+        CHECK_OF(status == (a == b ? OCTET_OK : OCTET_INVALID), err.text);
+        CHECK_EQ_INT(a != b, strstr(err.text, "another device") != NULL);
+        CHECK_EQ_INT(torch.tensors, 0);
+    }
+}
+
 /* A driver that would say something else the second time. */
 TEST(call__what_a_gpu_is_is_asked_once) {
     begin();
@@ -283,4 +316,4 @@ TEST(call__what_a_gpu_is_is_asked_once) {
 
 TEST_MAIN(call__a_workspace_on_a_gpu_is_memory_without_a_tensor,
           call__a_workspace_where_torch_has_no_such_memory_is_a_tensor,
-          call__what_a_gpu_is_is_asked_once)
+          call__a_state_on_two_devices_is_refused, call__what_a_gpu_is_is_asked_once)
