@@ -52,11 +52,6 @@ typedef struct attribute {
     size_t bytes;
 } attribute;
 
-static octet_status library_failed(octet_error *err, const oct_cublaslt *api, const char *call,
-                                   int result) {
-    return oct_fail(err, OCTET_DEVICE, "%s: %s", call, api->cublasLtGetStatusString(result));
-}
-
 static bool is_refusal(int result) {
     return result == OCT_LT_INVALID_VALUE || result == OCT_LT_ARCH_MISMATCH ||
            result == OCT_LT_NOT_SUPPORTED;
@@ -181,7 +176,7 @@ static octet_status ask(oct_lt_algorithm *out, oct_lt *lt, const oct_lt_product 
     }
     oct_cuda_unrelax(lt->cuda, mode);
     if (result && !is_refusal(result)) {
-        return library_failed(err, api, "cublasLtMatmulAlgoGetHeuristic", result);
+        return oct_lt_failed(err, api, "cublasLtMatmulAlgoGetHeuristic", result);
     }
     choose(out, candidates, result ? 0 : count, lt->pick);
     return OCTET_OK;
@@ -246,5 +241,5 @@ octet_status oct_lt_run(bool *refused, oct_lt *lt, const oct_lt_product *product
         algorithm->found = OCT_LT_FOUND;
         keep(lt, product, algorithm);
     }
-    return result ? library_failed(err, lt->api, "cublasLtMatmul", result) : OCTET_OK;
+    return result ? oct_lt_failed(err, lt->api, "cublasLtMatmul", result) : OCTET_OK;
 }

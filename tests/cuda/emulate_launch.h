@@ -36,6 +36,8 @@ int emulated_strict_loads(void);
 int emulated_is_relaxed(void);
 /* From now on cuBLASLt proposes nothing to who has less; 0, as at first: to everyone. */
 void emulated_least_workspace(uint64_t bytes);
+/* From now on cuBLASLt launches nothing and returns this; 0, as at first: it works. */
+void emulated_matmul_status(int status);
 
 #ifdef __cplusplus
 }
