@@ -313,6 +313,12 @@ TEST(launch__the_error_of_an_earlier_kernel_is_not_blamed_on_this_one) {
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
     CHECK(strstr(err.text, "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal access)") &&
           strstr(err.text, "launched earlier") && strstr(err.text, "CUDA_LAUNCH_BLOCKING"));
+    static const int others[] = {214, 220, 226, 702, 710, 714, 715, 716, 717, 718, 719, 721};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        fake->launch_result = others[i];
+        CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
+        CHECK_OF(strstr(err.text, "launched earlier") != NULL, err.text);
+    }
     fake->launch_result = 12345;
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
     CHECK_EQ_STR(err.text, "cuLaunchKernel of innocent: CUDA error 12345 (no description)");
