@@ -304,6 +304,33 @@ TEST(launch__a_failed_compile_gives_the_log_and_the_next_call_works) {
     end(cuda);
 }
 
+/* An error has room for 500 characters; warnings come first in a log, and may be many. */
+TEST(launch__what_is_told_of_the_log_begins_with_the_first_error) {
+    octet_cuda *cuda = begin("");
+    octet_error err = {OCTET_OK, 0, ""};
+    oct_cuda_on on = {.cuda = cuda};
+    oct_cuda_launch launch = launch_of("some_kernel");
+    char log[4096] = "";
+    for (int i = 0; i < 20; i++) {
+        size_t used = strlen(log);
+        (void)snprintf(log + used, sizeof log - used,
+                       "per_tensor.cu(%d): warning #177-D: variable \"v\" is unused\n", i);
+    }
+    strcat(log, "per_tensor.cu(99): error: expected a ;\n");
+    fake->log = log;
+    fake->compile_result = 6;
+    CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
+    CHECK_OF(strstr(err.text, "NVRTC 13.0: per_tensor.cu(99): error: expected a ;"), err.text);
+    fake->log = "nothing in particular";
+    CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
+    CHECK_OF(strstr(err.text, "NVRTC 13.0: nothing in particular"), err.text);
+    fake->log = "";
+    fake->compile_result = 1;
+    CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_NO_MEMORY);
+    CHECK_OF(strstr(err.text, "NVRTC_ERROR_OUT_OF_MEMORY"), err.text);
+    end(cuda);
+}
+
 TEST(launch__the_error_of_an_earlier_kernel_is_not_blamed_on_this_one) {
     octet_cuda *cuda = begin("");
     octet_error err = {OCTET_OK, 0, ""};
@@ -454,6 +481,7 @@ TEST_MAIN(launch__facts_are_the_gpus, launch__bad_options_and_old_gpus_are_refus
           launch__threads_compile_a_module_once_and_look_a_kernel_up_once,
           launch__a_kernel_or_memory_that_is_not_there_is_told,
           launch__a_failed_compile_gives_the_log_and_the_next_call_works,
+          launch__what_is_told_of_the_log_begins_with_the_first_error,
           launch__the_error_of_an_earlier_kernel_is_not_blamed_on_this_one,
           launch__fills_and_copies_reach_every_byte,
           launch__what_is_in_the_cache_is_not_compiled,

@@ -217,7 +217,9 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
  */
 
 const char *nvrtcGetErrorString(int result) {
-    return result == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR";
+    return result == 6   ? "NVRTC_ERROR_COMPILATION"
+           : result == 1 ? "NVRTC_ERROR_OUT_OF_MEMORY"
+                         : "NVRTC_ERROR";
 }
 
 int nvrtcVersion(int *major, int *minor) {
@@ -271,16 +273,19 @@ int nvrtcCompileProgram(void *program, int count, const char *const *options) {
     return atomic_load(&state.compile_result);
 }
 
+static const char *log_text(void) {
+    return state.log ? state.log : "kernel.cu(3): error: expected a ;";
+}
+
 int nvrtcGetProgramLogSize(void *program, size_t *bytes) {
     (void)program;
-    *bytes = sizeof "kernel.cu(3): error: expected a ;";
+    *bytes = strlen(log_text()) + 1;
     return 0;
 }
 
 int nvrtcGetProgramLog(void *program, char *log) {
     (void)program;
-    memcpy(log, "kernel.cu(3): error: expected a ;",
-           sizeof "kernel.cu(3): error: expected a ;");
+    memcpy(log, log_text(), strlen(log_text()) + 1);
     return 0;
 }
 

@@ -12,6 +12,7 @@ typedef struct fake_cuda {
     atomic_int push_result;
     atomic_int bad_loads; /* so many modules are refused first, with load_result */
     int arch, driver_version;
+    const char *log; /* of a compilation; NULL: an error's */
     /* What was called. */
     atomic_int retains, releases, compiles, loads, unloads, functions, launches, fills, copies;
     atomic_int attributes, pushes, pops;
