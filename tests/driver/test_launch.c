@@ -85,6 +85,11 @@ TEST(launch__bad_options_and_old_gpus_are_refused) {
     CHECK_EQ_STR(err.text,
                  "Fake 7 has compute capability 7.5; Octet's kernels need 8.0 or more");
     fake->arch = 90;
+    fake->driver_version = 11080;
+    CHECK_EQ_INT(octet_cuda_open(&other, &options, &err), OCTET_UNSUPPORTED);
+    CHECK_EQ_STR(err.text, "the driver serves CUDA 11.8; Octet's kernels need 12.0 or more: "
+                           "install a newer driver");
+    fake->driver_version = 12000;
     fake->retain_result = OCT_CU_OUT_OF_MEMORY;
     CHECK_EQ_INT(octet_cuda_open(&other, &options, &err), OCTET_NO_MEMORY);
     CHECK(other == NULL);
