@@ -43,6 +43,8 @@ static const char *find_all(void *library, oct_torch_functions *f) {
 #undef X
     (void)find(library, "torch_library_def_with_tags", &f->torch_library_def_with_tags);
     (void)find(library, "torch_tag_pt2_compliant_tag", &f->torch_tag_pt2_compliant_tag);
+    (void)find(library, "torch_exception_get_what_without_backtrace",
+               &f->torch_exception_get_what_without_backtrace);
     return NULL;
 }
 

@@ -126,6 +126,18 @@ octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_er
 
 /* ---- onto the stack ---------------------------------------------------------------------- */
 
+/* torch says why, if it does; memory is not what is missing where CUDA has failed before. */
+static octet_status not_made(octet_dtype dtype, int64_t elements, octet_error *err) {
+    const char *why = oct_torch.torch_exception_get_what_without_backtrace
+                          ? oct_torch.torch_exception_get_what_without_backtrace()
+                          : NULL;
+    bool broken = why && !strncmp(why, "CUDA error", 10) && !strstr(why, "out of memory");
+    return oct_torch_fail(err, broken ? OCTET_DEVICE : OCTET_NO_MEMORY,
+                          "torch cannot allocate a %s tensor of %lld%s%.400s",
+                          octet_dtype_name(dtype), (long long)elements, why ? ": " : "",
+                          why ? why : "");
+}
+
 octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape *shape,
                             const octet_device *device, octet_error *err) {
     int64_t strides[OCTET_MAX_RANK];
@@ -141,8 +153,7 @@ octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape
             shape->rank, shape->sizes, strides, oct_torch.dtypes[dtype],
             oct_torch.devices[device->kind], device->kind == OCTET_CPU ? -1 : device->index,
             &out->at[out->count])) {
-        return oct_torch_fail(err, OCTET_NO_MEMORY, "torch cannot allocate a %s tensor of %lld",
-                              octet_dtype_name(dtype), (long long)stride);
+        return not_made(dtype, stride, err);
     }
     out->count++;
     return OCTET_OK;

@@ -1,5 +1,6 @@
 /* throw.cpp - an op that failed throws, and torch makes a Python exception of it. The only C++:
  * an exception starts here, above every C frame of the op, and passes through none. */
+#include <cstring>
 #include <new>
 #include <stdexcept>
 
@@ -7,13 +8,29 @@
 
 namespace {
 
+/* A bad_alloc that says what of; its text is its own, for there may be no memory. */
+class no_memory : public std::bad_alloc {
+  public:
+    explicit no_memory(const octet_error &err) {
+        static_assert(sizeof text == sizeof err.text, "");
+        memcpy(text, err.text, sizeof text);
+    }
+
+    const char *what() const noexcept override {
+        return text;
+    }
+
+  private:
+    char text[sizeof(octet_error::text)];
+};
+
 /* torch turns these into ValueError, MemoryError and RuntimeError. */
 [[noreturn]] void raise(octet_status status, const octet_error &err) {
     if (status == OCTET_INVALID) {
         throw std::invalid_argument(err.text);
     }
     if (status == OCTET_NO_MEMORY) {
-        throw std::bad_alloc();
+        throw no_memory(err);
     }
     throw std::runtime_error(err.text);
 }

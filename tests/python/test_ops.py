@@ -297,6 +297,13 @@ def test_ops__a_wrong_call_is_a_value_error(name: str) -> None:
         call()
 
 
+def test_ops__memory_that_is_not_there_is_told_and_the_next_call_works() -> None:
+    x = torch.zeros(1, 32)
+    with pytest.raises(MemoryError, match=f"cannot allocate a f32 tensor of {2**48}"):
+        _ops.quantize(x.expand(2**43, 32), [], "f32 fp8-tensor:e4m3+row")
+    assert len(_ops.quantize(x, [], "f32 fp8-tensor:e4m3+row")) > 0
+
+
 def test_ops__fakes_refuse_what_kernels_refuse() -> None:
     (x, w, _), _ = operands()
     with FakeTensorMode() as mode, pytest.raises(ValueError, match="3"):

@@ -35,6 +35,7 @@ static struct {
     int blocks, blocks_made;
     int32_t device;
     bool no_memory;
+    const char *reason; /* why no tensor can be made; NULL: it can */
 } torch;
 
 static int32_t delete_tensor(oct_torch_tensor *tensor) {
@@ -82,9 +83,12 @@ static int32_t get_device_index(oct_torch_tensor *tensor, int32_t *index) {
 static int32_t empty_strided(int64_t dim, const int64_t *sizes, const int64_t *strides,
                              int32_t dtype, int32_t kind, int32_t index,
                              oct_torch_tensor **out) {
-    oct_torch_tensor *tensor = calloc(1, sizeof *tensor);
+    oct_torch_tensor *tensor = torch.reason ? NULL : calloc(1, sizeof *tensor);
     int64_t bytes = octet_dtype_bits((octet_dtype)dtype) / 8;
     (void)index;
+    if (!tensor) {
+        return 1;
+    }
     tensor->dim = dim;
     tensor->dtype = dtype;
     tensor->kind = kind;
@@ -146,6 +150,10 @@ static int32_t num_threads(uint32_t *count) {
     return 0;
 }
 
+static const char *exception(void) {
+    return torch.reason;
+}
+
 EXPORT int32_t aoti_torch_get_current_cuda_stream(int32_t index, void **stream);
 EXPORT int32_t aoti_torch_get_current_cuda_stream(int32_t index, void **stream) {
     *stream = NULL;
@@ -198,6 +206,7 @@ static void begin(void) {
     f->torch_string_c_str = string_text;
     f->torch_delete_string = delete_string;
     f->torch_get_num_threads = num_threads;
+    f->torch_exception_get_what_without_backtrace = exception;
     for (int i = 0; i < OCTET_DTYPES; i++) {
         f->dtypes[i] = i;
     }
@@ -265,6 +274,34 @@ TEST(call__a_workspace_where_torch_has_no_such_memory_is_a_tensor) {
     CHECK(torch.blocks_made == 0 && torch.tensors == 0);
 }
 
+/* Where a kernel of somebody's has failed before, memory is not what is missing. */
+TEST(call__why_torch_makes_no_tensor_is_told) {
+    static const struct {
+        const char *reason;
+        octet_status status;
+    } cases[] = {
+        {"CUDA out of memory. Tried to allocate 20.00 GiB.", OCTET_NO_MEMORY},
+        {"DefaultCPUAllocator: can't allocate memory", OCTET_NO_MEMORY},
+        {"CUDA error: out of memory", OCTET_NO_MEMORY},
+        {"CUDA error: an illegal memory access was encountered", OCTET_DEVICE},
+    };
+    const octet_device gpu = {OCTET_CUDA, 0, 90};
+    const oct_shape shape = {.sizes = {5}, .rank = 1};
+    for (int i = 0; i < 8; i++) {
+        octet_error err = {OCTET_OK, 0, ""};
+        oct_tensors none = {.count = 0};
+        begin();
+        torch.reason = cases[i % 4].reason;
+        if (i >= 4) { /* a torch that does not say */
+            oct_torch.torch_exception_get_what_without_backtrace = NULL;
+        }
+        CHECK_EQ_INT(oct_new_tensor(&none, OCTET_U8, &shape, &gpu, &err),
+                     i < 4 ? cases[i].status : OCTET_NO_MEMORY);
+        CHECK(strstr(err.text, "torch cannot allocate a u8 tensor of 5") != NULL);
+        CHECK_EQ_INT(strstr(err.text, torch.reason) != NULL, i < 4);
+    }
+}
+
 static oct_torch_value list_of(oct_torch_value item) {
     oct_torch_list *list = NULL;
     (void)new_list(1, &list);
@@ -316,4 +353,5 @@ TEST(call__what_a_gpu_is_is_asked_once) {
 
 TEST_MAIN(call__a_workspace_on_a_gpu_is_memory_without_a_tensor,
           call__a_workspace_where_torch_has_no_such_memory_is_a_tensor,
-          call__a_state_on_two_devices_is_refused, call__what_a_gpu_is_is_asked_once)
+          call__why_torch_makes_no_tensor_is_told, call__a_state_on_two_devices_is_refused,
+          call__what_a_gpu_is_is_asked_once)
