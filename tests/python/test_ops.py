@@ -249,6 +249,16 @@ def refusals() -> dict[str, tuple[Any, str]]:
             ),
             "contiguous",
         ),
+        "too many written": (
+            lambda: _ops.linear_backward_into[3](
+                [torch.ones(2)] * 5,
+                [x[..., :44], _ops.linear([x, w, b], SIZES, PROBLEM)[1]],
+                SIZES,
+                PROBLEM,
+                "",
+            ),
+            "5 tensors to write; the plan writes 0",
+        ),
         "outputs": (lambda: into(torch.zeros(4, 3), 3), "2 outputs; this overload returns 3"),
         "history": (lambda: into(torch.zeros(4, 2), 2), r"amax.*elements"),
         "no scales": (
