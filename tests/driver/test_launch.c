@@ -418,6 +418,35 @@ TEST(launch__what_is_in_the_cache_is_not_compiled) {
     CHECK_EQ_INT(fake->compiles, 1);
 }
 
+/* What a module depends on besides its source: each of these is compiled, then found. */
+TEST(launch__the_cache_tells_drivers_architectures_and_inputs_apart) {
+    char folder[] = "/tmp/octet-launch-XXXXXX", path[512];
+    static const struct {
+        int arch, driver_version;
+        uint8_t input;
+    } cases[] = {{90, 13000, OCTET_NONE}, {90, 13000, OCTET_BF16}, {90, 13000, OCTET_F32},
+                 {90, 13010, OCTET_NONE}, {80, 13000, OCTET_NONE}, {90, 12080, OCTET_NONE}};
+    CHECK(mkdtemp(folder) != NULL);
+    for (int i = 0; i < 12; i++) {
+        octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
+        oct_cuda_launch launch = launch_of("some_kernel");
+        oct_cuda_on on = {.cuda = NULL};
+        end(begin("")); /* a new account */
+        fake->arch = cases[i % 6].arch;
+        fake->driver_version = cases[i % 6].driver_version;
+        launch.input = cases[i % 6].input;
+        options.cache = folder;
+        CHECK_EQ_INT(octet_cuda_open(&on.cuda, &options, NULL), OCTET_OK);
+        CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, NULL), OCTET_OK);
+        CHECK_EQ_INT(fake->compiles, i < 6);
+        end(on.cuda);
+    }
+    while (entry_of(path, folder)) {
+        CHECK_EQ_INT(remove(path), 0);
+    }
+    CHECK_EQ_INT(rmdir(folder), 0);
+}
+
 /* Whole, and of the same facts, but no code to the driver: a stand-in's, say. */
 TEST(launch__what_the_driver_refuses_of_the_cache_is_compiled_again) {
     char folder[] = "/tmp/octet-launch-XXXXXX", path[512];
@@ -490,5 +519,6 @@ TEST_MAIN(launch__facts_are_the_gpus, launch__bad_options_and_old_gpus_are_refus
           launch__the_error_of_an_earlier_kernel_is_not_blamed_on_this_one,
           launch__fills_and_copies_reach_every_byte,
           launch__what_is_in_the_cache_is_not_compiled,
+          launch__the_cache_tells_drivers_architectures_and_inputs_apart,
           launch__what_the_driver_refuses_of_the_cache_is_compiled_again,
           launch__what_is_kept_is_made_once_and_freed_with_the_gpu)
