@@ -5,6 +5,7 @@
 #include "torch/tensor.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -257,6 +258,37 @@ static int quantize(octet_device_kind kind, octet_status wanted) {
     return made - outputs;
 }
 
+static fake_cuda *driver(void) {
+    fake_cuda *(*state)(void) = NULL;
+    void *library = dlopen(TEST_FAKE_CUDA, RTLD_NOW);
+    void *found = library ? dlsym(library, "fake_cuda_state") : NULL;
+    memcpy(&state, &found, sizeof found);
+    return state ? state() : NULL;
+}
+
+static void *open_first(void *arg) {
+    octet_exec *exec = arg;
+    return oct_torch_cuda_exec(exec, 0, NULL) ? NULL : arg;
+}
+
+/* Before any other test, for a GPU stays open. */
+TEST(call__threads_that_open_a_gpu_at_once_share_it) {
+    enum { THREADS = 6 };
+    pthread_t threads[THREADS];
+    octet_exec execs[THREADS];
+    begin();
+    for (int i = 0; i < THREADS; i++) {
+        execs[i] = (octet_exec)OCTET_EXEC_INIT;
+        CHECK_EQ_INT(pthread_create(&threads[i], NULL, open_first, &execs[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *good = NULL;
+        CHECK(pthread_join(threads[i], &good) == 0 && good == &execs[i]);
+        CHECK(execs[i].cuda && execs[i].cuda == execs[0].cuda);
+    }
+    CHECK_EQ_INT(driver()->retains - driver()->releases, 1);
+}
+
 TEST(call__a_workspace_on_a_gpu_is_memory_without_a_tensor) {
     begin();
     CHECK_EQ_INT(quantize(OCTET_CUDA, OCTET_OK), 0);
@@ -338,20 +370,17 @@ TEST(call__a_state_on_two_devices_is_refused) {
 /* A driver that would say something else the second time. */
 TEST(call__what_a_gpu_is_is_asked_once) {
     begin();
-    void *library = dlopen(TEST_FAKE_CUDA, RTLD_NOW);
-    fake_cuda *(*state)(void) = NULL;
-    void *found = library ? dlsym(library, "fake_cuda_state") : NULL;
-    memcpy(&state, &found, sizeof found);
     CHECK_EQ_INT(quantize(OCTET_CUDA, OCTET_OK), 0);
-    if (CHECK(state != NULL)) {
-        state()->arch = 80;
+    if (CHECK(driver() != NULL)) {
+        driver()->arch = 80;
         CHECK_EQ_INT(quantize(OCTET_CUDA, OCTET_OK), 0);
-        state()->arch = 90;
+        driver()->arch = 90;
     }
     CHECK(torch.blocks_made == 2 && torch.blocks == 0 && torch.tensors == 0);
 }
 
-TEST_MAIN(call__a_workspace_on_a_gpu_is_memory_without_a_tensor,
+TEST_MAIN(call__threads_that_open_a_gpu_at_once_share_it,
+          call__a_workspace_on_a_gpu_is_memory_without_a_tensor,
           call__a_workspace_where_torch_has_no_such_memory_is_a_tensor,
           call__why_torch_makes_no_tensor_is_told, call__a_state_on_two_devices_is_refused,
           call__what_a_gpu_is_is_asked_once)
