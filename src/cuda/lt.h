@@ -129,7 +129,7 @@ octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *par
 /* What is kept on a GPU between products. */
 typedef struct oct_lt {
     octet_cuda *cuda;
-    const oct_cublaslt *api; /* NULL: there is no library, or the own kernel is asked for */
+    const oct_cublaslt *api; /* NULL: the own kernels are asked for */
     void *handle;
     oct_lt_target target;
     int pick; /* which of the library's candidates: $OCTET_CUDA_ALGO, usually 0, the first */
