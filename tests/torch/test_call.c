@@ -19,6 +19,7 @@
 struct oct_torch_tensor {
     int64_t dim, sizes[4], strides[4];
     int32_t dtype, kind;
+    int handles; /* a list holds one */
     void *data;
 };
 
@@ -40,6 +41,9 @@ static struct {
 } torch;
 
 static int32_t delete_tensor(oct_torch_tensor *tensor) {
+    if (--tensor->handles) {
+        return 0;
+    }
     torch.tensors--;
     free(tensor->data);
     free(tensor);
@@ -90,6 +94,7 @@ static int32_t empty_strided(int64_t dim, const int64_t *sizes, const int64_t *s
     if (!tensor) {
         return 1;
     }
+    tensor->handles = 1;
     tensor->dim = dim;
     tensor->dtype = dtype;
     tensor->kind = kind;
@@ -116,8 +121,10 @@ static int32_t list_size(oct_torch_list *list, size_t *count) {
     return 0;
 }
 
+/* Lists hold tensors only. */
 static int32_t list_get(oct_torch_list *list, size_t at, oct_torch_value *value) {
     *value = list->items[at];
+    ((oct_torch_tensor *)(uintptr_t)*value)->handles++;
     return 0;
 }
 
@@ -127,6 +134,9 @@ static int32_t list_push(oct_torch_list *list, oct_torch_value value) {
 }
 
 static int32_t delete_list(oct_torch_list *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        (void)delete_tensor((oct_torch_tensor *)(uintptr_t)list->items[i]);
+    }
     free(list);
     return 0;
 }
