@@ -299,6 +299,17 @@ TEST(call__threads_that_open_a_gpu_at_once_share_it) {
     CHECK_EQ_INT(driver()->retains - driver()->releases, 1);
 }
 
+/* torch's wheels have some twenty folders, and site-packages may lie deep. */
+TEST(call__folders_of_libraries_may_be_long) {
+    char folders[20000];
+    octet_error err = {OCTET_OK, 0, ""};
+    memset(folders, 'x', sizeof folders);
+    folders[0] = '/';
+    folders[sizeof folders - 1] = 0;
+    begin();
+    CHECK_OF(oct_torch_cuda_load(NULL, folders, &err) == OCTET_OK, err.text);
+}
+
 TEST(call__a_workspace_on_a_gpu_is_memory_without_a_tensor) {
     begin();
     CHECK_EQ_INT(quantize(OCTET_CUDA, OCTET_OK), 0);
@@ -390,6 +401,7 @@ TEST(call__what_a_gpu_is_is_asked_once) {
 }
 
 TEST_MAIN(call__threads_that_open_a_gpu_at_once_share_it,
+          call__folders_of_libraries_may_be_long,
           call__a_workspace_on_a_gpu_is_memory_without_a_tensor,
           call__a_workspace_where_torch_has_no_such_memory_is_a_tensor,
           call__why_torch_makes_no_tensor_is_told, call__a_state_on_two_devices_is_refused,
