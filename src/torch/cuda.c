@@ -3,10 +3,10 @@
 
 #include <dlfcn.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define GPUS 64
+#define FOLDERS 32768 /* some twenty folders of torch's wheels, wherever they lie */
 
 /* Set once, before the first op: torch's function for its streams (since 2.6, in the half of
  * torch that knows CUDA), those for its memory (since 2.10; NULL: it lacks one of them), and
@@ -17,7 +17,7 @@ static struct {
     int32_t (*allocate)(uint64_t bytes, void **memory);
     int32_t (*release)(void *memory);
 } found;
-static char *folders;
+static char folders[FOLDERS];
 
 /* Octet's handle on each GPU, made at its first use and kept: ops may run until the process
  * ends. */
@@ -44,14 +44,12 @@ octet_status oct_torch_cuda_load(const char *path, const char *libraries, octet_
                               "2.10 or newer",
                               path ? path : "the program");
     }
-    char *copy = malloc(strlen(libraries) + 1);
-    if (!copy) {
-        return oct_torch_fail(err, OCTET_NO_MEMORY, "no memory for the folders of libraries");
+    if (strlen(libraries) >= sizeof folders) {
+        return oct_torch_fail(err, OCTET_INVALID, "more than %d characters of library folders",
+                              FOLDERS - 1);
     }
     memcpy(&found.current_stream, &stream, sizeof stream);
-    memcpy(copy, libraries, strlen(libraries) + 1);
-    free(folders);
-    folders = copy;
+    memcpy(folders, libraries, strlen(libraries) + 1);
     find_memory(library);
     return OCTET_OK;
 }
