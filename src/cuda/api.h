@@ -100,8 +100,11 @@ typedef struct oct_cublaslt {
 #undef X
 } oct_cublaslt;
 
-/* The CUresult that is told apart by its status. */
+/* The CUresult that is told apart by its status, and those of code that is none. */
 #define OCT_CU_OUT_OF_MEMORY 2
+#define OCT_CU_INVALID_IMAGE 200
+#define OCT_CU_NO_BINARY 209
+#define OCT_CU_INVALID_SOURCE 300
 
 /* CUdevice_attributes, CUfunction_attributes, capture modes and launch parameters in use. */
 #define OCT_CU_PROCESSORS 16

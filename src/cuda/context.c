@@ -6,10 +6,11 @@
 octet_status oct_cuda_enter(const octet_cuda *cuda, bool *pushed, octet_error *err) {
     void *current = NULL;
     int result = cuda->driver->cuCtxGetCurrent(&current);
-    *pushed = !result && current != cuda->context;
-    if (*pushed) {
+    bool away = !result && current != cuda->context;
+    if (away) {
         result = cuda->driver->cuCtxPushCurrent_v2(cuda->context);
     }
+    *pushed = away && !result;
     return result ? oct_cuda_failed(err, "cuCtxPushCurrent", result) : OCTET_OK;
 }
 

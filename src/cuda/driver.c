@@ -70,6 +70,7 @@ static bool is_of_an_earlier_kernel(int result) {
     static const int errors[] = {
         214, /* ECC_UNCORRECTABLE */
         220, /* NVLINK_UNCORRECTABLE */
+        226, /* CONTAINED */
         700, /* ILLEGAL_ADDRESS */
         702, /* LAUNCH_TIMEOUT */
         710, /* ASSERT */
@@ -79,6 +80,7 @@ static bool is_of_an_earlier_kernel(int result) {
         717, /* INVALID_ADDRESS_SPACE */
         718, /* INVALID_PC */
         719, /* LAUNCH_FAILED */
+        721, /* TENSOR_MEMORY_LEAK */
     };
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
         if (errors[i] == result) {

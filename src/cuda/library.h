@@ -20,8 +20,8 @@ typedef struct oct_symbol {
 
 /* Fills a table of functions. Looks, in this order, at what the process has loaded, in
  * library->folders, where the system looks, and in /usr/local/cuda/lib64; OCTET_UNSUPPORTED
- * says all that. What was found is never closed: the functions stay for the life of the
- * process.
+ * says all that, or why one that is there does not load. What was found is never closed: the
+ * functions stay for the life of the process.
  *
  * For tests, OCTET_CUDA_DRIVER in the environment names a library that stands in for each of
  * CUDA's whose first function it has; one that cannot be opened is as if there were none. */

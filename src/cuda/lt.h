@@ -14,6 +14,7 @@ enum { OCT_LT_R_8F_E4M3 = 28, OCT_LT_R_8F_E5M2 = 29, OCT_LT_R_4F_E2M1 = 33 };
 enum { OCT_LT_COMPUTE_32F = 68 };
 enum { OCT_LT_OP_N = 0, OCT_LT_OP_T = 1 };
 enum { OCT_LT_INVALID_VALUE = 7, OCT_LT_ARCH_MISMATCH = 8, OCT_LT_NOT_SUPPORTED = 15 };
+enum { OCT_LT_ALLOC_FAILED = 3, OCT_LT_EXECUTION_FAILED = 13, OCT_LT_INTERNAL_ERROR = 14 };
 
 /* cublasLtMatmulMatrixScale_t. */
 enum {
@@ -128,12 +129,17 @@ octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *par
 /* What is kept on a GPU between products. */
 typedef struct oct_lt {
     octet_cuda *cuda;
-    const oct_cublaslt *api; /* NULL: there is no library, or the own kernel is asked for */
+    const oct_cublaslt *api; /* NULL: the own kernels are asked for */
     void *handle;
     oct_lt_target target;
     int pick; /* which of the library's candidates: $OCTET_CUDA_ALGO, usually 0, the first */
     oct_lt_cache algorithms;
 } oct_lt;
+
+/* A message for a failed call of the library, which has one word for its own failed launch and
+ * for a kernel that failed earlier. */
+octet_status oct_lt_failed(octet_error *err, const oct_cublaslt *api, const char *call,
+                           int result);
 
 /* Made on first use. $OCTET_CUDA_GEMM=own leaves the library out. */
 octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err);

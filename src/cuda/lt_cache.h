@@ -8,7 +8,7 @@
 
 #define OCT_LT_KEY 9 /* words of a problem */
 
-/* Whether a problem has an algorithm. FRESH is never kept: it has just been found. */
+/* Whether a problem has an algorithm. FRESH: it has one that was never launched. */
 enum { OCT_LT_REFUSED = 0, OCT_LT_FOUND, OCT_LT_FRESH };
 
 /* How a problem is solved: the library's choice, and its descriptors of the problem, opaque, of

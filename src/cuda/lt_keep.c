@@ -5,6 +5,17 @@
 #include "core/fail.h"
 #include "cuda/lt.h"
 
+octet_status oct_lt_failed(octet_error *err, const oct_cublaslt *api, const char *call,
+                           int result) {
+    bool launches = result == OCT_LT_EXECUTION_FAILED || result == OCT_LT_INTERNAL_ERROR;
+    octet_status status = result == OCT_LT_ALLOC_FAILED ? OCTET_NO_MEMORY : OCTET_DEVICE;
+    return oct_fail(err, status, "%s: %s%s", call, api->cublasLtGetStatusString(result),
+                    launches ? ": its own launch failed, or a kernel that was launched earlier "
+                               "in this process, by whomever; CUDA_LAUNCH_BLOCKING=1 or "
+                               "compute-sanitizer finds that one"
+                             : "");
+}
+
 /* Only who asks for the own kernels does without the library: they are slower. */
 static octet_status open_library(oct_lt *lt, octet_cuda *cuda, octet_error *err) {
     const char *forced = getenv("OCTET_CUDA_GEMM");
@@ -18,8 +29,7 @@ static octet_status open_library(oct_lt *lt, octet_cuda *cuda, octet_error *err)
     }
     int result = api->cublasLtCreate(&lt->handle);
     if (result) {
-        return oct_fail(err, OCTET_DEVICE, "cublasLtCreate: %s",
-                        api->cublasLtGetStatusString(result));
+        return oct_lt_failed(err, api, "cublasLtCreate", result);
     }
     lt->api = api;
     lt->target.version = (int64_t)api->cublasLtGetVersion();

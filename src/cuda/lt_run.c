@@ -52,11 +52,6 @@ typedef struct attribute {
     size_t bytes;
 } attribute;
 
-static octet_status library_failed(octet_error *err, const oct_cublaslt *api, const char *call,
-                                   int result) {
-    return oct_fail(err, OCTET_DEVICE, "%s: %s", call, api->cublasLtGetStatusString(result));
-}
-
 static bool is_refusal(int result) {
     return result == OCT_LT_INVALID_VALUE || result == OCT_LT_ARCH_MISMATCH ||
            result == OCT_LT_NOT_SUPPORTED;
@@ -158,7 +153,7 @@ static void choose(oct_lt_algorithm *out, const candidate *candidates, int count
     for (int i = 0; i < count && usable <= pick; i++) {
         if (candidates[i].state == 0) {
             memcpy(out->algo, candidates[i].algo, sizeof out->algo);
-            out->found = OCT_LT_FOUND;
+            out->found = OCT_LT_FRESH;
             usable++;
         }
     }
@@ -181,7 +176,7 @@ static octet_status ask(oct_lt_algorithm *out, oct_lt *lt, const oct_lt_product 
     }
     oct_cuda_unrelax(lt->cuda, mode);
     if (result && !is_refusal(result)) {
-        return library_failed(err, api, "cublasLtMatmulAlgoGetHeuristic", result);
+        return oct_lt_failed(err, api, "cublasLtMatmulAlgoGetHeuristic", result);
     }
     choose(out, candidates, result ? 0 : count, lt->pick);
     return OCTET_OK;
@@ -200,7 +195,6 @@ octet_status oct_lt_find(oct_lt_algorithm *out, bool *found, oct_lt *lt,
         status = ask(out, lt, product, err);
         if (!status) {
             oct_lt_cache_put(&lt->algorithms, key, out);
-            out->found = out->found ? OCT_LT_FRESH : OCT_LT_REFUSED;
         }
     }
     *found = !status && out->found != OCT_LT_REFUSED;
@@ -222,6 +216,12 @@ static int launch(oct_lt *lt, const oct_lt_product *product, oct_lt_algorithm *w
         with->algo, m->workspace, (size_t)p->workspace_bytes, stream);
 }
 
+static void keep(oct_lt *lt, const oct_lt_product *product, const oct_lt_algorithm *algorithm) {
+    uint64_t key[OCT_LT_KEY];
+    key_of(key, product);
+    oct_lt_cache_put(&lt->algorithms, key, algorithm);
+}
+
 octet_status oct_lt_run(bool *refused, oct_lt *lt, const oct_lt_product *product,
                         oct_lt_algorithm *algorithm, void *stream, octet_error *err) {
     /* The library loads a kernel when it is first launched, which a capture would forbid. */
@@ -234,10 +234,12 @@ octet_status oct_lt_run(bool *refused, oct_lt *lt, const oct_lt_product *product
     *refused = is_refusal(result);
     if (*refused) {
         oct_lt_algorithm none = {.found = OCT_LT_REFUSED};
-        uint64_t key[OCT_LT_KEY];
-        key_of(key, product);
-        oct_lt_cache_put(&lt->algorithms, key, &none);
+        keep(lt, product, &none);
         return OCTET_OK;
     }
-    return result ? library_failed(err, lt->api, "cublasLtMatmul", result) : OCTET_OK;
+    if (fresh && !result) {
+        algorithm->found = OCT_LT_FOUND;
+        keep(lt, product, algorithm);
+    }
+    return result ? oct_lt_failed(err, lt->api, "cublasLtMatmul", result) : OCTET_OK;
 }

@@ -48,9 +48,10 @@ static oct_kernel *find_text(oct_module *module, const char *name) {
     return NULL;
 }
 
-/* The code of a launch's part: from the cache, else compiled and put there. */
-static octet_status code_of(oct_cubin *out, octet_cuda *cuda, const oct_cuda_launch *launch,
-                            octet_error *err) {
+/* The code of a launch's part: from the cache, where *kept allows it, else compiled and put
+ * there. *kept: it was there. */
+static octet_status code_of(oct_cubin *out, bool *kept, octet_cuda *cuda,
+                            const oct_cuda_launch *launch, octet_error *err) {
     const oct_compiler *compiler;
     const char *name = names[launch->module];
     char arch[OCT_ARCH_TEXT];
@@ -66,7 +67,8 @@ static octet_status code_of(oct_cubin *out, octet_cuda *cuda, const oct_cuda_lau
     }
     oct_cache_key key = {.module = name};
     oct_compiler_key(&key, compiler, &what, cuda->driver_version);
-    if (cuda->cache && oct_cache_read(out, cuda->cache, &key)) {
+    *kept = *kept && oct_cache_read(out, cuda->cache, &key);
+    if (*kept) {
         return OCTET_OK;
     }
     status = oct_compiler_run(out, compiler, &what, err);
@@ -76,21 +78,29 @@ static octet_status code_of(oct_cubin *out, octet_cuda *cuda, const oct_cuda_lau
     return status;
 }
 
+/* Takes the code away. */
+static int load_code(oct_module *module, octet_cuda *cuda, oct_cubin *cubin) {
+    void *handle = NULL;
+    int result = cuda->driver->cuModuleLoadData(&handle, cubin->data);
+    oct_cubin_free(cubin);
+    module->handle = result ? NULL : handle;
+    return result;
+}
+
+/* Code that the driver does not take is no error while it is only the cache's. */
 static octet_status load(oct_module *module, octet_cuda *cuda, const oct_cuda_launch *launch,
                          octet_error *err) {
     oct_cubin cubin;
-    octet_status status = code_of(&cubin, cuda, launch, err);
-    if (status) {
-        return status;
+    bool kept = cuda->cache != NULL;
+    octet_status status = code_of(&cubin, &kept, cuda, launch, err);
+    int result = status ? 0 : load_code(module, cuda, &cubin);
+    if (kept && (result == OCT_CU_INVALID_IMAGE || result == OCT_CU_NO_BINARY ||
+                 result == OCT_CU_INVALID_SOURCE)) {
+        kept = false;
+        status = code_of(&cubin, &kept, cuda, launch, err);
+        result = status ? 0 : load_code(module, cuda, &cubin);
     }
-    void *handle = NULL;
-    int result = cuda->driver->cuModuleLoadData(&handle, cubin.data);
-    oct_cubin_free(&cubin);
-    if (result) {
-        return oct_cuda_failed(err, "cuModuleLoadData", result);
-    }
-    module->handle = handle;
-    return OCTET_OK;
+    return result ? oct_cuda_failed(err, "cuModuleLoadData", result) : status;
 }
 
 static octet_status add(oct_kernel **out, oct_module *module, octet_cuda *cuda,

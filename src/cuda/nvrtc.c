@@ -34,11 +34,14 @@ static const oct_symbol symbols[] = {
 
 static const char *const sonames[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
 
+static octet_status status_of(int result) {
+    return result == 1 ? OCTET_NO_MEMORY : OCTET_DEVICE;
+}
+
 static octet_status failed(const oct_compiler *compiler, const char *call, int result,
                            octet_error *err) {
     const char *text = compiler->call.nvrtcGetErrorString(result);
-    octet_status status = result == 1 ? OCTET_NO_MEMORY : OCTET_DEVICE;
-    return oct_fail(err, status, "%s: %s", call, text ? text : "unknown error");
+    return oct_fail(err, status_of(result), "%s: %s", call, text ? text : "unknown error");
 }
 
 /* NVRTC opens its built-in functions by their plain name, which nothing finds in a folder that
@@ -198,6 +201,15 @@ static octet_status create(void **program, const oct_compiler *compiler,
     return result ? failed(compiler, "nvrtcCreateProgram", result, err) : OCTET_OK;
 }
 
+/* From the line of the first error on, for there may be warnings before it. */
+static const char *first_error(const char *log) {
+    const char *at = strstr(log, ": error");
+    while (at && at > log && at[-1] != '\n') {
+        at--;
+    }
+    return at ? at : log;
+}
+
 static octet_status not_compiled(const oct_compiler *compiler, void *program, int result,
                                  const oct_compile *what, octet_error *err) {
     size_t bytes = 0;
@@ -213,9 +225,9 @@ static octet_status not_compiled(const oct_compiler *compiler, void *program, in
     if (what->log && what->log_bytes > 0) {
         (void)snprintf(what->log, what->log_bytes, "%s", text);
     }
-    octet_status status =
-        oct_fail(err, OCTET_DEVICE, "%s does not compile for %s with NVRTC %d.%d: %s",
-                 what->source->name, what->arch, compiler->major, compiler->minor, text);
+    octet_status status = oct_fail(
+        err, status_of(result), "%s does not compile for %s with NVRTC %d.%d: %s",
+        what->source->name, what->arch, compiler->major, compiler->minor, first_error(text));
     free(log);
     return status;
 }

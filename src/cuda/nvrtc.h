@@ -41,7 +41,8 @@ typedef struct oct_compile {
 void oct_compiler_key(oct_cache_key *out, const oct_compiler *compiler, const oct_compile *what,
                       int driver_version);
 
-/* OCTET_DEVICE with the beginning of the compiler's log where the source does not compile. */
+/* OCTET_DEVICE with the compiler's log, from its first error on, where the source does not
+ * compile. */
 octet_status oct_compiler_run(oct_cubin *out, const oct_compiler *compiler,
                               const oct_compile *what, octet_error *err);
 

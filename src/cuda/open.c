@@ -6,6 +6,7 @@
 #include "cuda/state.h"
 
 #define LEAST_ARCH 80
+#define LEAST_DRIVER 12000 /* an older one loads nothing that NVRTC 12 or 13 compiled */
 
 int octet_cuda_count(void) {
     const oct_driver *driver;
@@ -97,6 +98,24 @@ static octet_status copy_options(octet_cuda *cuda, const octet_cuda_options *opt
     return OCTET_OK;
 }
 
+/* Whether kernels can be made for this GPU and loaded by its driver. */
+static octet_status check_age(const octet_cuda *cuda, octet_error *err) {
+    int arch = cuda->facts.arch, version = cuda->driver_version;
+    if (arch < LEAST_ARCH) {
+        return oct_fail(err, OCTET_UNSUPPORTED,
+                        "%s has compute capability %d.%d; Octet's kernels need %d.%d or more",
+                        cuda->facts.name, arch / 10, arch % 10, LEAST_ARCH / 10,
+                        LEAST_ARCH % 10);
+    }
+    if (version > 0 && version < LEAST_DRIVER) {
+        return oct_fail(err, OCTET_UNSUPPORTED,
+                        "the driver serves CUDA %d.%d; Octet's kernels need %d.0 or more: "
+                        "install a newer driver",
+                        version / 1000, version / 10 % 100, LEAST_DRIVER / 1000);
+    }
+    return OCTET_OK;
+}
+
 static octet_status start(octet_cuda *cuda, const octet_cuda_options *options,
                           octet_error *err) {
     octet_status status = find(&cuda->driver, &cuda->device, options->index, err);
@@ -104,16 +123,10 @@ static octet_status start(octet_cuda *cuda, const octet_cuda_options *options,
     if (status) {
         return status;
     }
-    int arch = cuda->facts.arch;
-    if (arch < LEAST_ARCH) {
-        return oct_fail(err, OCTET_UNSUPPORTED,
-                        "%s has compute capability %d.%d; Octet's kernels need %d.%d or more",
-                        cuda->facts.name, arch / 10, arch % 10, LEAST_ARCH / 10,
-                        LEAST_ARCH % 10);
-    }
     cuda->facts.index = (int)options->index;
     cuda->driver_version = oct_driver_version(cuda->driver);
-    status = copy_options(cuda, options, err);
+    status = check_age(cuda, err);
+    status = status ? status : copy_options(cuda, options, err);
     if (status) {
         return status;
     }

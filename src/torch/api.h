@@ -78,7 +78,8 @@ typedef struct oct_torch_functions {
     int32_t (*torch_library_def_with_tags)(oct_torch_library *, const char *, const int32_t *,
                                            int32_t);
     int32_t (*torch_tag_pt2_compliant_tag)(void);
-    const char *(*torch_exception_get_what_without_backtrace)(void); /* of this thread's last */
+    /* Of this thread's last; NULL where torch is older. */
+    const char *(*torch_exception_get_what_without_backtrace)(void);
     int32_t dtypes[OCTET_DTYPES]; /* torch's numbers; -1: torch has none that Octet uses */
     int32_t devices[2];           /* by octet_device_kind */
 } oct_torch_functions;

@@ -34,6 +34,10 @@ static octet_status view_arguments(octet_memory *memory, oct_call *call, const o
         memory->args[i] = view.data;
         memory->arg_strides[i] = view.stride;
     }
+    if (written < call->mutated.count) {
+        return oct_torch_fail(err, OCTET_INVALID, "%d tensors to write; the plan writes %d",
+                              call->mutated.count, written);
+    }
     return OCTET_OK;
 }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define GPUS 64
-#define FOLDERS 4096
+#define FOLDERS 32768 /* some twenty folders of torch's wheels, wherever they lie */
 
 /* Set once, before the first op: torch's function for its streams (since 2.6, in the half of
  * torch that knows CUDA), those for its memory (since 2.10; NULL: it lacks one of them), and

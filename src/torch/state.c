@@ -33,6 +33,25 @@ static octet_status floats(float **data, int64_t *rows, int64_t *cols, oct_torch
     return OCTET_OK;
 }
 
+/* What an op reads or writes beside a tensor must be where that is. */
+static octet_status check_beside(oct_torch_tensor *tensor, oct_torch_tensor *peer,
+                                 octet_error *err) {
+    int32_t devices[2] = {0, 0}, indices[2] = {0, 0};
+    oct_torch_tensor *both[2] = {tensor, peer};
+    for (int i = 0; i < 2; i++) {
+        if (oct_torch.aoti_torch_get_device_type(both[i], &devices[i]) ||
+            oct_torch.aoti_torch_get_device_index(both[i], &indices[i])) {
+            return oct_torch_fail(err, OCTET_DEVICE, "torch cannot say where a tensor is");
+        }
+    }
+    if (devices[0] != devices[1] || indices[0] != indices[1]) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "a history is on another device than its scales or amaxes: move "
+                              "them together");
+    }
+    return OCTET_OK;
+}
+
 /* One amax for each slot of the state. */
 static octet_status take_amax(float **amax, const octet_delayed *state,
                               oct_torch_tensor *tensor, octet_error *err) {
@@ -61,6 +80,7 @@ octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
     (void)oct_take_tensor(&tensors, stack[1], err);
     octet_exec exec;
     octet_status status = floats(&state.history, &length, &state.slots, tensors.at[0], err);
+    status = status ? status : check_beside(tensors.at[0], tensors.at[1], err);
     status = status ? status : oct_tensor_exec(&exec, tensors.at[0], err);
     state.length = (uint32_t)length;
     state.format = OCTET_E4M3;
@@ -105,6 +125,7 @@ static octet_status read_state(octet_delayed *state, oct_torch_tensor *scale,
     int64_t one = 0, slots = 0, length = 0;
     octet_status status = floats(&state->scale, &one, &slots, scale, err);
     status = status ? status : floats(&state->history, &length, &state->slots, history, err);
+    status = status ? status : check_beside(scale, history, err);
     if (!status && (one != 1 || slots != state->slots)) {
         status = oct_torch_fail(err, OCTET_INVALID, "%lld scales for a history of %lld slots",
                                 (long long)slots, (long long)state->slots);

@@ -126,13 +126,14 @@ octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_er
 
 /* ---- onto the stack ---------------------------------------------------------------------- */
 
-/* An allocation that failed, in torch's words where it hands them out (before 2.12 it prints
- * them). It fails for the error of an earlier kernel, too, and that is no want of memory. */
+/* An allocation that failed, in torch's words where it hands them out; older ones print them.
+ * It fails for the error of an earlier kernel, too, and that is no want of memory. */
 static octet_status no_tensor(octet_error *err, const char *dtype, int64_t elements) {
     const char *why = oct_torch.torch_exception_get_what_without_backtrace
                           ? oct_torch.torch_exception_get_what_without_backtrace()
                           : NULL;
-    bool is_earlier = why && !strncmp(why, "CUDA error", strlen("CUDA error"));
+    bool is_earlier = why && !strncmp(why, "CUDA error", strlen("CUDA error")) &&
+                      !strstr(why, "out of memory");
     return oct_torch_fail(err, is_earlier ? OCTET_DEVICE : OCTET_NO_MEMORY,
                           "torch cannot allocate a %s tensor of %lld elements%s%.300s", dtype,
                           (long long)elements, why ? ": " : "", why ? why : "");

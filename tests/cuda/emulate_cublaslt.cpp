@@ -12,7 +12,10 @@
 #include "format/f16.h"
 
 #include <atomic>
+#include <mutex>
 #include <new>
+#include <set>
+#include <tuple>
 
 #define X(result, name, parameters) extern "C" result name parameters;
 OCT_CUBLASLT_CALLS(X)
@@ -55,7 +58,7 @@ struct result {
 static_assert(sizeof(operation) <= 256 && sizeof(layout) <= 64 && sizeof(preference) <= 64, "");
 
 const char handle_object = 0;
-std::atomic<int> matmuls, descriptors;
+std::atomic<int> matmuls, descriptors, strict_loads, matmul_status;
 std::atomic<uint64_t> least_workspace;
 std::atomic<uint64_t> algorithm;
 
@@ -220,6 +223,17 @@ problem problem_of(void *op, void *a, void *b, void *d) {
             *static_cast<layout *>(d)};
 }
 
+/* A kernel is loaded when it is first launched. Here each shape has one of its own. */
+void load_kernel(const problem &it, uint64_t algo) {
+    static std::mutex lock;
+    static std::set<std::tuple<uint64_t, uint64_t, int64_t, int, int, int, uint64_t>> loaded;
+    std::lock_guard<std::mutex> guard(lock);
+    bool fresh =
+        loaded.insert({it.d.rows, it.d.cols, it.k(), it.a.type, it.d.type, it.op.mode_b, algo})
+            .second;
+    strict_loads += fresh && !emulated_is_relaxed();
+}
+
 /* The library may write any of its workspace, if there is one; here it writes both ends. */
 void spoil(void *workspace, size_t bytes) {
     size_t end = bytes < 4096 ? bytes : 4096;
@@ -250,8 +264,16 @@ int emulated_descriptors(void) {
     return descriptors;
 }
 
+int emulated_strict_loads(void) {
+    return strict_loads;
+}
+
 void emulated_least_workspace(uint64_t bytes) {
     least_workspace = bytes;
+}
+
+void emulated_matmul_status(int status) {
+    matmul_status = status;
 }
 
 uint64_t emulated_algorithm(void) {
@@ -384,7 +406,7 @@ int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, voi
                    size_t workspace_bytes, void *) {
     const uint64_t *kept = static_cast<const uint64_t *>(algo);
     problem it = problem_of(op, a_layout, b_layout, d_layout);
-    int status = it.check();
+    int status = matmul_status ? matmul_status.load() : it.check();
     bool blocks = it.op.mode_a == VEC128 || it.op.mode_a == BLK128;
     uintptr_t scale = blocks ? 16 : 1;
     bool promised = kept[0] >> 4 == 0xa16 && on_boundary(a, kept[1]) &&
@@ -394,6 +416,7 @@ int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, voi
         (workspace_bytes && !on_boundary(workspace, 256))) {
         return status ? status : INVALID;
     }
+    load_kernel(it, kept[0]);
     spoil(workspace, workspace_bytes);
     matmuls++;
     algorithm = kept[0];

@@ -29,6 +29,7 @@ constexpr int INVALID = 1, NOT_FOUND = 500;
 const char context_object = 0;
 void *const the_context = const_cast<char *>(&context_object);
 thread_local int depth; /* of the thread's contexts, all of them this one */
+thread_local int capture_mode;
 
 std::atomic<int> launches, fills;
 
@@ -48,6 +49,10 @@ int emulated_launches(void) {
 
 int emulated_fills(void) {
     return fills;
+}
+
+int emulated_is_relaxed(void) {
+    return capture_mode == OCT_CU_CAPTURE_RELAXED;
 }
 
 int cuInit(unsigned) {
@@ -131,7 +136,9 @@ int cuCtxPopCurrent_v2(void **context) {
 }
 
 int cuThreadExchangeStreamCaptureMode(int *mode) {
-    *mode = 0;
+    int was = capture_mode;
+    capture_mode = *mode;
+    *mode = was;
     return 0;
 }
 

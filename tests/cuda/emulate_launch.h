@@ -30,8 +30,14 @@ int emulated_matmuls(void);
 uint64_t emulated_algorithm(void);
 /* How many of its descriptors have been made. */
 int emulated_descriptors(void);
+/* How many of its kernels were launched for the first time, and so loaded, while the thread's
+ * captures were not relaxed; and whether they are. */
+int emulated_strict_loads(void);
+int emulated_is_relaxed(void);
 /* From now on cuBLASLt proposes nothing to who has less; 0, as at first: to everyone. */
 void emulated_least_workspace(uint64_t bytes);
+/* From now on cuBLASLt launches nothing and returns this; 0, as at first: it works. */
+void emulated_matmul_status(int status);
 
 #ifdef __cplusplus
 }

@@ -312,6 +312,61 @@ TEST(lt__parts_have_their_rows_data_and_scales) {
     check_parts(&(problem){OCTET_FPROP, NV, NV_SQUARE, ROW, ROW}, 120);
 }
 
+/* In a capture a kernel can be loaded only where the thread says so. Whole eights and a tail
+ * are two shapes, and so two kernels, both of them found before the first one is launched. */
+TEST(lt__a_kernel_is_loaded_where_a_capture_allows_it) {
+    void *scratch = aligned_alloc(256, SCRATCH_BYTES);
+    problem blocks = {OCTET_FPROP, BLOCK, SQUARE, ROW, ROW};
+    given g = {blocks, 90, OCTET_BF16, OCTET_NONE, 1, 0};
+    product_options o = {.dst = OCTET_BF16, .seed = 1};
+    product *p = product_make(&blocks, (int64_t[]){77, 72, 208}, &o);
+    oct_cuda_gemm_call call = call_of(p, &g, scratch);
+    int before = emulated_matmuls(), strict = emulated_strict_loads();
+    memcpy(call.dst.parts[0], p->old, (size_t)p->dst_bytes);
+    CHECK_EQ_INT(oct_cuda_gemm(cuda_on(), &call, NULL), OCTET_OK);
+    CHECK_EQ_INT(emulated_matmuls() - before, 2);
+    CHECK_EQ_INT(emulated_strict_loads(), strict);
+    CHECK(!emulated_is_relaxed() && product_worst(p) <= 1.0);
+    product_free(p);
+    free(scratch);
+}
+
+static octet_status multiply_once(octet_error *err) {
+    void *scratch = aligned_alloc(256, SCRATCH_BYTES);
+    product *p = product_of(&rows[0].given, 2);
+    oct_cuda_gemm_call call = call_of(p, &rows[0].given, scratch);
+    memcpy(call.dst.parts[0], p->old, (size_t)p->dst_bytes);
+    octet_status status = oct_cuda_gemm(cuda_on(), &call, err);
+    CHECK(status || product_worst(p) <= 1.0);
+    product_free(p);
+    free(scratch);
+    return status;
+}
+
+/* ALLOC_FAILED; EXECUTION_FAILED and INTERNAL_ERROR, which is all that the library says where a
+ * kernel of somebody's has failed before; NOT_INITIALIZED. */
+TEST(lt__a_failure_of_the_library_is_told_as_what_it_is) {
+    static const struct {
+        int result;
+        octet_status status;
+        bool earlier;
+    } cases[] = {{3, OCTET_NO_MEMORY, false},
+                 {13, OCTET_DEVICE, true},
+                 {14, OCTET_DEVICE, true},
+                 {1, OCTET_DEVICE, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        octet_error err = {OCTET_OK, 0, ""};
+        int before = emulated_launches();
+        emulated_matmul_status(cases[i].result);
+        CHECK_EQ_INT(multiply_once(&err), cases[i].status);
+        CHECK(strstr(err.text, "cublasLtMatmul: emulated") != NULL);
+        CHECK_EQ_INT(strstr(err.text, "launched earlier") != NULL, cases[i].earlier);
+        CHECK_EQ_INT(emulated_launches(), before);
+        emulated_matmul_status(0);
+        CHECK_OF(multiply_once(&err) == OCTET_OK, err.text);
+    }
+}
+
 /* Opens another GPU with these in the environment, multiplies, and gives how many products the
  * library has done. */
 static int multiply_with(const char *gemm, const char *algo) {
@@ -450,6 +505,8 @@ TEST(cache__threads_never_see_half_an_entry) {
 
 TEST_MAIN(lt__each_scheme_and_product_is_the_right_problem, lt__an_older_library_has_no_blocks,
           lt__blocks_are_refused_as_documented, lt__rows_behind_whole_eights_are_apart,
-          lt__parts_have_their_rows_data_and_scales, lt__environment_picks_the_kernel,
+          lt__parts_have_their_rows_data_and_scales,
+          lt__a_kernel_is_loaded_where_a_capture_allows_it,
+          lt__a_failure_of_the_library_is_told_as_what_it_is, lt__environment_picks_the_kernel,
           cache__the_last_put_is_found, cache__more_problems_than_places_replace_each_other,
           cache__threads_never_see_half_an_entry)

@@ -3,7 +3,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -235,6 +237,29 @@ TEST(cache__a_folder_that_cannot_be_made_is_ignored) {
     end(&p);
 }
 
+/* A file may have no more than 200 bytes, as if the disk were full behind them. */
+TEST(cache__a_full_disk_keeps_what_there_was_and_no_part_of_a_file) {
+    place p;
+    struct rlimit was, small;
+    begin(&p);
+    CHECK_EQ_INT(getrlimit(RLIMIT_FSIZE, &was), 0);
+    small = was;
+    small.rlim_cur = 200;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    CHECK_EQ_INT(setrlimit(RLIMIT_FSIZE, &small), 0);
+    oct_cache_write(p.folder, &key, &p.cubin);
+    bool kept = entries(&p) == 1 && is_read(&p, &key);
+    bool none = remove(p.file) == 0;
+    oct_cache_write(p.folder, &key, &p.cubin);
+    none = none && entries(&p) == 0 && !is_read(&p, &key);
+    CHECK_EQ_INT(setrlimit(RLIMIT_FSIZE, &was), 0);
+    (void)signal(SIGXFSZ, handler);
+    CHECK(kept && none);
+    oct_cache_write(p.folder, &key, &p.cubin);
+    CHECK(is_read(&p, &key));
+    end(&p);
+}
+
 static void *write_often(void *arg) {
     place *p = arg;
     for (int i = 0; i < 200; i++) {
@@ -311,5 +336,6 @@ TEST_MAIN(cache__what_was_written_is_read_and_nothing_else_is_left,
           cache__what_another_user_owns_is_ignored, cache__what_is_not_a_plain_file_is_ignored,
           cache__a_folder_is_made_for_this_user_with_those_above_it,
           cache__a_folder_that_cannot_be_made_is_ignored,
+          cache__a_full_disk_keeps_what_there_was_and_no_part_of_a_file,
           cache__a_reader_sees_the_whole_file_whoever_writes_it,
           cache__the_folder_is_the_first_that_is_named, cache__the_hash_is_sha256)

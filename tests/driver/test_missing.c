@@ -1,6 +1,7 @@
 /* test_missing.c - a machine without CUDA: no GPUs, and errors that say what to do. */
 #define _XOPEN_SOURCE 700
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "cuda/api.h"
 #include "cuda/library.h"
@@ -62,6 +63,40 @@ TEST(missing__a_library_error_names_it_and_every_place_and_the_fix) {
     CHECK(strstr(err.text, "in this process, not where the system looks") != NULL);
 }
 
+/* The loader's reason is the one to act on: it is there. */
+TEST(missing__a_library_that_does_not_load_is_told_with_the_reason) {
+    static const char *const sonames[] = {"liboctetbroken.so.1", NULL};
+    static const oct_symbol symbols[] = {{"absent", 0}, {NULL, 0}};
+    char folder[] = "/tmp/octet-missing-XXXXXX", path[64];
+    octet_error err = {OCTET_OK, 0, ""};
+    void *table = NULL;
+    CHECK(mkdtemp(folder) != NULL);
+    (void)snprintf(path, sizeof path, "%s/liboctetbroken.so.1", folder);
+    FILE *file = fopen(path, "w");
+    CHECK(file && fputs("not a library", file) >= 0 && fclose(file) == 0);
+    oct_library library = {"Broken", sonames, folder, "install Broken"};
+    CHECK_EQ_INT(oct_library_load(&table, &library, symbols, &err), OCTET_UNSUPPORTED);
+    CHECK_OF(strstr(err.text, "no Broken: ") && strstr(err.text, path) &&
+                 strstr(err.text, "does not load") && strstr(err.text, "install Broken"),
+             err.text);
+    CHECK(remove(path) == 0 && rmdir(folder) == 0);
+}
+
+TEST(missing__a_library_that_lacks_a_function_is_told_with_its_place) {
+    static const char *const sonames[] = {"libold_cuda.so", NULL};
+    static const oct_symbol symbols[] = {{"cuInit", 0}, {"absent", 0}, {NULL, 0}};
+    oct_library library = {"Old", sonames, NULL, "install it"};
+    char folder[4096];
+    octet_error err = {OCTET_OK, 0, ""};
+    void *table = NULL;
+    (void)snprintf(folder, sizeof folder, "%.*s",
+                   (int)(strrchr(TEST_OLD_CUDA, '/') - TEST_OLD_CUDA), TEST_OLD_CUDA);
+    library.folders = folder;
+    CHECK_EQ_INT(oct_library_load(&table, &library, symbols, &err), OCTET_UNSUPPORTED);
+    CHECK_OF(strstr(err.text, "libold_cuda.so is too old, it has no absent; install it"),
+             err.text);
+}
+
 /* The last folder that is given, after one that is empty and one that has nothing. */
 TEST(missing__a_library_is_found_in_a_folder_that_is_given) {
     static const char *const sonames[] = {"libold_cuda.so", NULL};
@@ -90,5 +125,7 @@ TEST_MAIN(missing__no_driver_is_no_gpus_and_an_error_that_names_it,
           missing__an_old_driver_is_told_by_the_function_it_lacks,
           missing__a_driver_that_comes_later_is_found,
           missing__a_library_error_names_it_and_every_place_and_the_fix,
+          missing__a_library_that_does_not_load_is_told_with_the_reason,
+          missing__a_library_that_lacks_a_function_is_told_with_its_place,
           missing__a_library_is_found_in_a_folder_that_is_given,
           missing__an_older_driver_asks_for_the_older_compiler)

@@ -249,6 +249,16 @@ def refusals() -> dict[str, tuple[Any, str]]:
             ),
             "contiguous",
         ),
+        "too many written": (
+            lambda: _ops.linear_backward_into[3](
+                [torch.ones(2)] * 5,
+                [x[..., :44], _ops.linear([x, w, b], SIZES, PROBLEM)[1]],
+                SIZES,
+                PROBLEM,
+                "",
+            ),
+            "5 tensors to write; the plan writes 0",
+        ),
         "outputs": (lambda: into(torch.zeros(4, 3), 3), "2 outputs; this overload returns 3"),
         "history": (lambda: into(torch.zeros(4, 2), 2), r"amax.*elements"),
         "no scales": (
@@ -295,6 +305,13 @@ def test_ops__a_wrong_call_is_a_value_error(name: str) -> None:
     call, pattern = refusals()[name]
     with pytest.raises(ValueError, match=pattern):
         call()
+
+
+def test_ops__memory_that_is_not_there_is_told_and_the_next_call_works() -> None:
+    x = torch.zeros(1, 32)
+    with pytest.raises(MemoryError, match=f"cannot allocate a f32 tensor of {2**48}"):
+        _ops.quantize(x.expand(2**43, 32), [], "f32 fp8-tensor:e4m3+row")
+    assert len(_ops.quantize(x, [], "f32 fp8-tensor:e4m3+row")) > 0
 
 
 def test_ops__fakes_refuse_what_kernels_refuse() -> None:

@@ -23,8 +23,9 @@ FORBIDDEN = re.compile(
 ALLOWED = {
     # The thread pool allocates its threads; who brings threads of their own never calls it.
     "pool.c.o": {"calloc", "free"},
-    # CUDA's libraries are found at run time; NVRTC's second half lies beside it.
-    "library.c.o": {"dlopen", "dlsym"},
+    # CUDA's libraries are found at run time, and where they lie; NVRTC's second half lies
+    # beside it.
+    "library.c.o": {"dladdr", "dlopen", "dlsym"},
     # An open GPU and what hangs on it: its kernels by name, a module while it is compiled.
     "open.c.o": {"calloc", "malloc", "free"},
     "module.c.o": {"malloc", "free"},

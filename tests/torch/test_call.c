@@ -5,6 +5,7 @@
 #include "torch/tensor.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@
 struct oct_torch_tensor {
     int64_t dim, sizes[4], strides[4];
     int32_t dtype, kind;
+    int handles; /* a list holds one */
     void *data;
 };
 
@@ -35,9 +37,13 @@ static struct {
     int blocks, blocks_made;
     int32_t device;
     bool no_memory;
+    const char *reason; /* why no tensor can be made; NULL: it can */
 } torch;
 
 static int32_t delete_tensor(oct_torch_tensor *tensor) {
+    if (--tensor->handles) {
+        return 0;
+    }
     torch.tensors--;
     free(tensor->data);
     free(tensor);
@@ -82,9 +88,13 @@ static int32_t get_device_index(oct_torch_tensor *tensor, int32_t *index) {
 static int32_t empty_strided(int64_t dim, const int64_t *sizes, const int64_t *strides,
                              int32_t dtype, int32_t kind, int32_t index,
                              oct_torch_tensor **out) {
-    oct_torch_tensor *tensor = calloc(1, sizeof *tensor);
+    oct_torch_tensor *tensor = torch.reason ? NULL : calloc(1, sizeof *tensor);
     int64_t bytes = octet_dtype_bits((octet_dtype)dtype) / 8;
     (void)index;
+    if (!tensor) {
+        return 1;
+    }
+    tensor->handles = 1;
     tensor->dim = dim;
     tensor->dtype = dtype;
     tensor->kind = kind;
@@ -111,8 +121,10 @@ static int32_t list_size(oct_torch_list *list, size_t *count) {
     return 0;
 }
 
+/* Lists hold tensors only. */
 static int32_t list_get(oct_torch_list *list, size_t at, oct_torch_value *value) {
     *value = list->items[at];
+    ((oct_torch_tensor *)(uintptr_t)*value)->handles++;
     return 0;
 }
 
@@ -122,6 +134,9 @@ static int32_t list_push(oct_torch_list *list, oct_torch_value value) {
 }
 
 static int32_t delete_list(oct_torch_list *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        (void)delete_tensor((oct_torch_tensor *)(uintptr_t)list->items[i]);
+    }
     free(list);
     return 0;
 }
@@ -144,6 +159,10 @@ static int32_t delete_string(oct_torch_string *string) {
 static int32_t num_threads(uint32_t *count) {
     *count = 1;
     return 0;
+}
+
+static const char *exception(void) {
+    return torch.reason;
 }
 
 EXPORT int32_t aoti_torch_get_current_cuda_stream(int32_t index, void **stream);
@@ -198,6 +217,7 @@ static void begin(void) {
     f->torch_string_c_str = string_text;
     f->torch_delete_string = delete_string;
     f->torch_get_num_threads = num_threads;
+    f->torch_exception_get_what_without_backtrace = exception;
     for (int i = 0; i < OCTET_DTYPES; i++) {
         f->dtypes[i] = i;
     }
@@ -248,6 +268,48 @@ static int quantize(octet_device_kind kind, octet_status wanted) {
     return made - outputs;
 }
 
+static fake_cuda *driver(void) {
+    fake_cuda *(*state)(void) = NULL;
+    void *library = dlopen(TEST_FAKE_CUDA, RTLD_NOW);
+    void *found = library ? dlsym(library, "fake_cuda_state") : NULL;
+    memcpy(&state, &found, sizeof found);
+    return state ? state() : NULL;
+}
+
+static void *open_first(void *arg) {
+    octet_exec *exec = arg;
+    return oct_torch_cuda_exec(exec, 0, NULL) ? NULL : arg;
+}
+
+/* Before any other test, for a GPU stays open. */
+TEST(call__threads_that_open_a_gpu_at_once_share_it) {
+    enum { THREADS = 6 };
+    pthread_t threads[THREADS];
+    octet_exec execs[THREADS];
+    begin();
+    for (int i = 0; i < THREADS; i++) {
+        execs[i] = (octet_exec)OCTET_EXEC_INIT;
+        CHECK_EQ_INT(pthread_create(&threads[i], NULL, open_first, &execs[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *good = NULL;
+        CHECK(pthread_join(threads[i], &good) == 0 && good == &execs[i]);
+        CHECK(execs[i].cuda && execs[i].cuda == execs[0].cuda);
+    }
+    CHECK_EQ_INT(driver()->retains - driver()->releases, 1);
+}
+
+/* torch's wheels have some twenty folders, and site-packages may lie deep. */
+TEST(call__folders_of_libraries_may_be_long) {
+    char folders[20000];
+    octet_error err = {OCTET_OK, 0, ""};
+    memset(folders, 'x', sizeof folders);
+    folders[0] = '/';
+    folders[sizeof folders - 1] = 0;
+    begin();
+    CHECK_OF(oct_torch_cuda_load(NULL, folders, &err) == OCTET_OK, err.text);
+}
+
 TEST(call__a_workspace_on_a_gpu_is_memory_without_a_tensor) {
     begin();
     CHECK_EQ_INT(quantize(OCTET_CUDA, OCTET_OK), 0);
@@ -265,22 +327,82 @@ TEST(call__a_workspace_where_torch_has_no_such_memory_is_a_tensor) {
     CHECK(torch.blocks_made == 0 && torch.tensors == 0);
 }
 
+/* Where a kernel of somebody's has failed before, memory is not what is missing. */
+TEST(call__why_torch_makes_no_tensor_is_told) {
+    static const struct {
+        const char *reason;
+        octet_status status;
+    } cases[] = {
+        {"CUDA out of memory. Tried to allocate 20.00 GiB.", OCTET_NO_MEMORY},
+        {"DefaultCPUAllocator: can't allocate memory", OCTET_NO_MEMORY},
+        {"CUDA error: out of memory", OCTET_NO_MEMORY},
+        {"CUDA error: an illegal memory access was encountered", OCTET_DEVICE},
+    };
+    const octet_device gpu = {OCTET_CUDA, 0, 90};
+    const oct_shape shape = {.sizes = {5}, .rank = 1};
+    for (int i = 0; i < 8; i++) {
+        octet_error err = {OCTET_OK, 0, ""};
+        oct_tensors none = {.count = 0};
+        begin();
+        torch.reason = cases[i % 4].reason;
+        if (i >= 4) { /* a torch that does not say */
+            oct_torch.torch_exception_get_what_without_backtrace = NULL;
+        }
+        CHECK_EQ_INT(oct_new_tensor(&none, OCTET_U8, &shape, &gpu, &err),
+                     i < 4 ? cases[i].status : OCTET_NO_MEMORY);
+        CHECK(strstr(err.text, "torch cannot allocate a u8 tensor of 5") != NULL);
+        CHECK_EQ_INT(strstr(err.text, torch.reason) != NULL, i < 4);
+    }
+}
+
+static oct_torch_value list_of(oct_torch_value item) {
+    oct_torch_list *list = NULL;
+    (void)new_list(1, &list);
+    (void)list_push(list, item);
+    return (uintptr_t)list;
+}
+
+/* History and amax, or scale and history, on devices of their own. */
+static octet_status move_state(bool record, octet_device_kind a, octet_device_kind b,
+                               octet_error *err) {
+    oct_torch_value first = tensor_of(record ? 4 : 1, 3, OCTET_F32, a);
+    oct_torch_value second = tensor_of(record ? 1 : 4, 3, OCTET_F32, b);
+    if (record) {
+        return oct_op_delayed_record((oct_torch_value[]){first, second}, err);
+    }
+    oct_torch_value stack[] = {list_of(first), list_of(second), text_of("delayed:history=4"),
+                               text_of("input")};
+    return oct_op_delayed_update(stack, err);
+}
+
+TEST(call__a_state_on_two_devices_is_refused) {
+    for (int i = 0; i < 8; i++) {
+        octet_device_kind a = i & 1 ? OCTET_CUDA : OCTET_CPU;
+        octet_device_kind b = i & 2 ? OCTET_CUDA : OCTET_CPU;
+        octet_error err = {OCTET_OK, 0, ""};
+        begin();
+        octet_status status = move_state(i & 4, a, b, &err);
+        CHECK_OF(status == (a == b ? OCTET_OK : OCTET_INVALID), err.text);
+        CHECK_EQ_INT(a != b, strstr(err.text, "another device") != NULL);
+        CHECK_EQ_INT(torch.tensors, 0);
+    }
+}
+
 /* A driver that would say something else the second time. */
 TEST(call__what_a_gpu_is_is_asked_once) {
     begin();
-    void *library = dlopen(TEST_FAKE_CUDA, RTLD_NOW);
-    fake_cuda *(*state)(void) = NULL;
-    void *found = library ? dlsym(library, "fake_cuda_state") : NULL;
-    memcpy(&state, &found, sizeof found);
     CHECK_EQ_INT(quantize(OCTET_CUDA, OCTET_OK), 0);
-    if (CHECK(state != NULL)) {
-        state()->arch = 80;
+    if (CHECK(driver() != NULL)) {
+        driver()->arch = 80;
         CHECK_EQ_INT(quantize(OCTET_CUDA, OCTET_OK), 0);
-        state()->arch = 90;
+        driver()->arch = 90;
     }
     CHECK(torch.blocks_made == 2 && torch.blocks == 0 && torch.tensors == 0);
 }
 
-TEST_MAIN(call__a_workspace_on_a_gpu_is_memory_without_a_tensor,
+TEST_MAIN(call__threads_that_open_a_gpu_at_once_share_it,
+          call__folders_of_libraries_may_be_long,
+          call__a_workspace_on_a_gpu_is_memory_without_a_tensor,
           call__a_workspace_where_torch_has_no_such_memory_is_a_tensor,
+          call__why_torch_makes_no_tensor_is_told, call__a_state_on_two_devices_is_refused,
           call__what_a_gpu_is_is_asked_once)

@@ -98,6 +98,10 @@ int cuCtxGetCurrent(void **context) {
 }
 
 int cuCtxPushCurrent_v2(void *context) {
+    int result = atomic_load(&state.push_result);
+    if (result) {
+        return result;
+    }
     below = current;
     current = context;
     atomic_fetch_add(&state.pushes, 1);
@@ -123,6 +127,9 @@ int cuModuleLoadData(void **module, const void *image) {
     atomic_fetch_add(&state.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
     atomic_fetch_add(&state.loads, 1);
     int result = atomic_load(&state.load_result);
+    if (atomic_load(&state.bad_loads) > 0 && atomic_fetch_sub(&state.bad_loads, 1) == 1) {
+        atomic_store(&state.load_result, 0);
+    }
     char *copy = result ? NULL : malloc(64);
     if (copy) {
         memcpy(copy, image, 64);
@@ -210,7 +217,9 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
  */
 
 const char *nvrtcGetErrorString(int result) {
-    return result == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR";
+    return result == 6   ? "NVRTC_ERROR_COMPILATION"
+           : result == 1 ? "NVRTC_ERROR_OUT_OF_MEMORY"
+                         : "NVRTC_ERROR";
 }
 
 int nvrtcVersion(int *major, int *minor) {
@@ -264,16 +273,19 @@ int nvrtcCompileProgram(void *program, int count, const char *const *options) {
     return atomic_load(&state.compile_result);
 }
 
+static const char *log_text(void) {
+    return state.log ? state.log : "kernel.cu(3): error: expected a ;";
+}
+
 int nvrtcGetProgramLogSize(void *program, size_t *bytes) {
     (void)program;
-    *bytes = sizeof "kernel.cu(3): error: expected a ;";
+    *bytes = strlen(log_text()) + 1;
     return 0;
 }
 
 int nvrtcGetProgramLog(void *program, char *log) {
     (void)program;
-    memcpy(log, "kernel.cu(3): error: expected a ;",
-           sizeof "kernel.cu(3): error: expected a ;");
+    memcpy(log, log_text(), strlen(log_text()) + 1);
     return 0;
 }
 

@@ -9,7 +9,10 @@
 typedef struct fake_cuda {
     /* What the next calls answer: CUresults, nvrtcResults, facts. */
     atomic_int retain_result, load_result, launch_result, memset_result, compile_result;
+    atomic_int push_result;
+    atomic_int bad_loads; /* so many modules are refused first, with load_result */
     int arch, driver_version;
+    const char *log; /* of a compilation; NULL: an error's */
     /* What was called. */
     atomic_int retains, releases, compiles, loads, unloads, functions, launches, fills, copies;
     atomic_int attributes, pushes, pops;
