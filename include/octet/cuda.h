@@ -40,6 +40,12 @@ OCTET_API OCTET_CHECKED octet_status octet_cuda_device(octet_device *out, int in
 OCTET_API OCTET_CHECKED octet_status octet_cuda_open(octet_cuda **out,
                                                      const octet_cuda_options *options,
                                                      octet_error *err);
+/* What plans for this GPU are best made with, its libraries considered: octet_cuda_device's, or
+ * a lower compute capability whose products all are the library's. With cuBLASLt before 12.9
+ * that is 8.9 instead of 9.0: 128-blocks are then emulated. A plan for a lower compute
+ * capability runs. */
+OCTET_API OCTET_CHECKED octet_status octet_cuda_target(octet_device *out, octet_cuda *cuda,
+                                                       octet_error *err);
 /* One line about the GPU, its libraries and its cache, for people; as by snprintf. A library
  * that is missing is told in its place. */
 OCTET_API size_t octet_cuda_print(char *text, size_t size, octet_cuda *cuda);

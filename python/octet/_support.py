@@ -14,19 +14,22 @@ _SCHEMES = {
 
 
 def _chosen(device: torch.device | str | None) -> torch.device:
-    """The device, or the first GPU where there is one, or the CPU."""
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """The device, or the current GPU where there is one, or the CPU."""
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.type == "cuda" and chosen.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return chosen
 
 
 def support(device: torch.device | str | None = None) -> dict[str, str]:
-    """For each family of recipes "native" or "emulated" on a device, by default the first GPU
+    """For each family of recipes "native" or "emulated" on a device, by default the current GPU
     where there is one; what plans call that device; and the CPU kernels' instruction set.
 
     >>> octet.support("cpu")["mxfp8"]
     'native'
     """
     chosen = _chosen(device)
-    name = _C.cuda_device(chosen.index or 0) if chosen.type == "cuda" else "cpu"
+    name = _C.cuda_device(chosen.index) if chosen.type == "cuda" else "cpu"
     kind, arch = (1, int(name.rpartition("/")[2])) if chosen.type == "cuda" else (0, 0)
     found = {
         family: "native" if _C.native(text, kind, arch) else "emulated"

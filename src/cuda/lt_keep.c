@@ -65,6 +65,19 @@ static void give_up(void *kept, octet_cuda *cuda) {
     free(lt);
 }
 
+octet_status octet_cuda_target(octet_device *out, octet_cuda *cuda, octet_error *err) {
+    const oct_cublaslt *api;
+    octet_status status = oct_need(out, "out", err);
+    status = status ? status : oct_need(cuda, "cuda", err);
+    status = status ? status : oct_cuda_cublaslt(&api, cuda, err);
+    if (!status) {
+        *out = oct_cuda_device_of(cuda);
+        bool lacks_blocks = api->cublasLtGetVersion() < OCT_LT_BLOCKS;
+        out->arch = out->arch == 90 && lacks_blocks ? 89 : out->arch;
+    }
+    return status;
+}
+
 octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err) {
     static const oct_cuda_keeper keeper = {make, give_up};
     void *kept = NULL;

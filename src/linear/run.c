@@ -22,7 +22,7 @@ static octet_status check_device(const octet_plan *plan, const octet_exec *exec,
                         plan->device.index);
     }
     octet_device device = oct_cuda_device_of(exec->cuda);
-    if (device.index != plan->device.index || device.arch != plan->device.arch) {
+    if (device.index != plan->device.index || device.arch < plan->device.arch) {
         return oct_fail(err, OCTET_INVALID,
                         "the plan is for cuda:%u/%u; exec's GPU is cuda:%u/%u",
                         plan->device.index, plan->device.arch, device.index, device.arch);

@@ -24,7 +24,7 @@ static PyObject *cuda_device(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "i", &index)) {
         return NULL;
     }
-    octet_status status = octet_cuda_device(&device, index, &err);
+    octet_status status = oct_torch_cuda_device(&device, index, &err);
     if (status) {
         return oct_py_raise(status, &err);
     }

@@ -69,30 +69,45 @@ static octet_status open_gpu(octet_cuda **out, int index, octet_error *err) {
     return status;
 }
 
+static octet_status gpu_of(octet_cuda **out, int index, octet_error *err) {
+    *out = atomic_load_explicit(&opened[index], memory_order_acquire);
+    return *out ? OCTET_OK : open_gpu(out, index, err);
+}
+
+/* Where cuBLASLt is missing plans are made all the same: what runs one says so. */
+static octet_status ask(octet_device *out, int index, octet_error *err) {
+    octet_cuda *cuda;
+    octet_status status = octet_cuda_device(out, index, err);
+    status = status ? status : gpu_of(&cuda, index, err);
+    if (!status && octet_cuda_target(out, cuda, NULL)) {
+        return octet_cuda_device(out, index, err);
+    }
+    return status;
+}
+
 octet_status oct_torch_cuda_device(octet_device *out, int index, octet_error *err) {
-    bool kept = index >= 0 && index < GPUS;
-    unsigned arch = kept ? atomic_load_explicit(&archs[index], memory_order_relaxed) : 0;
+    if (index < 0 || index >= GPUS) {
+        return octet_cuda_device(out, index, err);
+    }
+    unsigned arch = atomic_load_explicit(&archs[index], memory_order_relaxed);
     if (arch) {
         *out = (octet_device){OCTET_CUDA, (uint8_t)index, (uint16_t)arch};
         return OCTET_OK;
     }
-    octet_status status = octet_cuda_device(out, index, err);
-    if (!status && kept) {
+    octet_status status = ask(out, index, err);
+    if (!status) {
         atomic_store_explicit(&archs[index], out->arch, memory_order_relaxed);
     }
     return status;
 }
 
 octet_status oct_torch_cuda_exec(octet_exec *exec, int index, octet_error *err) {
-    octet_status status = OCTET_OK;
+    octet_status status;
     if (!found.current_stream || index < 0 || index >= GPUS) {
         return oct_torch_fail(err, OCTET_UNSUPPORTED,
                               "a tensor is on cuda:%d, but this torch has no CUDA", index);
     }
-    exec->cuda = atomic_load_explicit(&opened[index], memory_order_acquire);
-    if (!exec->cuda) {
-        status = open_gpu(&exec->cuda, index, err);
-    }
+    status = gpu_of(&exec->cuda, index, err);
     if (!status && found.current_stream(index, &exec->stream)) {
         status =
             oct_torch_fail(err, OCTET_DEVICE, "torch has no current stream on cuda:%d", index);

@@ -59,6 +59,7 @@ static_assert(sizeof(operation) <= 256 && sizeof(layout) <= 64 && sizeof(prefere
 
 const char handle_object = 0;
 std::atomic<int> matmuls, descriptors, strict_loads, matmul_status;
+size_t library_version = 130002;
 std::atomic<uint64_t> least_workspace;
 std::atomic<uint64_t> algorithm;
 
@@ -280,8 +281,12 @@ uint64_t emulated_algorithm(void) {
     return algorithm;
 }
 
+void emulated_library_version(size_t version) {
+    library_version = version;
+}
+
 size_t cublasLtGetVersion(void) {
-    return 130002;
+    return library_version;
 }
 
 const char *cublasLtGetStatusString(int) {

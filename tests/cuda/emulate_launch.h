@@ -38,6 +38,8 @@ int emulated_is_relaxed(void);
 void emulated_least_workspace(uint64_t bytes);
 /* From now on cuBLASLt launches nothing and returns this; 0, as at first: it works. */
 void emulated_matmul_status(int status);
+/* What the library says it is: 130002 is 13.0.2, as from the beginning. */
+void emulated_library_version(size_t version);
 
 #ifdef __cplusplus
 }

@@ -29,8 +29,9 @@ static octet_cuda *gpu_of(int level) {
 }
 
 /* Where plans are made for this GPU, whichever it is of those with its architecture. */
-static void put_on(octet_linear_backward_args *args, const octet_cuda *cuda) {
-    octet_device device = oct_cuda_device_of(cuda);
+static void put_on(octet_linear_backward_args *args, octet_cuda *cuda) {
+    octet_device device = {0};
+    CHECK_EQ_INT(octet_cuda_target(&device, cuda, NULL), OCTET_OK);
     args->forward.input.device = args->forward.weight.device = device;
     args->grad_output.device = device;
     if (args->forward.bias.dtype) {
@@ -250,6 +251,48 @@ TEST(cuda_run__blocks_of_any_number_of_rows_are_the_librarys) {
     CHECK_EQ_INT(report.failures, 0);
 }
 
+/* A library from before 12.9 has no 128-blocks: plans that ask it are for 8.9, and run. */
+TEST(cuda_run__a_library_without_blocks_multiplies_them_decoded) {
+    run_report report = {0};
+    tally ran = {0};
+    octet_linear_backward_args args;
+    octet_device device = {0};
+    run_options options = {.seed = 1, .fill = 0xFF, .cuda = gpu_of(HOPPER)};
+    const char *text = "linear-backward m=200 k=144 n=80 in=bf16 recipe=block device=cuda:0/90";
+    emulated_library_version(120803);
+    CHECK_EQ_INT(octet_cuda_target(&device, options.cuda, NULL), OCTET_OK);
+    CHECK_EQ_INT(device.arch, 89);
+    if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+        run_args(&report, &ran, &args, &options);
+    }
+    emulated_library_version(130002);
+    CHECK_EQ_INT(octet_cuda_target(&device, options.cuda, NULL), OCTET_OK);
+    CHECK_EQ_INT(device.arch, 90);
+    finish(&report, &ran, 1);
+    CHECK_EQ_INT(ran.matmuls, 3);
+}
+
+/* A GPU runs plans for older ones, not for newer ones. */
+TEST(cuda_run__plans_for_other_architectures) {
+    static const int archs[] = {80, 89, 90, 100};
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
+        octet_linear_args args;
+        octet_plan plan = OCTET_PLAN_INIT;
+        octet_memory memory = OCTET_MEMORY_INIT;
+        octet_exec exec = OCTET_EXEC_INIT;
+        octet_error err = {OCTET_OK, 0, ""};
+        CHECK_EQ_INT(octet_linear_parse(&args, "linear m=4 k=8 n=8 in=f32 grad=none", NULL),
+                     OCTET_OK);
+        octet_device device = oct_cuda_device_of(gpu_of(HOPPER));
+        device.arch = (uint16_t)archs[i];
+        args.input.device = args.weight.device = device;
+        CHECK_EQ_INT(octet_plan_linear(&plan, &args, NULL), OCTET_OK);
+        exec.cuda = gpu_of(HOPPER);
+        CHECK_EQ_INT(octet_run(&plan, &memory, &exec, &err), OCTET_INVALID); /* no memory */
+        CHECK_EQ_INT(strstr(err.text, "exec's GPU is") != NULL, archs[i] > 90);
+    }
+}
+
 /* Whole eights of so many rows, and what is behind them. */
 static int eights(int rows) {
     return (rows >= 8) + (rows % 8 > 0);
@@ -342,5 +385,7 @@ TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_e
           cuda_run__per_tensor_layers_of_any_shape_are_the_librarys,
           cuda_run__sums_of_a_ragged_result_come_in_parts,
           cuda_run__blocks_of_any_number_of_rows_are_the_librarys,
+          cuda_run__a_library_without_blocks_multiplies_them_decoded,
+          cuda_run__plans_for_other_architectures,
           cuda_run__block_layers_of_any_shape_are_the_librarys,
           cuda_run__main_grad_in_every_dtype, cuda_run__few_launches_and_no_fill)

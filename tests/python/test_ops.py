@@ -309,7 +309,7 @@ def test_ops__a_wrong_call_is_a_value_error(name: str) -> None:
 
 def test_ops__memory_that_is_not_there_is_told_and_the_next_call_works() -> None:
     x = torch.zeros(1, 32)
-    with pytest.raises(MemoryError, match=f"cannot allocate a f32 tensor of {2**48}"):
+    with pytest.raises(MemoryError, match=f"torch cannot allocate a f32 tensor of {2**48} elements"):
         _ops.quantize(x.expand(2**43, 32), [], "f32 fp8-tensor:e4m3+row")
     assert len(_ops.quantize(x, [], "f32 fp8-tensor:e4m3+row")) > 0
 
@@ -328,13 +328,3 @@ def test_ops__run_on_as_many_threads_as_torch_has() -> None:
         results.append(_ops.linear(args, (257, 130, 96), PROBLEM))
     torch.set_num_threads(before)
     assert all(map(torch.equal, *results))
-
-
-def test_ops__memory_that_is_not_there_is_told_in_words() -> None:
-    text = "bf16 fp8-tensor:e4m3"
-    x = torch.ones(1, 64, dtype=torch.bfloat16)
-    with pytest.raises(
-        MemoryError, match=r"torch cannot allocate a bf16 tensor of \d+ elements"
-    ):
-        _ops.quantize(x.expand(2**45, 64), [], text)
-    assert _ops.quantize(x, [], text)[0].shape == x.shape  # and the next call works
