@@ -91,7 +91,12 @@ class LinearFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
         """Gradients in the order of forward's arguments."""
-        return _once(ctx, grad) if is_grad_enabled() else _backward(ctx, grad)
+        if is_dynamo_compiling():
+            return _once(ctx, grad) if is_grad_enabled() else _backward(ctx, grad)
+        try:
+            return _once(ctx, grad) if is_grad_enabled() else _backward(ctx, grad)
+        except MemoryError as error:  # an op's; those who wait for torch's get torch's
+            raise torch.OutOfMemoryError(str(error)) from None
 
 
 class _Eager(torch.autograd.Function):

@@ -289,8 +289,20 @@ class Linear(Parameters):
         """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b)."""
         if is_dynamo_compiling():
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        # From here on, what most calls need and no more. In eager code a call that is like the
-        # last one, by all that decides it, is not decided again.
+        try:
+            return self._run_eagerly(inp, is_first_microbatch, fp8_output, fp8_grad)
+        except MemoryError as error:  # an op's; those who wait for torch's get torch's
+            raise torch.OutOfMemoryError(f"{self._label()}: {error}") from None
+
+    def _run_eagerly(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None,
+        fp8_output: bool,
+        fp8_grad: bool,
+    ) -> Any:  # noqa: ANN401
+        """What most calls need and no more: one that is like the last one, by all that decides
+        it, is not decided again."""
         if _is_any_autocast_enabled():
             inp = self._checked(inp)
         own = self.__dict__

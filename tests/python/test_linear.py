@@ -298,3 +298,18 @@ def test_linear__works_under_a_default_device_that_is_another(name: str) -> None
         found.append([*state, linear.weight.grad])
     assert_same(found[0], found[1])
     assert_same(found[0], found[2])
+
+
+@pytest.mark.parametrize("name", ["none", "current", "delayed"])
+def test_linear__memory_that_is_not_there_is_torchs_error(name: str) -> None:
+    linear = layer()
+    call = within(RECIPES[name], linear)
+    x, _ = inputs()
+    row = x.detach()[:1]
+    for many in (
+        row.expand(2**40, -1, -1),
+        row.expand(2**40, -1, -1).detach().requires_grad_(),
+    ):
+        with pytest.raises(torch.OutOfMemoryError, match=r"octet.Linear.*cannot allocate"):
+            call(many)
+    assert torch.isfinite(call(x)).all()
