@@ -42,9 +42,11 @@ def _roll(used: "list[tuple[Linear, _delayed.Rule]]") -> None:
         _delayed.update(scales, histories, rule, "input")
 
 
-def _end(step: Step) -> None:
-    """Ends a step: layers that recorded amaxes move their scales, but in evaluation."""
-    trains = torch.is_grad_enabled()
+def _end(step: Step, failed: bool) -> None:
+    """Ends a step: layers that recorded amaxes move their scales, but in evaluation.
+
+    Nor do they where it failed: amaxes stay for the next one, and the error is the last word."""
+    trains = torch.is_grad_enabled() and not failed
     moved: list[tuple[Linear, _delayed.Rule]] = []
     if step.traced:
         for layer, rule in step.used if trains else ():
@@ -107,7 +109,7 @@ class autocast(Region):  # noqa: N801
         self.step = current().step  # whoever keeps this object keeps no layers by it
         nested = outer is not None and (outer.enabled or outer.calibrating)
         if (step.used or step.in_graph) and not nested:
-            _end(step)
+            _end(step, kind is not None)
 
 
 def fp8_autocast(

@@ -97,7 +97,7 @@ def test_models__microbatches_reuse_weights_between_steps() -> None:
             torch.compiler.cudagraph_mark_step_begin()
             y = call(x.requires_grad_(), turn % 3 == 0)
             y.backward(dy)
-            seen += [y.detach().clone(), x.grad]
+            seen += [y.detach().clone(), x.grad.clone()]
             if turn % 3 == 2:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=False)

@@ -106,3 +106,21 @@ def test_delayed__history_is_as_long_as_the_recipe_says(compile_it: bool) -> Non
         step(linear, call, x * 2, grad), step(other, within(active, other), x * 2, grad)
     )
     linear.load_state_dict(layer().state_dict())
+
+
+def test_delayed__a_step_that_fails_moves_nothing() -> None:
+    """Its amaxes count in the next one, and what is raised is what went wrong."""
+    linear = octet.Linear(32, 16, device="cpu")
+    scale, history = linear.fp8_scale.clone(), linear.fp8_amax_history
+    with (
+        pytest.raises(KeyError, match="went wrong"),
+        octet.autocast(recipe=octet.recipe.DelayedScaling()),
+    ):
+        linear(torch.full((4, 32), 7.0))
+        raise KeyError("went wrong")
+    assert torch.equal(linear.fp8_scale, scale)
+    assert history[0, 0] == 7.0
+    with octet.autocast(recipe=octet.recipe.DelayedScaling()):
+        linear(torch.full((4, 32), 2.0))
+    assert history[0, 0] == 0.0
+    assert linear.fp8_scale[0] == 448.0 / 7.0

@@ -309,7 +309,9 @@ def test_ops__a_wrong_call_is_a_value_error(name: str) -> None:
 
 def test_ops__memory_that_is_not_there_is_told_and_the_next_call_works() -> None:
     x = torch.zeros(1, 32)
-    with pytest.raises(MemoryError, match=f"torch cannot allocate a f32 tensor of {2**48} elements"):
+    with pytest.raises(
+        MemoryError, match=f"torch cannot allocate a f32 tensor of {2**48} elements"
+    ):
         _ops.quantize(x.expand(2**43, 32), [], "f32 fp8-tensor:e4m3+row")
     assert len(_ops.quantize(x, [], "f32 fp8-tensor:e4m3+row")) > 0
 
