@@ -45,7 +45,7 @@ def _roll(used: "list[tuple[Linear, _delayed.Rule]]") -> None:
 def _end(step: Step, failed: bool) -> None:
     """Ends a step: layers that recorded amaxes move their scales, but in evaluation.
 
-    Nor do they where it failed: amaxes stay for the next one, and the error is the last word."""
+    Nor do they where it failed: amaxes stay for the next one, and no error hides the first."""
     trains = torch.is_grad_enabled() and not failed
     moved: list[tuple[Linear, _delayed.Rule]] = []
     if step.traced:
