@@ -16,6 +16,7 @@ static oct_block_params params_of(const oct_cuda_quantize_call *call) {
                               oct_largest(call->source->dtype), q->pow2};
     p.square = oct_is_square(q);
     p.q.sums = call->live->sums;
+    p.q.ahead = oct_cuda_ahead(call);
     return p;
 }
 

@@ -14,6 +14,7 @@ static oct_mxfp8_params params_of(const oct_cuda_quantize_call *call) {
     p.q.sums = call->live->sums;
     p.copies = oct_cuda_copies(call);
     oct_cuda_leave_out(&p.q, &p.copies, call);
+    p.q.ahead = p.copies.row || p.copies.col ? 0 : oct_cuda_ahead(call);
     p.square = oct_is_square(&call->dst->quantizer);
     return p;
 }

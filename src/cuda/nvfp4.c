@@ -26,6 +26,7 @@ static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
     const octet_quantizer *q = &dst->quantizer;
     oct_nvfp4_params p = {.q = oct_cuda_quantize_params(dst, call->source)};
     p.q.backward = 1;
+    p.q.ahead = oct_cuda_ahead(call);
     p.copies = oct_cuda_copies(call);
     oct_cuda_leave_out(&p.q, &p.copies, call);
     p.row_amax = dst->parts[OCTET_PART_ROW_AMAX];

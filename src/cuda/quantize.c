@@ -23,6 +23,10 @@ uint32_t oct_cuda_slabs(oct_quantize_params *p, uint8_t dtype) {
     return (uint32_t)(oct_size_ceil_div(p->rows, OCT_TILE) * across);
 }
 
+uint32_t oct_cuda_ahead(const oct_cuda_quantize_call *call) {
+    return (uint32_t)oct_cuda_facts_of(call->on->cuda)->processors;
+}
+
 uint32_t oct_cuda_tile_threads(uint8_t dtype) {
     return dtype == OCTET_F32 ? 256 : 128;
 }

@@ -37,6 +37,8 @@ oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_ma
 uint32_t oct_cuda_tiles(int64_t rows, int64_t cols);
 /* Tiles of 128 rows of 512 bytes; p is told how many lie along a row. */
 uint32_t oct_cuda_slabs(oct_quantize_params *p, uint8_t dtype);
+/* How far ahead of its own a block asks for a tile, where that pays: one a multiprocessor. */
+uint32_t oct_cuda_ahead(const oct_cuda_quantize_call *call);
 /* Threads of a tile: a thread has 16 bytes of each of 16 rows. */
 uint32_t oct_cuda_tile_threads(uint8_t dtype);
 

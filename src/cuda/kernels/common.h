@@ -140,6 +140,15 @@ static inline uint32_t oct_stream4(const void *at) {
 #endif
 }
 
+/* Asks for the line of 128 bytes that holds this byte; it will be in the level-2 cache. */
+static inline void oct_ask_for(const void *at) {
+#if OCT_PTX
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(at));
+#else
+    (void)at;
+#endif
+}
+
 /* One store to memory of the device; the compiler may part that of a struct into words. */
 static inline void oct_write16(void *at, uint4 v) {
 #if OCT_PTX

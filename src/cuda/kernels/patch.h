@@ -37,6 +37,25 @@ static inline int oct_limited(int64_t n) {
     return (int)(n < OCT_TILE ? n : OCT_TILE);
 }
 
+#define OCT_LINE 128 /* bytes that the level-2 cache fetches together */
+
+/* By all threads of a block, before they load: asks for another tile of 128 rows, so that it is
+ * on its way when its block begins. Few blocks fit on a multiprocessor at once, and each waits
+ * for all of its own. */
+template <class T, int COLS>
+static inline void oct_ask_for_tile(const oct_quantize_params &q, uint32_t tile) {
+    constexpr int lines = COLS * (int)sizeof(T) / OCT_LINE, each = OCT_LINE / (int)sizeof(T);
+    uint32_t down = tile / q.across;
+    int64_t row = (int64_t)down * OCT_TILE, col = (int64_t)(tile - down * q.across) * COLS;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < OCT_TILE * lines; i += (int)blockDim.x) {
+        int64_t r = row + i / lines, c = col + i % lines * each;
+        if (r < q.rows && c < q.cols) {
+            oct_ask_for((const T *)q.source + r * q.stride + c);
+        }
+    }
+}
+
 /* The patch at (row, col) of a tile. */
 template <class T>
 static inline oct_patch<T> oct_patch_in_tile(const oct_quantize_params &q, uint32_t tile,

@@ -23,6 +23,7 @@ typedef struct oct_quantize_params {
     oct_scales row_at, col_at;
     float *sums; /* of the columns of each 128 rows, as column_sums.h says; NULL: not wanted */
     uint32_t across;     /* tiles along a row */
+    uint32_t ahead;      /* the tile that comes so much later is asked for early; 0: none is */
     uint8_t wide_source; /* rows of the source may be read 16 bytes at a time */
     uint8_t wide_row;    /* bytes of codes that may be written at a time; 0: one */
     uint8_t wide_col;
