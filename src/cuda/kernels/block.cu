@@ -119,11 +119,11 @@ template <class T, int FORMAT>
 static inline void quantize_lines(oct_slab_turned<T> &turned, block_leaves<T> &leaves,
                                   const oct_block_params &p, uint32_t tile) {
     __shared__ block_lines<T> lines;
+    oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
+    oct_patch_load(patch, p.q);
     if (p.q.ahead) {
         oct_ask_for_tile<T, oct_slab<T>::cols>(p.q, tile + p.q.ahead);
     }
-    oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
-    oct_patch_load(patch, p.q);
     if (p.q.sums) {
         oct_leaves_put(leaves, patch);
     }
@@ -212,11 +212,11 @@ template <class T, int FORMAT>
 static inline void quantize_square(oct_slab_turned<T> &turned, block_leaves<T> &leaves,
                                    const oct_block_params &p, uint32_t tile) {
     __shared__ block_squares<T> squares;
+    oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
+    oct_patch_load(patch, p.q);
     if (p.q.ahead) {
         oct_ask_for_tile<T, oct_slab<T>::cols>(p.q, tile + p.q.ahead);
     }
-    oct_patch<T> patch = oct_slab_patch<T>(p.q, tile);
-    oct_patch_load(patch, p.q);
     if (p.q.sums) {
         oct_leaves_put(leaves, patch);
     }

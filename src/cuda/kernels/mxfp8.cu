@@ -245,11 +245,11 @@ static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
     __shared__ mx_scales scales;
     __shared__ oct_tile_leaves<OCT_TILE> leaves;
     const oct_quantize_params &q = p.q;
+    oct_patch<T> patch = patch_of<T>(q, tile);
+    oct_patch_load(patch, q);
     if (q.ahead) {
         oct_ask_for_tile<T, OCT_TILE>(q, tile + q.ahead);
     }
-    oct_patch<T> patch = patch_of<T>(q, tile);
-    oct_patch_load(patch, q);
     if (q.sums) {
         oct_leaves_put(leaves, patch);
     }

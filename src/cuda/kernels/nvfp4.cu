@@ -150,12 +150,12 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
                                                     OCT_NV_SHARED_BYTES(threads, false),
                   "what the host asks for");
     constexpr bool stochastic = (WAY & OCT_NV_STOCHASTIC) != 0;
+    oct_patch<T> patch = oct_patch_of<T>(p.q);
+    oct_patch_load(patch, p.q);
     uint32_t later = blockIdx.x + p.q.ahead;
     if (p.q.ahead && later < gridDim.x) {
         oct_ask_for_tile<T, OCT_TILE>(p.q, p.q.backward ? gridDim.x - 1u - later : later);
     }
-    oct_patch<T> patch = oct_patch_of<T>(p.q);
-    oct_patch_load(patch, p.q);
     uint64_t seed = stochastic ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
     bool square = p.square && !(WAY & OCT_NV_WHOLE);
     oct_copies copies = WAY & OCT_NV_COPIED ? p.copies : oct_copies{nullptr, nullptr};

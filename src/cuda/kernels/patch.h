@@ -39,9 +39,9 @@ static inline int oct_limited(int64_t n) {
 
 #define OCT_LINE 128 /* bytes that the level-2 cache fetches together */
 
-/* By all threads of a block, before they load: asks for another tile of 128 rows, so that it is
- * on its way when its block begins. Few blocks fit on a multiprocessor at once, and each waits
- * for all of its own. */
+/* By all threads of a block, after they have asked for their own: asks for another tile of 128
+ * rows, so that it is on its way when its block begins. Few blocks fit on a multiprocessor at
+ * once, and each waits for all of its tile. */
 template <class T, int COLS>
 static inline void oct_ask_for_tile(const oct_quantize_params &q, uint32_t tile) {
     constexpr int lines = COLS * (int)sizeof(T) / OCT_LINE, each = OCT_LINE / (int)sizeof(T);
