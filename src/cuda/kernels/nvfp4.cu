@@ -152,8 +152,9 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
     constexpr bool stochastic = (WAY & OCT_NV_STOCHASTIC) != 0;
     oct_patch<T> patch = oct_patch_of<T>(p.q);
     oct_patch_load(patch, p.q);
+    constexpr bool asks = WAY != OCT_NV_COPIED; /* which has no registers for it */
     uint32_t later = blockIdx.x + p.q.ahead;
-    if (p.q.ahead && later < gridDim.x) {
+    if (asks && p.q.ahead && later < gridDim.x) {
         oct_ask_for_tile<T, OCT_TILE>(p.q, p.q.backward ? gridDim.x - 1u - later : later);
     }
     uint64_t seed = stochastic ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
