@@ -36,15 +36,13 @@ static octet_status floats(float **data, int64_t *rows, int64_t *cols, oct_torch
 /* What an op reads or writes beside a tensor must be where that is. */
 static octet_status check_beside(oct_torch_tensor *tensor, oct_torch_tensor *peer,
                                  octet_error *err) {
-    int32_t devices[2] = {0, 0}, indices[2] = {0, 0};
-    oct_torch_tensor *both[2] = {tensor, peer};
-    for (int i = 0; i < 2; i++) {
-        if (oct_torch.aoti_torch_get_device_type(both[i], &devices[i]) ||
-            oct_torch.aoti_torch_get_device_index(both[i], &indices[i])) {
-            return oct_torch_fail(err, OCTET_DEVICE, "torch cannot say where a tensor is");
-        }
+    int32_t kinds[2] = {0, 0}, indices[2] = {0, 0};
+    octet_status status = oct_tensor_where(&kinds[0], &indices[0], tensor, err);
+    status = status ? status : oct_tensor_where(&kinds[1], &indices[1], peer, err);
+    if (status) {
+        return status;
     }
-    if (devices[0] != devices[1] || indices[0] != indices[1]) {
+    if (kinds[0] != kinds[1] || indices[0] != indices[1]) {
         return oct_torch_fail(err, OCTET_INVALID,
                               "a history is on another device than its scales or amaxes: move "
                               "them together");

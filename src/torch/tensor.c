@@ -95,8 +95,8 @@ void oct_free_tensors(oct_tensors *tensors) {
 
 /* ---- where they are ---------------------------------------------------------------------- */
 
-static octet_status look_where(int32_t *kind, int32_t *index, oct_torch_tensor *tensor,
-                               octet_error *err) {
+octet_status oct_tensor_where(int32_t *kind, int32_t *index, oct_torch_tensor *tensor,
+                              octet_error *err) {
     if (oct_torch.aoti_torch_get_device_type(tensor, kind) ||
         oct_torch.aoti_torch_get_device_index(tensor, index)) {
         return failed(err, "aoti_torch_get_device_type");
@@ -106,7 +106,7 @@ static octet_status look_where(int32_t *kind, int32_t *index, oct_torch_tensor *
 
 octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err) {
     int32_t kind = 0, index = 0;
-    octet_status status = look_where(&kind, &index, tensor, err);
+    octet_status status = oct_tensor_where(&kind, &index, tensor, err);
     *out = (octet_device){OCTET_CPU, 0, 0};
     if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
         status = oct_torch_cuda_device(out, index, err);
@@ -116,7 +116,7 @@ octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octe
 
 octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err) {
     int32_t kind = 0, index = 0;
-    octet_status status = look_where(&kind, &index, tensor, err);
+    octet_status status = oct_tensor_where(&kind, &index, tensor, err);
     *out = (octet_exec)OCTET_EXEC_INIT;
     if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
         status = oct_torch_cuda_exec(out, index, err);

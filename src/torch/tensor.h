@@ -28,6 +28,9 @@ octet_status oct_take_text(oct_text *out, oct_torch_value value, octet_error *er
 void oct_free_text(oct_text *text);
 void oct_free_tensors(oct_tensors *tensors);
 
+/* torch's number for the kind of device that a tensor is on, and its index. */
+octet_status oct_tensor_where(int32_t *kind, int32_t *index, oct_torch_tensor *tensor,
+                              octet_error *err);
 /* Where a tensor is: the device as plans name it, and how to run there. A CPU's exec is serial.
  */
 octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err);
