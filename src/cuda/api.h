@@ -10,6 +10,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A CUlaunchAttribute whose value is an int, and a CUlaunchConfig. */
+typedef struct oct_cu_launch_attribute {
+    int id, reserved;
+    int value, rest[15];
+} oct_cu_launch_attribute;
+
+typedef struct oct_cu_launch {
+    unsigned grid[3], block[3];
+    unsigned shared_bytes;
+    void *stream;
+    const oct_cu_launch_attribute *attributes;
+    unsigned attribute_count;
+} oct_cu_launch;
+
 /* X(name, parameters) of the driver: each returns a CUresult. The name is the exported one:
  * what cuda.h calls cuCtxPushCurrent is cuCtxPushCurrent_v2. */
 #define OCT_DRIVER_CALLS(X)                                                                    \
@@ -31,9 +45,8 @@
     X(cuModuleUnload, (void *module))                                                          \
     X(cuModuleGetFunction, (void **function, void *module, const char *name))                  \
     X(cuFuncSetAttribute, (void *function, int attribute, int value))                          \
-    X(cuLaunchKernel, (void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,      \
-                       unsigned block_x, unsigned block_y, unsigned block_z,                   \
-                       unsigned shared_bytes, void *stream, void **params, void **extra))      \
+    X(cuLaunchKernelEx, (const oct_cu_launch *launch, void *function, void **params,           \
+                         void **extra)) /* CUDA 11.8 */                                        \
     X(cuMemsetD8Async, (uint64_t to, unsigned char value, size_t count, void *stream))         \
     X(cuMemsetD32Async, (uint64_t to, unsigned value, size_t count, void *stream))             \
     X(cuMemcpyDtoDAsync_v2, (uint64_t to, uint64_t from, size_t bytes, void *stream))
@@ -114,6 +127,8 @@ typedef struct oct_cublaslt {
 #define OCT_CU_SHARED_OPTIN 97
 #define OCT_CU_FUNC_SHARED 8
 #define OCT_CU_CAPTURE_RELAXED 2
+/* A launch with it may begin before its predecessor in the stream has ended. */
+#define OCT_CU_LAUNCH_OVERTAKES 6
 #define OCT_CU_PARAMS_AT ((void *)1)
 #define OCT_CU_PARAMS_BYTES ((void *)2)
 

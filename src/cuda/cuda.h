@@ -39,6 +39,7 @@ typedef struct oct_cuda_live {
     const oct_matrix *row_copy, *col_copy;
     /* Bytes that may be left out where a copy is made without them. */
     bool row_passes, col_passes;
+    bool measured; /* an earlier launch on this stream has read the tensor, for its amax */
 } oct_cuda_live;
 
 /* Its index and architecture, as plans name it. */

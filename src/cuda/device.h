@@ -65,8 +65,8 @@ typedef struct oct_cuda_facts {
 
 const oct_cuda_facts *oct_cuda_facts_of(const octet_cuda *cuda);
 
-/* A message for a failed driver call: "cuLaunchKernel: CUDA_ERROR_... (description)". The error
- * of a kernel that ran earlier is told as that. */
+/* A message for a failed driver call: "cuLaunchKernelEx: CUDA_ERROR_... (description)". The
+ * error of a kernel that ran earlier is told as that. */
 octet_status oct_cuda_failed(octet_error *err, const char *call, int result);
 
 /* The same for an operation: it enters where its caller has not. Libraries that launch need it;

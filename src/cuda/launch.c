@@ -3,9 +3,12 @@
 
 #include "cuda/state.h"
 
+_Static_assert(sizeof(oct_cu_launch_attribute) == 72 && sizeof(oct_cu_launch) == 56,
+               "as cuda.h has them");
+
 static octet_status launch_failed(const oct_cuda_launch *launch, int result, octet_error *err) {
     char call[128];
-    (void)snprintf(call, sizeof call, "cuLaunchKernel of %s", launch->kernel);
+    (void)snprintf(call, sizeof call, "cuLaunchKernelEx of %s", launch->kernel);
     return oct_cuda_failed(err, call, result);
 }
 
@@ -21,9 +24,15 @@ static octet_status launch_current(const oct_cuda_on *on, const oct_cuda_launch 
     size_t bytes = launch->params_bytes;
     void *params = (void *)(uintptr_t)launch->params;
     void *extra[] = {OCT_CU_PARAMS_AT, params, OCT_CU_PARAMS_BYTES, &bytes, NULL};
-    int result = on->cuda->driver->cuLaunchKernel(
-        kernel->function, launch->grid[0], launch->grid[1], launch->grid[2], launch->threads, 1,
-        1, launch->shared_bytes, on->stream, NULL, extra);
+    static const oct_cu_launch_attribute overtakes = {.id = OCT_CU_LAUNCH_OVERTAKES,
+                                                      .value = 1};
+    oct_cu_launch how = {.grid = {launch->grid[0], launch->grid[1], launch->grid[2]},
+                         .block = {launch->threads, 1, 1},
+                         .shared_bytes = launch->shared_bytes,
+                         .stream = on->stream,
+                         .attributes = &overtakes,
+                         .attribute_count = on->cuda->overtakes};
+    int result = on->cuda->driver->cuLaunchKernelEx(&how, kernel->function, NULL, extra);
     return result ? launch_failed(launch, result, err) : OCTET_OK;
 }
 

@@ -38,6 +38,7 @@ static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
     p.square = oct_is_square(q);
     p.row_scaled = q->row_scaled;
     p.hadamard = q->hadamard != OCTET_HADAMARD_NONE;
+    p.measured = call->live->measured;
     for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
         p.weights[r] = oct_hadamard_weight(oct_hadamard_signs(q), r);
     }

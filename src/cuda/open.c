@@ -6,6 +6,8 @@
 #include "cuda/state.h"
 
 #define LEAST_ARCH 80
+#define LEAST_CHAINED 90 /* its instructions; graphs take such launches from 12.3 on */
+#define LEAST_CHAINING 12030
 #define LEAST_DRIVER 12000 /* an older one loads nothing that NVRTC 12 or 13 compiled */
 
 int octet_cuda_count(void) {
@@ -125,6 +127,8 @@ static octet_status start(octet_cuda *cuda, const octet_cuda_options *options,
     }
     cuda->facts.index = (int)options->index;
     cuda->driver_version = oct_driver_version(cuda->driver);
+    cuda->overtakes =
+        cuda->facts.arch >= LEAST_CHAINED && cuda->driver_version >= LEAST_CHAINING;
     status = check_age(cuda, err);
     status = status ? status : copy_options(cuda, options, err);
     if (status) {

@@ -30,6 +30,7 @@ typedef struct oct_module {
 struct octet_cuda {
     const oct_driver *driver;
     int driver_version;
+    bool overtakes; /* a kernel may begin before its predecessor has ended: kernels/chain.h */
     int device;
     void *context;
     oct_cuda_facts facts;

@@ -127,7 +127,8 @@ static oct_cuda_live live_of(const oct_work *work) {
                            .row_copy = &work->a_copy,
                            .col_copy = &work->b_copy,
                            .row_passes = work->step->row_passes,
-                           .col_passes = work->step->col_passes};
+                           .col_passes = work->step->col_passes,
+                           .measured = work->a_measured};
 }
 
 static octet_status do_quantize(const oct_work *work, const oct_cuda_on *on, octet_error *err) {

@@ -46,6 +46,14 @@ static bool is_made(const octet_plan *plan, const octet_step *step, uint8_t copy
     return values != OCTET_ABSENT && plan->buffers[values].bytes && step->reads >> values & 1;
 }
 
+static bool is_measured(const octet_plan *plan, const octet_step *step) {
+    bool found = false;
+    for (const octet_step *s = plan->steps; s < step && !found; s++) {
+        found = s->op == OCTET_OP_AMAX && s->phase == step->phase && s->a == step->a;
+    }
+    return found;
+}
+
 /* A product's copy, where the sizes ask for one. */
 static void set_copy(oct_matrix *out, const running *r, uint8_t tensor, uint64_t mask) {
     if (tensor != OCTET_ABSENT) {
@@ -71,6 +79,7 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     out->a_made = is_made(plan, step, step->a_copy);
     out->b_made = is_made(plan, step, step->b_copy);
     out->sums_made = is_made(plan, step, step->sums);
+    out->a_measured = has_amax && is_measured(plan, step);
     out->to = at(&r, step->to);
     out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
     out->scale = at(&r, step->scale);

@@ -11,6 +11,7 @@ typedef struct oct_work {
     const octet_step *step;
     oct_matrix dst, a, b, a_copy, b_copy, dst_copy, b_scales, sums;
     bool a_made, b_made, sums_made; /* an earlier step has written them */
+    bool a_measured;                /* an earlier step of this phase has taken its amax */
     oct_vector bias;
     void *to; /* OCTET_OP_ZERO */
     int64_t to_bytes;

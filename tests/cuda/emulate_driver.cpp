@@ -165,16 +165,15 @@ int cuFuncSetAttribute(void *, int, int) {
     return 0;
 }
 
-int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                   void *, void **params, void **extra) {
-    if (params || block_y != 1 || block_z != 1 || !depth || !grid_x || !grid_y || !grid_z ||
-        grid_y > 65535 || grid_z > 65535 || extra[0] != OCT_CU_PARAMS_AT ||
+int cuLaunchKernelEx(const oct_cu_launch *how, void *function, void **params, void **extra) {
+    const unsigned *grid = how->grid;
+    if (params || how->block[1] != 1 || how->block[2] != 1 || !depth || !grid[0] || !grid[1] ||
+        !grid[2] || grid[1] > 65535 || grid[2] > 65535 || extra[0] != OCT_CU_PARAMS_AT ||
         extra[2] != OCT_CU_PARAMS_BYTES || extra[4]) {
         return INVALID;
     }
-    emulated_launch launch = {function, {grid_x, grid_y, grid_z},
-                              block_x,  shared_bytes,
+    emulated_launch launch = {function,      {grid[0], grid[1], grid[2]},
+                              how->block[0], how->shared_bytes,
                               extra[1], *static_cast<const size_t *>(extra[3])};
     launches++;
     emulated_run(&launch);

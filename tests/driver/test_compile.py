@@ -1,5 +1,6 @@
 """Every kernel compiles for every architecture, with the NVRTC of its wheel; no GPU needed."""
 
+import ctypes
 import os
 import re
 import subprocess
@@ -25,6 +26,29 @@ def nvrtc_folder() -> Path:
     found = [lib for root in roots for lib in Path(root).glob("*/lib/libnvrtc.so.13")]
     assert found, "tests/requirements.txt asks for nvidia-cuda-nvrtc"
     return found[0].parent
+
+
+def ptx_of(module: str) -> str:
+    """A module's kernels for bf16 input, for compute capability 9.0."""
+    for builtins in nvrtc_folder().glob("libnvrtc-builtins.so.13*"):
+        ctypes.CDLL(str(builtins))  # which NVRTC finds once it is loaded
+    nvrtc = ctypes.CDLL(str(nvrtc_folder() / "libnvrtc.so.13"))
+    source = (ROOT / "src" / "cuda" / "kernels" / f"{module}.cu").read_bytes()
+    folders = (ROOT / "src", ROOT / "include", ROOT / "src" / "cuda" / "kernels" / "standard")
+    options = ["-std=c++20", "-default-device", "-DOCT_TAKES_BF16"]
+    options.append("--gpu-architecture=compute_90a")
+    words = [word.encode() for word in [*options, *(f"-I{folder}" for folder in folders)]]
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, module.encode(), 0, None, None)
+    done = nvrtc.nvrtcCompileProgram(
+        program, len(words), (ctypes.c_char_p * len(words))(*words)
+    )
+    assert done == 0
+    nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetPTX(program, text)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return text.value.decode()
 
 
 def compile_for(arch: int) -> subprocess.CompletedProcess[str]:
@@ -63,3 +87,21 @@ def test_compile__every_module_has_its_place_in_the_list() -> None:
     listed = (ROOT / "src" / "cuda" / "device.h").read_text()
     assert MODULES
     assert set(MODULES) <= set(re.findall(r"\bX\((\w+)\)", listed))
+
+
+# What touches global memory. A prefetch is harmless, but asks for a tile that is loaded next.
+TOUCHES = re.compile(
+    r"\b(ld|st)\.(volatile\.|relaxed\.\S*)?(global|v\d|[usbf]\d)|\b(atom|red)\."
+)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_compile__kernels_wait_before_they_touch_memory(module: str) -> None:
+    """A kernel may begin before the one that wrote its input has ended: kernels/chain.h."""
+    entries = re.split(r"\.entry\s+", ptx_of(module))[1:]
+    assert entries
+    for entry in entries:
+        name, waits = entry.split("(", 1)[0], entry.find("griddepcontrol.wait")
+        first = TOUCHES.search(entry)
+        assert waits >= 0, f"{name} does not call oct_after"
+        assert first is None or waits < first.start(), f"{name}: {first[0]} before oct_after"

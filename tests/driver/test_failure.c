@@ -103,7 +103,7 @@ TEST(failure__the_error_of_an_earlier_kernel_is_not_blamed_on_this_one) {
     }
     fake->launch_result = 12345;
     CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, &err), OCTET_DEVICE);
-    CHECK_EQ_STR(err.text, "cuLaunchKernel of innocent: CUDA error 12345 (no description)");
+    CHECK_EQ_STR(err.text, "cuLaunchKernelEx of innocent: CUDA error 12345 (no description)");
     end(cuda);
 }
 

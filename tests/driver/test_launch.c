@@ -63,6 +63,30 @@ TEST(launch__passes_what_it_was_given) {
     end(cuda);
 }
 
+/* Where the GPU has the instructions, and graphs of its driver take such launches. */
+TEST(launch__overtakes_the_end_of_its_predecessor) {
+    octet_cuda *cuda = begin("");
+    static const struct {
+        int arch, driver;
+        bool overtakes;
+    } cases[] = {{80, 13000, false}, {89, 13000, false}, {90, 12020, false}, {90, 12030, true},
+                 {90, 0, false},     {100, 13000, true}, {120, 13000, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
+        oct_cuda_on on = {.cuda = NULL};
+        oct_cuda_launch launch = launch_of("some_kernel");
+        options.cache = "";
+        fake->arch = cases[i].arch;
+        fake->driver_version = cases[i].driver;
+        fake->launches = 0;
+        CHECK_EQ_INT(octet_cuda_open(&on.cuda, &options, NULL), OCTET_OK);
+        CHECK_EQ_INT(oct_cuda_launch_kernel(&on, &launch, NULL), OCTET_OK);
+        CHECK(fake->overtakes == cases[i].overtakes);
+        octet_cuda_close(on.cuda);
+    }
+    end(cuda);
+}
+
 TEST(launch__compiles_for_the_exact_gpu_without_fusing_or_flushing) {
     octet_cuda *cuda = begin("");
     oct_cuda_on on = {.cuda = cuda};
@@ -262,7 +286,7 @@ TEST(launch__what_is_kept_is_made_once_and_freed_with_the_gpu) {
 }
 
 TEST_MAIN(launch__facts_are_the_gpus, launch__bad_options_and_old_gpus_are_refused,
-          launch__passes_what_it_was_given,
+          launch__passes_what_it_was_given, launch__overtakes_the_end_of_its_predecessor,
           launch__compiles_for_the_exact_gpu_without_fusing_or_flushing,
           launch__compiles_for_the_type_of_input_alone,
           launch__a_gpu_that_the_compiler_does_not_know_is_refused,

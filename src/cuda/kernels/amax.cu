@@ -2,6 +2,7 @@
  *
  * A maximum does not depend on the order of its operands, so bits are those of src/cpu/amax.c.
  */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/patch.h"
 
@@ -198,11 +199,13 @@ template <class T> static inline void tiles(const oct_amax_tiles_params &p) {
 #define KERNEL(name, T)                                                                        \
     extern "C" __global__ void __launch_bounds__(OCT_FLAT_THREADS, OCT_FLAT_RESIDENT)          \
         amax_flat_##name(const __grid_constant__ oct_amax_flat_two p) {                        \
+        oct_after();                                                                           \
         flat<T>(p);                                                                            \
     }                                                                                          \
     extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
                                                  oct_shape<T>::resident)                       \
         amax_tiles_##name(oct_amax_tiles_params p) {                                           \
+        oct_after();                                                                           \
         tiles<T>(p);                                                                           \
     }
 

@@ -1,5 +1,6 @@
 /* bias.cu - a bias added to every row, and its gradient: the sums of the columns. */
 #include "cuda/kernels/bias.h"
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/plain.h"
 #include "cuda/kernels/slab.h"
@@ -7,6 +8,7 @@
 /* The sum is an fp32 sum, rounded once. dst may be source: a thread reads before it writes. */
 extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
     add_bias(const oct_add_bias_params p) {
+    oct_after();
     oct_rows_at at = oct_rows_place(p.shape);
     int count = oct_columns_left(p.shape.cols, at.col);
     if (count == 0) {
@@ -44,6 +46,7 @@ template <class T> static inline void sum_columns(const oct_quantize_params &q) 
 #define SUMS(name, T)                                                                          \
     extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, 3)                          \
         sum_columns_##name(const __grid_constant__ oct_quantize_params q) {                    \
+        oct_after();                                                                           \
         sum_columns<T>(q);                                                                     \
     }
 
@@ -120,6 +123,7 @@ static inline float total(float out, const float (*sums)[OCT_GRAD_COLS],
 
 extern "C" __global__ void __launch_bounds__(OCT_GRAD_THREADS)
     bias_grad(const oct_bias_grad_params p) {
+    oct_after();
     __shared__ float sums[OCT_GRAD_TILES][OCT_GRAD_COLS], above[LEVELS][OCT_GRAD_COLS];
     __shared__ float rest[OCT_GRAD_COLS]; /* of a last tile that is no node */
     int64_t block = (int64_t)blockIdx.x * OCT_GRAD_COLS, rounds = 0;

@@ -2,6 +2,7 @@
  *
  * Codes and scales are those of src/cpu/block.c, bit for bit. A tile is one or two blocks along
  * its rows, one along its columns, and one or two squares beside each other. */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/slab.h"
 
@@ -257,6 +258,7 @@ static inline void quantize(const oct_block_params &p, uint32_t tile) {
 #define KERNEL(name, T, format)                                                                \
     extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, 2)                          \
         block_##name(const __grid_constant__ oct_block_two p) {                                \
+        oct_after();                                                                           \
         bool second = blockIdx.x >= p.split;                                                   \
         quantize<T, format>(p.of[second], blockIdx.x - (second ? p.split : 0u));               \
     }

@@ -110,9 +110,9 @@ static inline void oct_store16(void *at, uint4 words) {
 static inline uint4 oct_stream16(const void *at) {
 #if OCT_PTX
     uint4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(at));
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
     return v;
 #else
     return oct_load16(at);
@@ -123,7 +123,9 @@ static inline uint4 oct_stream16(const void *at) {
 static inline uint2 oct_stream8(const void *at) {
 #if OCT_PTX
     uint2 v;
-    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at));
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(at));
     return v;
 #else
     return *(const uint2 *)at;
@@ -133,7 +135,7 @@ static inline uint2 oct_stream8(const void *at) {
 static inline uint32_t oct_stream4(const void *at) {
 #if OCT_PTX
     uint32_t v;
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(at));
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(at));
     return v;
 #else
     return *(const uint32_t *)at;

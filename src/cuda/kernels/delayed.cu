@@ -2,10 +2,12 @@
 #ifndef _Static_assert
 #define _Static_assert static_assert
 #endif
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/delayed.h"
 #include "format/scaling.h"
 
 extern "C" __global__ void delayed_record(const oct_delayed_params p) {
+    oct_after();
     int64_t slot = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (slot < p.slots) {
         p.history[slot] = oct_delayed_larger(p.history[slot], p.amax[slot]);
@@ -95,12 +97,14 @@ static inline void update(const oct_delayed_params &p) {
 
 extern "C" __global__ void __launch_bounds__(OCT_DELAYED_THREADS)
     delayed_update(const oct_delayed_params p) {
+    oct_after();
     update(p);
 }
 
 /* blockIdx.y says which state. */
 extern "C" __global__ void __launch_bounds__(OCT_DELAYED_THREADS)
     delayed_update_many(const __grid_constant__ oct_delayed_many many) {
+    oct_after();
     oct_delayed_params p = many.of;
     p.scale = many.scale[blockIdx.y];
     p.history = many.history[blockIdx.y];
@@ -109,5 +113,6 @@ extern "C" __global__ void __launch_bounds__(OCT_DELAYED_THREADS)
 
 /* The next step of stochastic rounding. */
 extern "C" __global__ void random_advance(const oct_advance_params p) {
+    oct_after();
     p.random[1] = (int64_t)((uint64_t)p.random[1] + p.by);
 }

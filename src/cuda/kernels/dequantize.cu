@@ -4,6 +4,7 @@
  * is the stored scale; NVFP4's is fl32(fl32(scale x amax) x fl32(1 / 2688)). Columnwise codes
  * that carry a Hadamard transform are transformed back in fp32 before they are rounded. Which
  * NaN comes out is the machine's choice. */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/decode.h"
 #include "cuda/kernels/dequantize.h"
 #include "cuda/kernels/plain.h"
@@ -107,6 +108,7 @@ static inline void row_factors(float *out, const oct_decode_params &p, int64_t r
 
 extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
     decode_rows(const oct_decode_params p) {
+    oct_after();
     oct_rows_at at = oct_rows_place(p.shape);
     int count = oct_columns_left(p.shape.cols, at.col);
     uint2 codes[OCT_ROWS_DEEP];
@@ -248,6 +250,7 @@ template <class S> static inline void stream(const oct_decode_params &p) {
 #define STREAM(name, ...)                                                                      \
     extern "C" __global__ void __launch_bounds__(OCT_STREAM_THREADS)                           \
         decode_##name(const oct_decode_params p) {                                             \
+        oct_after();                                                                           \
         stream<__VA_ARGS__>(p);                                                                \
     }
 
@@ -355,6 +358,7 @@ static inline void start_tile(decode_tile &tile, const oct_decode_params &p, int
 
 extern "C" __global__ void __launch_bounds__(OCT_DECODE_THREADS)
     decode_turned(const oct_decode_params p) {
+    oct_after();
     __shared__ decode_tile tile;
     int64_t first[2];
     start_tile(tile, p, first);
@@ -407,6 +411,7 @@ static inline void line_factors(uint32_t out[2][4], const oct_decode_params &p, 
  * columns. A warp has 128 lines and 64 rows. */
 extern "C" __global__ void __launch_bounds__(OCT_TURN_THREADS)
     decode_turned_bf16(const oct_decode_params p) {
+    oct_after();
     int64_t line = ((int64_t)blockIdx.x * 16 + threadIdx.x / 2 % 16) * 8;
     int64_t row = (int64_t)blockIdx.y * OCT_TURN_ROWS + threadIdx.x / 32 * 64;
     row += threadIdx.x % 2 * 32;
@@ -446,6 +451,7 @@ extern "C" __global__ void __launch_bounds__(OCT_TURN_THREADS)
 /* A thread has 16 rows of one column. All 16 are decoded, those that exist are written. */
 extern "C" __global__ void __launch_bounds__(OCT_DECODE_THREADS)
     decode_transformed(const oct_decode_params p) {
+    oct_after();
     __shared__ decode_tile tile;
     int64_t first[2];
     start_tile(tile, p, first);

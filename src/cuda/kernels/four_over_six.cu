@@ -2,6 +2,7 @@
  *
  * Codes and scales are those of src/cpu/four_over_six.c, bit for bit. A thread has one block of
  * 16 elements of a line; 16 threads have a square. */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/common.h"
 
 #include "cuda/kernels/four_over_six.h"
@@ -103,6 +104,7 @@ template <class T> static inline void quantize(const oct_four_over_six_params &p
 #define KERNEL(name, T)                                                                        \
     extern "C" __global__ void __launch_bounds__(OCT_CHOICE_THREADS)                           \
         four_over_six_##name(oct_four_over_six_params p) {                                     \
+        oct_after();                                                                           \
         quantize<T>(p);                                                                        \
     }
 

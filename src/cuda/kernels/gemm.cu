@@ -9,6 +9,7 @@
  * Terms are summed in a fixed order, so a product gives the same bytes each time; against the
  * exact value it keeps the bound that the CPU's product states, as far as the tensor cores' own
  * sums are those of fp32. */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/finish.h"
 #include "format/e2m1.h"
 #include "format/e4m3.h"
@@ -524,15 +525,18 @@ static __device__ __forceinline__ void product(const oct_gemm_params &g) {
 }
 
 extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 2) gemm_f16(oct_gemm_params g) {
+    oct_after();
     product<f16, false>(g);
 }
 
 extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 1)
     gemm_f16_scaled(oct_gemm_params g) {
+    oct_after();
     product<f16, true>(g);
 }
 
 extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS, 2) gemm_bf16(oct_gemm_params g) {
+    oct_after();
     product<bf16, false>(g);
 }
 
@@ -569,6 +573,7 @@ static __device__ __forceinline__ void put_floats(float (*tile)[TILE_F + 4],
 }
 
 extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS) gemm_f32(oct_gemm_params g) {
+    oct_after();
     __shared__ float a[STEP_F][TILE_F + 4], b[STEP_F][TILE_F + 4];
     corner tile = corner_of_block(g, TILE_F);
     int down = static_cast<int>(threadIdx.x) / 16 * 4,

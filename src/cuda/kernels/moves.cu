@@ -1,4 +1,5 @@
 /* moves.cu - elements that only change place or dtype: cast, transpose, swizzle, assemble. */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/moves.h"
 #include "cuda/kernels/plain.h"
 
@@ -6,6 +7,7 @@
 
 /* Between equal dtypes every bit is kept, NaN payloads included. */
 extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS) cast(const oct_cast_params p) {
+    oct_after();
     oct_rows_at at = oct_rows_place(p.shape);
     int count = oct_columns_left(p.shape.cols, at.col);
     oct_eight raw[OCT_ROWS_DEEP];
@@ -78,6 +80,7 @@ static inline void store_bytes(uint8_t *line, int64_t at, int64_t bytes, const u
  * beside and 4 below each other nor 16 bytes of 8 threads share a bank. */
 extern "C" __global__ void __launch_bounds__(OCT_TURN_THREADS)
     turn_bytes(const oct_turn_params p) {
+    oct_after();
     __shared__ uint4 tile[OCT_TURN_SIDE * OCT_TURN_SIDE / 16];
     uint32_t *words = (uint32_t *)tile;
     uint32_t down = blockIdx.x / p.across, beside = blockIdx.x - down * p.across;
@@ -117,6 +120,7 @@ extern "C" __global__ void __launch_bounds__(OCT_TURN_THREADS)
  * then 8 lines' nibbles of one element at a time. */
 extern "C" __global__ void __launch_bounds__(OCT_TURN_THREADS)
     turn_nibbles(const oct_turn_params p) {
+    oct_after();
     __shared__ uint8_t tile[OCT_TURN_SIDE][OCT_TURN_SIDE / 2 + 4];
     uint32_t down = blockIdx.x / p.across, beside = blockIdx.x - down * p.across;
     int64_t line = (int64_t)down * OCT_TURN_SIDE, element = (int64_t)beside * OCT_TURN_SIDE;
@@ -218,6 +222,7 @@ template <class T> static inline void move_four(const oct_scales_params &p) {
 
 extern "C" __global__ void __launch_bounds__(OCT_SCALES_THREADS)
     move_scales(const oct_scales_params p) {
+    oct_after();
     if (p.bytes == 4) {
         move_four<uint32_t>(p);
     } else {
@@ -262,6 +267,7 @@ static inline uint4 padded_bytes(const oct_pad_params &p, int64_t line, int64_t 
 
 extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
     pad_lines(const __grid_constant__ oct_pad_all all) {
+    oct_after();
     int which = 0;
     while (which + 1 < OCT_CUDA_PADDINGS && blockIdx.x >= all.of[which + 1].block) {
         which++;
@@ -290,6 +296,7 @@ extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
 /* Line i of the whole is line i of every rank. A block has a piece of one line of one rank. */
 extern "C" __global__ void __launch_bounds__(OCT_JOIN_THREADS)
     join_lines(const oct_join_params p) {
+    oct_after();
     int64_t line = blockIdx.x, rank = blockIdx.y;
     const uint8_t *from = p.from + (rank * p.lines + line) * p.bytes;
     uint8_t *to = p.to + (line * p.ranks + rank) * p.bytes;
@@ -308,6 +315,7 @@ extern "C" __global__ void __launch_bounds__(OCT_JOIN_THREADS)
 /* Shards with an odd number of rows end their lines in half a byte. */
 extern "C" __global__ void __launch_bounds__(OCT_JOIN_THREADS)
     join_nibbles(const oct_join_params p) {
+    oct_after();
     int64_t line = blockIdx.x;
     for (int64_t at = threadIdx.x; at < p.to_bytes; at += OCT_JOIN_THREADS) {
         uint32_t byte = 0;

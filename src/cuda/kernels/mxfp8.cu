@@ -5,6 +5,7 @@
  * takes two whole pieces of rows, eight lanes a line of the cache. Two patches below each other
  * hold the blocks of their columns; 4 or 8 beside each other those of their rows. A block of
  * zeros has code 0, and so have those outside the matrix: padding is made on the way. */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/decode.h"
 #include "cuda/kernels/patch.h"
@@ -274,6 +275,7 @@ static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
     extern "C" __global__ void __launch_bounds__(oct_shape<T>::threads,                        \
                                                  oct_shape<T>::resident)                       \
         mxfp8_##name(const __grid_constant__ oct_mxfp8_two p) {                                \
+        oct_after();                                                                           \
         bool second = blockIdx.x >= p.split;                                                   \
         quantize<T, format>(p.of[second], blockIdx.x - (second ? p.split : 0u));               \
     }

@@ -4,6 +4,7 @@
  * are its own; those of its rows are shared with one or three lanes beside it. A block of zeros
  * has scale 0 and codes 0, and so has what lies outside the matrix: padding is made on the way.
  */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/decode.h"
 #include "cuda/kernels/dynamic.h"
 #include "cuda/kernels/nvfp4_cols.h"
@@ -151,11 +152,17 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
                   "what the host asks for");
     constexpr bool stochastic = (WAY & OCT_NV_STOCHASTIC) != 0;
     oct_patch<T> patch = oct_patch_of<T>(p.q);
+    if (!p.measured) {
+        oct_after();
+    }
     oct_patch_load(patch, p.q);
     constexpr bool asks = WAY != OCT_NV_COPIED; /* which has no registers for it */
     uint32_t later = blockIdx.x + p.q.ahead;
     if (asks && p.q.ahead && later < gridDim.x) {
         oct_ask_for_tile<T, OCT_TILE>(p.q, p.q.backward ? gridDim.x - 1u - later : later);
+    }
+    if (p.measured) {
+        oct_after();
     }
     uint64_t seed = stochastic ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
     bool square = p.square && !(WAY & OCT_NV_WHOLE);

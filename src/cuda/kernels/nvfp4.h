@@ -21,7 +21,7 @@ typedef struct oct_nvfp4_params {
     uint8_t square; /* blocks of 16 x 16 */
     uint8_t row_scaled;
     uint8_t hadamard;
-    uint8_t reserved[1];
+    uint8_t measured; /* by an earlier launch of the run, which has read all of source */
     float weights[OCT_HADAMARD_ROWS];
 } oct_nvfp4_params;
 

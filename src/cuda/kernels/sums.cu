@@ -1,5 +1,6 @@
 /* sums.cu - around a product of the GEMM library's: its factor before, dst from its sums after.
  */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/finish.h"
 
 /* Columns of a row that a thread finishes, a block's width apart; their sums are on their way
@@ -29,6 +30,7 @@ static __device__ __forceinline__ void finish_four(const oct_gemm_finish_params 
 /* dst from sums that another product left in memory. */
 extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS)
     gemm_finish(oct_gemm_finish_params p) {
+    oct_after();
     oct_finish f = oct_finish_of(p.gemm);
     for (int64_t i = blockIdx.x; i < p.count; i += gridDim.x) {
         for (int64_t col = threadIdx.x; col < p.gemm.b.outer;
@@ -39,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS)
 }
 
 extern "C" __global__ void gemm_alpha(oct_gemm_alpha_params p) {
+    oct_after();
     double factor = p.unit * (p.a ? static_cast<double>(*p.a) : 1.0);
     p.out[0] = static_cast<float>(factor * (p.b ? static_cast<double>(*p.b) : 1.0));
     p.out[1] = p.beta;

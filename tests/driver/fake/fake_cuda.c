@@ -163,22 +163,20 @@ int cuFuncSetAttribute(void *function, int attribute, int value) {
     return function ? 0 : 1;
 }
 
-int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                   void *stream, void **params, void **extra) {
+int cuLaunchKernelEx(const oct_cu_launch *how, void *function, void **params, void **extra) {
     needs_context();
-    (void)stream;
-    if (params || block_y != 1 || block_z != 1 || extra[0] != OCT_CU_PARAMS_AT ||
+    if (params || how->block[1] != 1 || how->block[2] != 1 || extra[0] != OCT_CU_PARAMS_AT ||
         extra[2] != OCT_CU_PARAMS_BYTES || extra[4]) {
         return 1;
     }
     if (atomic_fetch_add(&state.launches, 1) == 0) {
         (void)snprintf(state.kernel, sizeof state.kernel, "%s", (const char *)function);
-        state.grid[0] = grid_x;
-        state.grid[1] = grid_y;
-        state.grid[2] = grid_z;
-        state.threads = block_x;
-        state.shared_bytes = shared_bytes;
+        memcpy(state.grid, how->grid, sizeof state.grid);
+        state.threads = how->block[0];
+        state.shared_bytes = how->shared_bytes;
+        state.overtakes = how->attribute_count == 1 &&
+                          how->attributes->id == OCT_CU_LAUNCH_OVERTAKES &&
+                          how->attributes->value == 1;
         memcpy(&state.params_bytes, extra[3], sizeof state.params_bytes);
         if (state.params_bytes <= sizeof state.params) {
             memcpy(state.params, extra[1], state.params_bytes);

@@ -23,6 +23,7 @@ typedef struct fake_cuda {
     /* Of the first launch. */
     char kernel[64];
     unsigned grid[3], threads, shared_bytes;
+    bool overtakes;
     unsigned char params[64];
     size_t params_bytes;
 } fake_cuda;
