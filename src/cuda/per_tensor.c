@@ -45,5 +45,8 @@ octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *calls, i
         p.of[1] = params_of(&calls[1]);
         launch.grid[0] += tiles_of(&p.of[1], dtype);
     }
+    p.tiles = launch.grid[0];
+    p.measured = p.of[0].shares && (count == 1 || p.of[1].shares);
+    oct_cuda_pipe(&launch, calls->on->cuda);
     return oct_cuda_launch_fp8(calls, &launch, names, err);
 }

@@ -27,6 +27,17 @@ uint32_t oct_cuda_ahead(const oct_cuda_quantize_call *call) {
     return (uint32_t)oct_cuda_facts_of(call->on->cuda)->processors;
 }
 
+/* As many rounds as it takes, and then no more blocks than that needs. */
+void oct_cuda_pipe(oct_cuda_launch *launch, const octet_cuda *cuda) {
+    const oct_cuda_facts *facts = oct_cuda_facts_of(cuda);
+    uint32_t tiles = launch->grid[0], most = (uint32_t)facts->processors * OCT_PIPE_RESIDENT;
+    if (facts->shared_bytes >= OCT_PIPE_LEAST && tiles > most) {
+        uint32_t rounds = (tiles + most - 1) / most;
+        launch->grid[0] = (tiles + rounds - 1) / rounds;
+        launch->shared_bytes = OCT_NEXT_BYTES;
+    }
+}
+
 uint32_t oct_cuda_tile_threads(uint8_t dtype) {
     return dtype == OCTET_F32 ? 256 : 128;
 }

@@ -39,6 +39,8 @@ uint32_t oct_cuda_tiles(int64_t rows, int64_t cols);
 uint32_t oct_cuda_slabs(oct_quantize_params *p, uint8_t dtype);
 /* How far ahead of its own a block asks for a tile, where that pays: one a multiprocessor. */
 uint32_t oct_cuda_ahead(const oct_cuda_quantize_call *call);
+/* Of a launch with a block for each slab: fewer blocks that do several, where there is room. */
+void oct_cuda_pipe(oct_cuda_launch *launch, const octet_cuda *cuda);
 /* Threads of a tile: a thread has 16 bytes of each of 16 rows. */
 uint32_t oct_cuda_tile_threads(uint8_t dtype);
 

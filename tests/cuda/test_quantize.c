@@ -135,7 +135,8 @@ TEST(quantize__elements_at_the_thresholds_of_random_bytes) {
 
 /* More tiles than a GPU has room for at once, and more than one turn of the dense amax. */
 TEST(quantize__large_tensors_equal_the_cpu) {
-    static const char *const texts[] = {"fp8-tensor:e4m3", "fp8-block:e4m3", "nvfp4:e2m1+rht"};
+    static const char *const texts[] = {"fp8-tensor:e4m3", "fp8-delayed:e4m3",
+                                        "fp8-delayed:e5m2", "fp8-block:e4m3", "nvfp4:e2m1+rht"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         octet_quantizer q;
         cpu_tensor x = cpu_tensor_plain(OCTET_BF16, 1040, 1304, 1304);

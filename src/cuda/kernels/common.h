@@ -119,6 +119,24 @@ static inline uint4 oct_stream16(const void *at) {
 #endif
 }
 
+/* 16 bytes on their way into shared memory, and all of this thread's arrived. */
+static inline void oct_fetch16(void *to, const void *from) {
+#if OCT_PTX
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
+#else
+    oct_store16(to, oct_load16(from));
+#endif
+}
+
+static inline void oct_fetched(void) {
+#if OCT_PTX
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 /* 8 and 4 bytes likewise. */
 static inline uint2 oct_stream8(const void *at) {
 #if OCT_PTX

@@ -118,9 +118,13 @@ static inline void oct_patch_load_part(oct_patch<T> &p, const T *from, int64_t s
 }
 
 template <class T>
+static inline const T *oct_patch_from(const oct_patch<T> &p, const oct_quantize_params &q) {
+    return (const T *)q.source + (p.tile_row + p.row) * q.stride + p.tile_col + p.col;
+}
+
+template <class T>
 static inline void oct_patch_load(oct_patch<T> &p, const oct_quantize_params &q) {
-    int64_t at = (p.tile_row + p.row) * q.stride + p.tile_col + p.col;
-    const T *from = (const T *)q.source + at;
+    const T *from = oct_patch_from(p, q);
     if (!p.full || !q.wide_source) {
         oct_patch_load_part(p, from, q.stride);
         return;

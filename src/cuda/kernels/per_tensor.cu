@@ -1,8 +1,8 @@
 /* per_tensor.cu - FP8 with one scale per tensor, rows and columns from one read.
  *
  * Codes are those of src/cpu/per_tensor.c, bit for bit. */
-#include "cuda/kernels/chain.h"
 #include "cuda/kernels/column_sums.h"
+#include "cuda/kernels/pipe.h"
 #include "cuda/kernels/slab.h"
 
 #include "cuda/kernels/per_tensor.h"
@@ -19,7 +19,7 @@ static inline uint32_t block_max(uint32_t *words, uint32_t most) {
     return oct_warp_max(words[threadIdx.x % OCT_SLAB_WARPS]);
 }
 
-/* Shares of the amax are joined while the tile is on its way. */
+/* Shares of the amax are joined while a tile is on its way. */
 static inline float scale_of(uint32_t *words, const oct_per_tensor_params &p) {
     if (p.scale) {
         return *p.scale;
@@ -34,62 +34,72 @@ static inline float scale_of(uint32_t *words, const oct_per_tensor_params &p) {
     return oct_scale_of(amax, &p.rule);
 }
 
+template <class T> struct tile_memory {
+    oct_slab_turned<T> turned;
+    oct_tile_leaves<oct_slab<T>::cols> leaves;
+    uint32_t words[OCT_SLAB_WARPS];
+};
+
 template <class T, int FORMAT>
-static inline void quantize(const oct_per_tensor_params &p, uint32_t tile, uint32_t tiles) {
-    __shared__ oct_slab_turned<T> turned;
-    __shared__ oct_tile_leaves<oct_slab<T>::cols> leaves;
-    __shared__ uint32_t words[OCT_SLAB_WARPS];
-    oct_patch<T> patch = oct_slab_patch<T>(p.q, p.q.backward ? tiles - 1u - tile : tile);
-    bool measured = p.shares != nullptr; /* by the launch before, which has read all of it */
-    if (!measured) {
-        oct_after();
-    }
-    oct_patch_load(patch, p.q);
-    if (measured) {
-        oct_after();
-    }
-    float scale = scale_of(words, p);
-    if (p.inverse && tile == 0 && threadIdx.x == 0) {
-        *p.inverse = 1.0f / scale;
-    }
+static inline void quantize(tile_memory<T> &memory, const oct_patch<T> &patch,
+                            const oct_per_tensor_params &p, float scale) {
     if (p.new_amax) {
         uint32_t most = oct_warp_max(oct_patch_max(patch));
         if (threadIdx.x % OCT_WARP == 0) {
-            words[threadIdx.x / OCT_WARP] = most;
+            memory.words[threadIdx.x / OCT_WARP] = most;
         }
     }
     if (p.q.sums) {
-        oct_leaves_put(leaves, patch);
+        oct_leaves_put(memory.leaves, patch);
     }
-    oct_slab_encode<T, FORMAT>(turned, patch, p.q, scale);
+    oct_slab_encode<T, FORMAT>(memory.turned, patch, p.q, scale);
     __syncthreads();
     if (p.q.sums) {
-        oct_leaves_store(leaves, patch, p.q);
+        oct_leaves_store(memory.leaves, patch, p.q);
     }
     if (p.q.col) {
-        oct_slab_store(turned, patch, p.q);
+        oct_slab_store(memory.turned, patch, p.q);
     }
     if (p.new_amax && threadIdx.x == 0) {
         uint32_t most = 0;
 #pragma unroll
         for (int i = 0; i < OCT_SLAB_WARPS; i++) {
-            most = oct_max_bits(most, words[i]);
+            most = oct_max_bits(most, memory.words[i]);
         }
         oct_record(p.new_amax, most);
     }
 }
 
-/* Each tensor has code of its own, so that what it is told is read where it is needed and takes
- * no registers. resident: blocks on a multiprocessor, at least; as many as registers hold
- * without spilling. */
+/* A block takes a scale when it comes to the tensor. */
+template <class T, int FORMAT> static inline void quantize_all(const oct_per_tensor_two &two) {
+    __shared__ tile_memory<T> memory;
+    float scale = 0.0f;
+    bool in_second = false;
+    auto work = [&](const oct_patch<T> &patch, const oct_per_tensor_params &p, uint32_t n) {
+        if (n == blockIdx.x || (n >= two.split && !in_second)) {
+            in_second = n >= two.split;
+            scale = scale_of(memory.words, p);
+        }
+        if (p.inverse && (n == 0 || n == two.split) && threadIdx.x == 0) {
+            *p.inverse = 1.0f / scale;
+        }
+        quantize<T, FORMAT>(memory, patch, p, scale);
+    };
+    oct_each_slab<T>(two, two.measured, work);
+}
+
+/* resident: blocks on a multiprocessor, at least, where they do a tile each; as many as
+ * registers hold without spilling. */
+#if OCT_PTX && (__CUDA_ARCH__ == 900 || (__CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200))
+#define RESIDENT(alone) OCT_PIPE_RESIDENT
+#else
+#define RESIDENT(alone) alone
+#endif
+
 #define KERNEL(name, T, format, resident)                                                      \
-    extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, resident)                   \
+    extern "C" __global__ void __launch_bounds__(OCT_SLAB_THREADS, RESIDENT(resident))         \
         per_tensor_##name(const __grid_constant__ oct_per_tensor_two p) {                      \
-        if (blockIdx.x < p.split) {                                                            \
-            quantize<T, format>(p.of[0], blockIdx.x, p.split);                                 \
-        } else {                                                                               \
-            quantize<T, format>(p.of[1], blockIdx.x - p.split, gridDim.x - p.split);           \
-        }                                                                                      \
+        quantize_all<T, format>(p);                                                            \
     }
 
 #ifdef OCT_TAKES_F32

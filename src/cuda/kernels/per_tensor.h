@@ -15,10 +15,12 @@ typedef struct oct_per_tensor_params {
     float *inverse;      /* receives 1 / scale; may be NULL */
 } oct_per_tensor_params;
 
-/* Two tensors in a launch: the first `split` blocks are the first one's. */
+/* One tensor or two in a launch: the first `split` of its tiles are the first one's. */
 typedef struct oct_per_tensor_two {
     oct_per_tensor_params of[2];
-    uint32_t split;
+    uint32_t split, tiles;
+    uint32_t measured; /* by the launch before, which has read all of each */
+    uint32_t reserved;
 } oct_per_tensor_two;
 
 #endif

@@ -11,6 +11,12 @@
 #define OCT_SLAB_THREADS 256
 #define OCT_SLAB_COLS(element_bytes) (512 / (element_bytes))
 
+/* A block that does several of these has room in shared memory for the next one's elements, two
+ * blocks on a multiprocessor; for GPUs on which one block may have so much: kernels/pipe.h. */
+#define OCT_NEXT_BYTES (OCT_TILE * 512u)
+#define OCT_PIPE_RESIDENT 2
+#define OCT_PIPE_LEAST (220 << 10)
+
 /* A tensor's amax is one float, or as many maxima of parts of it: zero where there are fewer.
  */
 #define OCT_AMAX_SHARES 512
