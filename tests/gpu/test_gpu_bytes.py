@@ -1,5 +1,6 @@
 """Quantized bytes, dequantized values and state on the GPU are the CPU's, bit for bit."""
 
+import functools
 import itertools
 
 import pytest
@@ -100,6 +101,23 @@ def test_gpu_bytes__every_quantizer(text: str) -> None:
         check(text, awkward(rows, cols, dtype))
     for rows, cols in LARGE:
         check(text, awkward(rows, cols, torch.bfloat16))
+
+
+large = functools.cache(awkward)
+
+# A scheme's whole tensors, rows alone and columns alone.
+ONE_OF_EACH = ["fp8-tensor:e4m3", "fp8-tensor:e5m2+row", "fp8-tensor:e4m3+col"]
+ONE_OF_EACH += ["fp8-delayed:e5m2", "fp8-block:e4m3", "mxfp8:e4m3"]
+ONE_OF_EACH += ["fp8-block:e4m3/128x128", "nvfp4:e2m1+rht+sr", "nvfp4:e2m1/16x16"]
+
+
+@pytest.mark.parametrize("text", ONE_OF_EACH)
+def test_gpu_bytes__more_tiles_than_a_gpu_has_room_for(text: str) -> None:
+    """Whole ones and ragged ones: a block then does several, or waits for another's place."""
+    for rows, cols in ((4480, 4096), (4500, 2056), (4481, 2051)):
+        check(text, large(rows, cols, torch.bfloat16))
+    for dtype in (torch.float16, torch.float32):
+        check(text, large(2176, 4096, dtype))
 
 
 @pytest.mark.parametrize("text", TEXTS[:: max(len(TEXTS) // 20, 1)])
