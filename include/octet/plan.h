@@ -36,7 +36,9 @@ typedef enum octet_plan_name {
     OCTET_NAME_AMAX,   /* an output: this call's amaxes, likewise, 0 where nothing was measured.
                         * With raise_amax an argument: each is raised to this call's as
                         * octet_delayed_record does, or left alone; a history's row 0 will do */
-    OCTET_NAME_RANDOM, /* int64 base and step: the seed of stochastic rounding is their sum */
+    OCTET_NAME_RANDOM, /* int64 base and step: the seed of stochastic rounding is their sum.
+                        * With advance_random backward writes them: the next step, from which
+                        * the next call draws */
     OCTET_NAME_SCRATCH, /* a GEMM's own, in no step's reads or writes */
     OCTET_NAMES
 } octet_plan_name;
@@ -57,6 +59,7 @@ typedef enum octet_plan_form {
     OCTET_FORM_SWIZZLED,
     OCTET_FORM_EMULATED, /* operand of an emulated GEMM */
     OCTET_FORM_PADDED,   /* operand or result of a native one, as a GPU's library takes it */
+    OCTET_FORM_DRAWN,    /* the random state as it was before it moved on */
     OCTET_FORMS
 } octet_plan_form;
 
@@ -85,6 +88,7 @@ typedef enum octet_op {
     OCTET_OP_ADD_BIAS,   /* dst = a + bias */
     OCTET_OP_BIAS_GRAD,  /* dst = column sums of a */
     OCTET_OP_COLLECTIVE, /* between phases, by the caller: buffer `from` to buffer `to` */
+    OCTET_OP_DRAW,       /* buffer `to` = random state `from`, which then moves on by a step */
     OCTET_OPS
 } octet_op;
 

@@ -52,9 +52,13 @@ typedef struct oct_cuda_span {
     void *to;
     int64_t bytes;
 } oct_cuda_span;
-/* OCT_CUDA_SPANS of them at most, in one launch. */
+/* *to = a random state, which then moves on; random NULL: nothing. */
+typedef struct oct_cuda_draw {
+    int64_t *random, *to;
+} oct_cuda_draw;
+/* OCT_CUDA_SPANS of them at most, of bytes, and the draw; in one launch. */
 octet_status oct_cuda_zero_spans(const oct_cuda_on *on, const oct_cuda_span *spans, int count,
-                                 octet_error *err);
+                                 const oct_cuda_draw *draw, octet_error *err);
 /* The amax of a plain matrix. */
 typedef struct oct_cuda_amaxing {
     float *out;

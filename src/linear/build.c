@@ -29,6 +29,7 @@ oct_builder oct_build_start(octet_plan *plan, octet_plan_kind kind,
                      .err = err,
                      .random = OCTET_ABSENT,
                      .raises = args->raise_amax,
+                     .advances = args->advance_random && kind == OCTET_PLAN_LINEAR_BACKWARD,
                      .threads = args->threads > 1 ? args->threads : 1,
                      .scratch = OCTET_ABSENT,
                      .sums = OCTET_ABSENT};

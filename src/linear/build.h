@@ -17,6 +17,7 @@ typedef struct oct_builder {
     uint8_t scale[3], amax[3]; /* the buffers of delayed scaling's slots */
     int slots;                 /* 3 forward, 2 backward */
     bool raises;               /* amaxes are an argument that steps raise */
+    bool advances;             /* the random state moves on once it is drawn from */
     uint32_t threads;          /* workers that need workspace; at least 1 */
     uint8_t scratch;           /* of GEMMs, made with the first that needs it */
     uint8_t sums;              /* of a GPU's column sums, made when first asked for */
@@ -77,7 +78,8 @@ void oct_drop_bytes(oct_builder *b);
 /* Finds what a GPU does two at a time, once all steps are there. */
 void oct_pair_steps(oct_builder *b);
 
-/* Delayed scaling's slot buffers and the stochastic-rounding seed, made when first used. */
+/* Delayed scaling's slot buffers and the stochastic-rounding seed, made when first used. The
+ * seed may be made by a step of its own: ask for it before the step that reads it is begun. */
 uint8_t oct_scale_slot(oct_builder *b, int slot);
 uint8_t oct_amax_slot(oct_builder *b, int slot);
 uint8_t oct_random(oct_builder *b);

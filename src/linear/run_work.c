@@ -71,6 +71,7 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     out->a_made = is_made(plan, step, step->a_copy);
     out->b_made = is_made(plan, step, step->b_copy);
     out->sums_made = is_made(plan, step, step->sums);
+    out->from = at(&r, step->from);
     out->to = at(&r, step->to);
     out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
     out->scale = at(&r, step->scale);

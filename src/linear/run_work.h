@@ -12,7 +12,7 @@ typedef struct oct_work {
     oct_matrix dst, a, b, a_copy, b_copy, dst_copy, b_scales, sums;
     bool a_made, b_made, sums_made; /* an earlier step has written them */
     oct_vector bias;
-    void *to; /* OCTET_OP_ZERO */
+    void *from, *to; /* OCTET_OP_DRAW; of OCTET_OP_ZERO the latter */
     int64_t to_bytes;
     const float *scale; /* delayed scaling's */
     float *amax;
@@ -32,7 +32,8 @@ octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_e
 /* A step and the one that its plan does with it. */
 octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
                                octet_error *err);
-/* What a GPU does before the first step of a phase: kernels raise amaxes from 0. */
+/* What a GPU does before the first step of a phase: kernels raise amaxes from 0, and a draw is
+ * done on the way. */
 octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
                             const octet_exec *exec, octet_error *err);
 

@@ -147,6 +147,10 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         step->reads = own_bits(b, step->a);
         step->writes = part_bits(b, step->dst, present_parts(b, step->a));
         break;
+    case OCTET_OP_DRAW:
+        step->reads = bit(step->from);
+        step->writes = bit(step->from) | bit(step->to);
+        break;
     case OCTET_OP_ZERO:
     case OCTET_OP_COLLECTIVE:
         step->reads = bit(step->from);
@@ -216,13 +220,30 @@ uint8_t oct_amax_slot(oct_builder *b, int slot) {
     return b->amax[known_slot(b, slot)];
 }
 
+/* Base and step. */
+static uint8_t random_state(oct_builder *b, octet_plan_form form, octet_place place) {
+    uint8_t tensor = oct_tensor(b, OCTET_NAME_RANDOM, form, OCTET_I64, NULL);
+    oct_tensor_shape(b, tensor, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
+                     oct_axis_times(OCTET_AXIS_ONE, 2));
+    oct_place(b, tensor, OCT_ALL_PARTS, place);
+    return oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
+}
+
+/* A copy of the state, which moves on; so all that a call rounds has one seed. */
+static uint8_t drawn(oct_builder *b, uint8_t state) {
+    uint8_t copy = random_state(b, OCTET_FORM_DRAWN, OCTET_PLACE_WORK);
+    octet_step *step = oct_step(b, OCTET_OP_DRAW);
+    b->plan->args[b->plan->buffers[state].port].is_mutable = 1;
+    step->from = state;
+    step->to = copy;
+    oct_step_done(b, step);
+    return copy;
+}
+
 uint8_t oct_random(oct_builder *b) {
     if (b->random == OCTET_ABSENT) {
-        uint8_t tensor = oct_tensor(b, OCTET_NAME_RANDOM, OCTET_FORM_GIVEN, OCTET_I64, NULL);
-        oct_tensor_shape(b, tensor, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
-                         oct_axis_times(OCTET_AXIS_ONE, 2));
-        oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_ARG);
-        b->random = oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
+        uint8_t state = random_state(b, OCTET_FORM_GIVEN, OCTET_PLACE_ARG);
+        b->random = b->advances ? drawn(b, state) : state;
     }
     return b->random;
 }

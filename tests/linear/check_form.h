@@ -86,6 +86,7 @@ static const check_operands check_needs[OCTET_OPS] = {
     [OCTET_OP_ADD_BIAS] = {.a = 1, .dst = 1, .bias = 1},
     [OCTET_OP_BIAS_GRAD] = {.a = 1, .dst = 1},
     [OCTET_OP_COLLECTIVE] = {.from = 1, .to = 1},
+    [OCTET_OP_DRAW] = {.from = 1, .to = 1},
 };
 
 static inline bool check_operands_present(const octet_step *step) {
@@ -95,7 +96,7 @@ static inline bool check_operands_present(const octet_step *step) {
            !(needs->bias && step->bias == OCTET_ABSENT) &&
            !(needs->from && step->from == OCTET_ABSENT) &&
            !(needs->to && step->to == OCTET_ABSENT) &&
-           needs->from == (step->collective != OCTET_COLLECTIVE_NONE);
+           (step->op == OCTET_OP_COLLECTIVE) == (step->collective != OCTET_COLLECTIVE_NONE);
 }
 
 /* Fields that an operation has no use for are absent. */
@@ -121,7 +122,8 @@ static inline bool check_step_blank(const octet_step *step) {
                     step->op == OCTET_OP_SWIZZLE;
     bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->sums == OCTET_ABSENT ||
                 (step->op == OCTET_OP_AMAX && step->dst != OCTET_ABSENT);
-    bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE;
+    bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE ||
+                  step->op == OCTET_OP_DRAW;
     return flags && passing && (gemm || product) && (quantize || scaling) && moving && sums &&
            (directed || step->a_use == OCTET_USE_VALUES);
 }

@@ -151,6 +151,9 @@ static inline check_traffic check_expect(const octet_plan *plan, const octet_ste
         return check_assemble(plan, step);
     case OCTET_OP_GEMM:
         return check_gemm_traffic(plan, step);
+    case OCTET_OP_DRAW: /* `from` to `to`, and on to its next step */
+        traffic.writes |= traffic.reads;
+        return traffic;
     default: /* zero: nothing to `to`; a collective: `from` to `to` */
         return traffic;
     }

@@ -359,6 +359,31 @@ static inline bool round_without_random(check_chain *chain) {
     return false;
 }
 
+/* Asks for a random state that stays where it moves on, or the other way. */
+static inline bool ask_for_another_random(check_chain *chain) {
+    bool rounds = false;
+    for (int i = 0; chain->count > 1 && i < bwd(chain)->step_count; i++) {
+        rounds |= bwd(chain)->steps[i].random != OCTET_ABSENT;
+    }
+    ask(chain)->advance_random = !ask(chain)->advance_random;
+    return rounds;
+}
+
+/* Rounds by the state itself, which has moved on by then. */
+static inline bool round_by_the_next_state(check_chain *chain) {
+    octet_plan *plan = bwd(chain);
+    int draw = chain->count > 1 ? find_op(plan, OCTET_OP_DRAW) : -1;
+    for (int i = draw + 1; draw >= 0 && i < plan->step_count; i++) {
+        octet_step *step = &plan->steps[i];
+        if (step->random != OCTET_ABSENT) {
+            step->reads ^= check_bit(step->random) | check_bit(plan->steps[draw].from);
+            step->random = plan->steps[draw].from;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- the group ------------------------------------------------------------------------- */
 
 static inline bool ask_for_no_group(check_chain *chain) {
