@@ -40,6 +40,8 @@ typedef enum octet_plan_name {
                         * With advance_random backward writes them: the next step, from which
                         * the next call draws */
     OCTET_NAME_SCRATCH, /* a GEMM's own, in no step's reads or writes */
+    OCTET_NAME_ALPHA,   /* two f32: what a GEMM's sums, and dst where it adds, are multiplied by
+                         */
     OCTET_NAMES
 } octet_plan_name;
 
@@ -181,9 +183,12 @@ typedef struct octet_step {
     uint8_t dst_copy;   /* native GEMM: sums of rows of a ragged dst, so many at a time */
     uint8_t with;       /* a later step of its phase that is done together with this one */
     uint8_t b_scales;   /* native GEMM of 1 x 128 blocks: the scales of a ragged b_copy */
-    uint8_t sums; /* column sums of each 128 rows of a: QUANTIZE, or AMAX of NVFP4, writes them
-                     into this tensor; BIAS_GRAD reads them, or else writes them first */
-    uint8_t reserved[5];
+    uint8_t sums;  /* column sums of each 128 rows of a: QUANTIZE, or AMAX of NVFP4, writes them
+                      into this tensor; BIAS_GRAD reads them, or else writes them first */
+    uint8_t alpha; /* GEMM of NVFP4: a buffer in which an earlier QUANTIZE leaves the product
+                      of the operands' amaxes; where absent the GEMM makes it itself */
+    uint8_t alphas[2]; /* QUANTIZE: the GEMMs, by step, that it does that for */
+    uint8_t reserved[2];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

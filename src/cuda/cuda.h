@@ -34,6 +34,9 @@ typedef struct oct_cuda_live {
     float *sums;           /* receives what oct_cuda_sum_columns makes; NULL: not wanted. Not
                             * NVFP4's */
     int64_t amaxes;        /* floats at amax; 0 is 1 */
+    /* NVFP4, but not where blocks may map to 4: two products' factors, made on the way; NULL:
+     * none. Their amaxes are known. */
+    const oct_alpha *alphas;
     /* What oct_cuda_decode makes of the bytes of a direction, wanted as well; NULL or parts[0]
      * NULL: not wanted. */
     const oct_matrix *row_copy, *col_copy;
@@ -147,6 +150,7 @@ typedef struct oct_cuda_gemm_call {
     oct_matrix
         b_scales;    /* native: where scales of b that has ragged lines are copied; or NULL */
     oct_vector bias; /* at NULL: none; dst.cols long */
+    const float *alpha; /* an oct_alpha's `to`, written already; or NULL */
     bool accumulate, split, native;
     void *scratch;
     int64_t scratch_bytes;

@@ -306,6 +306,7 @@ octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
     bool fits = true;
     oct_drop_bytes(b);
+    oct_place_alphas(b);
     oct_pair_steps(b);
     for (int i = 0; i < plan->arg_count; i++) {
         fits = fits && number_port(&plan->args[i], &plan->extents);

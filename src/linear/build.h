@@ -75,6 +75,10 @@ void oct_step_done(oct_builder *b, octet_step *step);
 
 /* Says of casts which of their bytes only products read that have what they decode to. */
 void oct_drop_bytes(oct_builder *b);
+/* Finds the casts that make a GPU's products their factors. */
+void oct_place_alphas(oct_builder *b);
+/* The amaxes that a product's elements lack, as buffers. */
+uint64_t oct_alpha_factors(const octet_plan *plan, const octet_step *gemm);
 /* Finds what a GPU does two at a time, once all steps are there. */
 void oct_pair_steps(oct_builder *b);
 

@@ -146,6 +146,10 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
                                                  : ", columnwise decoded to ");
         oct_write(w, octet_dtype_name(plan->tensors[copy].dtype));
     }
+    for (int i = 0; i < 2 && s->alphas[i] != OCTET_ABSENT; i++) {
+        oct_write(w, ", factor of step ");
+        oct_write_i64(w, s->alphas[i] + 1);
+    }
 }
 
 static void write_draw(oct_writer *w, const octet_plan *plan, const octet_step *s) {

@@ -18,7 +18,9 @@ typedef struct oct_work {
     float *amax;
     int64_t amaxes; /* floats there */
     const int64_t *random;
-    void *scratch; /* a GEMM's */
+    const float *alpha;  /* a GEMM's, where a cast has made it */
+    oct_alpha alphas[2]; /* those that a cast makes */
+    void *scratch;       /* a GEMM's */
     int64_t scratch_bytes;
     int64_t ranks;
 } oct_work;

@@ -23,7 +23,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->from = step->to = step->bias = OCTET_ABSENT;
     step->scale = step->amax = step->random = step->scratch = step->dst_copy = OCTET_ABSENT;
     step->b_scales = step->sums = OCTET_ABSENT;
-    step->with = OCTET_ABSENT;
+    step->with = step->alpha = step->alphas[0] = step->alphas[1] = OCTET_ABSENT;
     return step;
 }
 
@@ -70,6 +70,17 @@ static uint32_t use_parts(uint8_t use) {
                                   : OCT_PART(VALUES);
 }
 
+/* The factors of products that a cast makes on the way. */
+static void alpha_masks(const oct_builder *b, octet_step *step) {
+    for (int i = 0; i < 2; i++) {
+        if (step->alphas[i] != OCTET_ABSENT) {
+            const octet_step *gemm = &b->plan->steps[step->alphas[i]];
+            step->reads |= oct_alpha_factors(b->plan, gemm);
+            step->writes |= bit(gemm->alpha);
+        }
+    }
+}
+
 static void quantize_masks(const oct_builder *b, octet_step *step) {
     uint64_t amaxes = part_bits(b, step->dst, OCT_AMAX_PARTS);
     step->reads =
@@ -80,6 +91,7 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
                    part_bits(b, step->b_copy, OCT_PART(VALUES)) |
                    part_bits(b, step->sums, OCT_PART(VALUES));
     step->writes |= step->scale == OCTET_ABSENT ? 0 : bit(step->amax);
+    alpha_masks(b, step);
 }
 
 /* Whether a cast has written what it decodes to, or a step before the sums of its columns. */
@@ -106,7 +118,7 @@ static void gemm_masks(const oct_builder *b, octet_step *step) {
     step->writes = part_bits(b, step->dst, OCT_PART(VALUES));
     step->reads = part_bits(b, step->a, use_parts(step->a_use)) |
                   part_bits(b, step->b, use_parts(step->b_use)) | bit(step->bias) |
-                  (step->accumulate ? step->writes : 0);
+                  bit(step->alpha) | (step->accumulate ? step->writes : 0);
     made_masks(b, step, step->a_copy);
     made_masks(b, step, step->b_copy);
     step->writes |= part_bits(b, step->dst_copy, OCT_PART(VALUES)) |

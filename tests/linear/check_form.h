@@ -122,10 +122,13 @@ static inline bool check_step_blank(const octet_step *step) {
                     step->op == OCTET_OP_SWIZZLE;
     bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->sums == OCTET_ABSENT ||
                 (step->op == OCTET_OP_AMAX && step->dst != OCTET_ABSENT);
+    bool alphas = (gemm || step->alpha == OCTET_ABSENT) &&
+                  (quantize || (step->alphas[0] & step->alphas[1]) == OCTET_ABSENT) &&
+                  (step->alphas[0] != OCTET_ABSENT || step->alphas[1] == OCTET_ABSENT);
     bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE ||
                   step->op == OCTET_OP_DRAW;
     return flags && passing && (gemm || product) && (quantize || scaling) && moving && sums &&
-           (directed || step->a_use == OCTET_USE_VALUES);
+           alphas && (directed || step->a_use == OCTET_USE_VALUES);
 }
 
 static inline bool check_step_form(const octet_plan *plan, const octet_step *step) {
@@ -142,6 +145,9 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
            check_index(step->amax, buffers) && check_index(step->random, buffers) &&
            check_index(step->scratch, buffers) && check_index(step->with, plan->step_count) &&
+           check_index(step->alpha, buffers) &&
+           check_index(step->alphas[0], plan->step_count) &&
+           check_index(step->alphas[1], plan->step_count) &&
            ((step->reads | step->writes) & beyond) == 0 && check_operands_present(step) &&
            check_step_blank(step);
 }

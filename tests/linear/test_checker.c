@@ -126,6 +126,8 @@ static const mutation mutations[] = {
     {"an amax is raised or not, against the options", LAW_MEANING, turn_a_raise},
     {"amaxes are asked for elsewhere", LAW_MEANING, ask_for_another_amax},
     {"it rounds stochastically without random bits", LAW_MEANING, round_without_random},
+    {"a product's factor is made by nobody", LAW_MEANING, lose_an_alpha},
+    {"a factor is made of what is not measured", LAW_READS, hasten_an_alpha},
     {"the random state was to move on or not", LAW_MEANING, ask_for_another_random},
     {"it rounds by a state that has moved on", LAW_MEANING, round_by_the_next_state},
     {"there was to be no group", LAW_GROUP, ask_for_no_group},
