@@ -36,8 +36,12 @@ typedef enum octet_plan_name {
     OCTET_NAME_AMAX,   /* an output: this call's amaxes, likewise, 0 where nothing was measured.
                         * With raise_amax an argument: each is raised to this call's as
                         * octet_delayed_record does, or left alone; a history's row 0 will do */
-    OCTET_NAME_RANDOM, /* int64 base and step: the seed of stochastic rounding is their sum */
+    OCTET_NAME_RANDOM, /* int64 base and step: the seed of stochastic rounding is their sum.
+                        * With advance_random backward writes them: the next step, from which
+                        * the next call draws */
     OCTET_NAME_SCRATCH, /* a GEMM's own, in no step's reads or writes */
+    OCTET_NAME_ALPHA,   /* two f32: what a GEMM's sums, and dst where it adds, are multiplied by
+                         */
     OCTET_NAMES
 } octet_plan_name;
 
@@ -57,6 +61,7 @@ typedef enum octet_plan_form {
     OCTET_FORM_SWIZZLED,
     OCTET_FORM_EMULATED, /* operand of an emulated GEMM */
     OCTET_FORM_PADDED,   /* operand or result of a native one, as a GPU's library takes it */
+    OCTET_FORM_DRAWN,    /* the random state as it was before it moved on */
     OCTET_FORMS
 } octet_plan_form;
 
@@ -85,6 +90,7 @@ typedef enum octet_op {
     OCTET_OP_ADD_BIAS,   /* dst = a + bias */
     OCTET_OP_BIAS_GRAD,  /* dst = column sums of a */
     OCTET_OP_COLLECTIVE, /* between phases, by the caller: buffer `from` to buffer `to` */
+    OCTET_OP_DRAW,       /* buffer `to` = random state `from`, which then moves on by a step */
     OCTET_OPS
 } octet_op;
 
@@ -177,9 +183,12 @@ typedef struct octet_step {
     uint8_t dst_copy;   /* native GEMM: sums of rows of a ragged dst, so many at a time */
     uint8_t with;       /* a later step of its phase that is done together with this one */
     uint8_t b_scales;   /* native GEMM of 1 x 128 blocks: the scales of a ragged b_copy */
-    uint8_t sums; /* column sums of each 128 rows of a: QUANTIZE, or AMAX of NVFP4, writes them
-                     into this tensor; BIAS_GRAD reads them, or else writes them first */
-    uint8_t reserved[5];
+    uint8_t sums;  /* column sums of each 128 rows of a: QUANTIZE, or AMAX of NVFP4, writes them
+                      into this tensor; BIAS_GRAD reads them, or else writes them first */
+    uint8_t alpha; /* GEMM of NVFP4: a buffer in which an earlier QUANTIZE leaves the product
+                      of the operands' amaxes; where absent the GEMM makes it itself */
+    uint8_t alphas[2]; /* QUANTIZE: the GEMMs, by step, that it does that for */
+    uint8_t reserved[2];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

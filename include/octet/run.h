@@ -110,7 +110,8 @@ OCTET_API OCTET_CHECKED octet_status octet_delayed_step(const octet_delayed *sta
                                                         const float *amax,
                                                         const octet_exec *exec,
                                                         octet_error *err);
-/* The next step of stochastic rounding: random[1] += 1. Memory as above. */
+/* The next step of stochastic rounding: random[1] += 1. Memory as above. With advance_random
+ * backward does it. */
 OCTET_API OCTET_CHECKED octet_status octet_random_advance(int64_t *random,
                                                           const octet_exec *exec,
                                                           octet_error *err);

@@ -118,7 +118,7 @@ def _into(
     pool: Sequence[torch.Tensor],
     args: list[torch.Tensor],
 ) -> Sequence[torch.Tensor]:
-    """A backward that writes into what the layer lent: amaxes, main_grad.
+    """A backward that writes into what the layer lent: amaxes, the random state, main_grad.
 
     The last one of a step moves the scales, too, by the rule."""
     _, rolls, sizes, lent = call
@@ -147,8 +147,6 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     else:
         op = _ops.linear_backward if is_dynamo_compiling() else _linear_backward
         outs = op(args, sizes, signature.text)
-    if signature.rounds:
-        _ops.advance(lent[0])
     if signature.kept is not None:
         kept = [pool[i] if i >= 0 else outs[-1] for i in signature.kept]
         _wgrad.keep(lent[-1], grad, kept, sizes, signature.text)

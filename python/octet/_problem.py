@@ -109,7 +109,6 @@ class Backward(NamedTuple):
     made: int  # tensors that it returns
     grads: tuple[tuple[int, _plans.Group], ...]  # which argument of the function, and where
     records: bool  # amaxes, in what it writes first
-    rounds: bool
     # Of each argument of the function (3, and its tensors) the output that is its gradient; -1
     # where there is none. Where one is quantized it is gathered by `grads`.
     places: tuple[int, ...]
@@ -195,7 +194,6 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
         made=_count(plan),
         grads=grads,
         records="amax" in writes,
-        rounds="random" in (name for name, _ in sources),
         places=tuple(starts.get(at, -1) for at in range(count)),
         is_plain=all(group.quantizer == "none" for _, group in grads),
         kept=_kept(text, sources, block) if delays(problem) else None,
@@ -255,11 +253,15 @@ _BACKWARD = {
 }
 
 
-def _recording(problem: str) -> str:
-    """The problem; where it measures amaxes, with the word that they are raised in place."""
+def _in_place(problem: str) -> str:
+    """The problem, with words for the state that it moves in place: where it measures amaxes,
+    that they are raised there, and where backward rounds at random, that it moves on."""
     ports = _plans.describe("linear", problem).outs
     if " grad=none" not in problem:
-        ports += _plans.describe("linear_backward", problem).outs
+        backward = _plans.describe("linear_backward", problem)
+        ports += backward.outs
+        if any(port.name == "random" for port in backward.args):
+            problem += " advance_random"
     return f"{problem} raise_amax" if any(port.name == "amax" for port in ports) else problem
 
 
@@ -274,7 +276,7 @@ def call_of(
     """The call with these operands and options."""
     problem = problem_text(dtypes, quantized, recipe, grads, options)
     try:
-        problem = _recording(problem)
+        problem = _in_place(problem)
     except ValueError as error:
         return Call(problem, str(error))
     signature = forward_signature(problem)

@@ -19,4 +19,13 @@ typedef struct oct_vector {
     uint8_t dtype; /* octet_dtype: F32, BF16 or F16 */
 } oct_vector;
 
+/* The factors of a product of two NVFP4 tensors, which their amaxes give: to[0] is what its
+ * sums lack, to[1] is 1 where they are added to what is there, else 0. */
+typedef struct oct_alpha {
+    const float *amaxes[2];
+    const octet_quantizer *quantizers[2];
+    float *to; /* NULL: not wanted */
+    bool accumulate;
+} oct_alpha;
+
 #endif

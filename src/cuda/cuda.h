@@ -34,6 +34,9 @@ typedef struct oct_cuda_live {
     float *sums;           /* receives what oct_cuda_sum_columns makes; NULL: not wanted. Not
                             * NVFP4's */
     int64_t amaxes;        /* floats at amax; 0 is 1 */
+    /* NVFP4, but not where blocks may map to 4: two products' factors, made on the way; NULL:
+     * none. Their amaxes are known. */
+    const oct_alpha *alphas;
     /* What oct_cuda_decode makes of the bytes of a direction, wanted as well; NULL or parts[0]
      * NULL: not wanted. */
     const oct_matrix *row_copy, *col_copy;
@@ -53,9 +56,13 @@ typedef struct oct_cuda_span {
     void *to;
     int64_t bytes;
 } oct_cuda_span;
-/* OCT_CUDA_SPANS of them at most, in one launch. */
+/* *to = a random state, which then moves on; random NULL: nothing. */
+typedef struct oct_cuda_draw {
+    int64_t *random, *to;
+} oct_cuda_draw;
+/* OCT_CUDA_SPANS of them at most, of bytes, and the draw; in one launch. */
 octet_status oct_cuda_zero_spans(const oct_cuda_on *on, const oct_cuda_span *spans, int count,
-                                 octet_error *err);
+                                 const oct_cuda_draw *draw, octet_error *err);
 /* The amax of a plain matrix. */
 typedef struct oct_cuda_amaxing {
     float *out;
@@ -144,6 +151,7 @@ typedef struct oct_cuda_gemm_call {
     oct_matrix
         b_scales;    /* native: where scales of b that has ragged lines are copied; or NULL */
     oct_vector bias; /* at NULL: none; dst.cols long */
+    const float *alpha; /* an oct_alpha's `to`, written already; or NULL */
     bool accumulate, split, native;
     void *scratch;
     int64_t scratch_bytes;

@@ -30,7 +30,7 @@ static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_c
 
 static octet_status compute_alpha(const oct_cuda_on *on, const oct_gemm_params *own,
                                   const oct_lt_product *product, octet_error *err) {
-    if (!product->problem.device_alpha) {
+    if (!product->problem.device_alpha || product->alpha_made) {
         return OCTET_OK;
     }
     oct_gemm_alpha_params params = {.a = own->a.factor,

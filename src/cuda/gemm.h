@@ -12,6 +12,8 @@ oct_gemm_operand oct_gemm_copy_of(const oct_matrix *copy, int64_t cols, bool by_
 /* Whether both operands carry the transform, whose last group of 16 rows is whole: then the
  * product runs over all of them. */
 bool oct_gemm_transformed(const oct_cuda_gemm_call *call);
+/* What the kernel that makes a product's factors is told; without `to` nothing. */
+oct_gemm_alpha_params oct_gemm_alpha_of(const oct_alpha *alpha);
 /* What a kernel is told of a call, whose operands are read from their own bytes. */
 oct_gemm_params oct_gemm_params_of(const oct_cuda_gemm_call *call);
 

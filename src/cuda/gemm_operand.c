@@ -18,12 +18,29 @@ static void blocks(oct_gemm_operand *o, const oct_matrix *m, octet_use use) {
     o->shift = oct_log2(q->block_cols);
 }
 
+/* What an amax is multiplied by, for a code that is multiplied by its block's scale. */
+static double nvfp4_unit(const octet_quantizer *q) {
+    return 1.0 / (6.0 * (q->max256 ? 256.0 : 448.0));
+}
+
+oct_gemm_alpha_params oct_gemm_alpha_of(const oct_alpha *alpha) {
+    if (!alpha->to) {
+        return (oct_gemm_alpha_params){.out = NULL};
+    }
+    return (oct_gemm_alpha_params){.a = alpha->amaxes[0],
+                                   .b = alpha->amaxes[1],
+                                   .unit = nvfp4_unit(alpha->quantizers[0]) *
+                                           nvfp4_unit(alpha->quantizers[1]),
+                                   .beta = alpha->accumulate ? 1.0f : 0.0f,
+                                   .out = alpha->to};
+}
+
 /* An element is code times block scale times amax / (6 Emax); the last factor is left out. */
 static void nvfp4(oct_gemm_operand *o, const oct_matrix *m, octet_use use) {
     o->factor = m->parts[oct_amax_part(use)];
     o->factor_each = m->quantizer.row_scaled;
     o->pitch = oct_nv_line_bytes(m, use);
-    o->unit = 1.0 / (6.0 * (m->quantizer.max256 ? 256.0 : 448.0));
+    o->unit = nvfp4_unit(&m->quantizer);
 }
 
 oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by_rows) {

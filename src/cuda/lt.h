@@ -88,6 +88,7 @@ typedef struct oct_lt_product {
     int64_t a_bytes;    /* from one row of the product's a to the next */
     float *scales;      /* room for the scales of a chunk's rows, where they are moved */
     bool bias_after;    /* bias is added to the f32 result by a step of its own */
+    bool alpha_made;    /* memory.alpha is the caller's, who has written it */
     bool hopper;        /* compute capability 9.0 */
 } oct_lt_product;
 

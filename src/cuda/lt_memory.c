@@ -139,8 +139,8 @@ static bool wants_workspace(const oct_lt_product *product) {
     }
 }
 
-/* Scratch from its first boundary on: alpha and beta; the rest's rows, scales and sums; sums or
- * scales of the others; then the library's. */
+/* Scratch from its first boundary on: alpha and beta, unless the caller has them; the rest's
+ * rows, scales and sums; sums or scales of the others; then the library's. */
 bool oct_lt_set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     room r = {NULL, 0};
     set_rows(out, call);
@@ -154,6 +154,8 @@ bool oct_lt_set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
         out->memory.alpha = (const float *)(void *)(r.at - ALIGN);
         set_rest(out, &r);
     }
+    out->alpha_made = call->alpha != NULL;
+    out->memory.alpha = call->alpha ? call->alpha : out->memory.alpha;
     bool padded = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
     bool fits = r.bytes >= 0 && (!out->sums ? set_direct(out, &call->dst, &r)
                                  : padded   ? set_padded_sums(out, &call->dst_copy, &r)

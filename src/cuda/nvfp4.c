@@ -1,6 +1,7 @@
 /* nvfp4.c - blocks of 16 with one E4M3 scale under an fp32 amax. */
 #include "cuda/kernels/nvfp4.h"
 
+#include "cuda/gemm.h"
 #include "cuda/quantize.h"
 
 /* Nearest and stochastic, without copies and with them; fp32 has none. */
@@ -41,6 +42,9 @@ static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
     p.measured = call->live->measured;
     for (int r = 0; r < OCT_HADAMARD_ROWS; r++) {
         p.weights[r] = oct_hadamard_weight(oct_hadamard_signs(q), r);
+    }
+    for (int i = 0; call->live->alphas && i < 2; i++) {
+        p.alphas[i] = oct_gemm_alpha_of(&call->live->alphas[i]);
     }
     return p;
 }

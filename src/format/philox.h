@@ -63,4 +63,9 @@ static inline void oct_random_block(uint8_t out[16], uint64_t seed, uint64_t blo
     }
 }
 
+/* A layer's state is a base and a step, whose sum is the seed; the next step is one more. */
+static inline void oct_random_advance(int64_t state[2]) {
+    state[1] = (int64_t)((uint64_t)state[1] + 1);
+}
+
 #endif

@@ -29,6 +29,7 @@ oct_builder oct_build_start(octet_plan *plan, octet_plan_kind kind,
                      .err = err,
                      .random = OCTET_ABSENT,
                      .raises = args->raise_amax,
+                     .advances = args->advance_random && kind == OCTET_PLAN_LINEAR_BACKWARD,
                      .threads = args->threads > 1 ? args->threads : 1,
                      .scratch = OCTET_ABSENT,
                      .sums = OCTET_ABSENT};
@@ -305,6 +306,7 @@ octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
     bool fits = true;
     oct_drop_bytes(b);
+    oct_place_alphas(b);
     oct_pair_steps(b);
     for (int i = 0; i < plan->arg_count; i++) {
         fits = fits && number_port(&plan->args[i], &plan->extents);

@@ -17,6 +17,7 @@ typedef struct oct_builder {
     uint8_t scale[3], amax[3]; /* the buffers of delayed scaling's slots */
     int slots;                 /* 3 forward, 2 backward */
     bool raises;               /* amaxes are an argument that steps raise */
+    bool advances;             /* the random state moves on once it is drawn from */
     uint32_t threads;          /* workers that need workspace; at least 1 */
     uint8_t scratch;           /* of GEMMs, made with the first that needs it */
     uint8_t sums;              /* of a GPU's column sums, made when first asked for */
@@ -74,10 +75,15 @@ void oct_step_done(oct_builder *b, octet_step *step);
 
 /* Says of casts which of their bytes only products read that have what they decode to. */
 void oct_drop_bytes(oct_builder *b);
+/* Finds the casts that make a GPU's products their factors. */
+void oct_place_alphas(oct_builder *b);
+/* The amaxes that a product's elements lack, as buffers. */
+uint64_t oct_alpha_factors(const octet_plan *plan, const octet_step *gemm);
 /* Finds what a GPU does two at a time, once all steps are there. */
 void oct_pair_steps(oct_builder *b);
 
-/* Delayed scaling's slot buffers and the stochastic-rounding seed, made when first used. */
+/* Delayed scaling's slot buffers and the stochastic-rounding seed, made when first used. The
+ * seed may be made by a step of its own: ask for it before the step that reads it is begun. */
 uint8_t oct_scale_slot(oct_builder *b, int slot);
 uint8_t oct_amax_slot(oct_builder *b, int slot);
 uint8_t oct_random(oct_builder *b);

@@ -4,6 +4,7 @@
 #include "core/size.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
+#include "format/philox.h"
 
 static octet_status check_sizes(const octet_delayed *state, octet_error *err) {
     int64_t entries;
@@ -122,7 +123,7 @@ octet_status octet_random_advance(int64_t *random, const octet_exec *exec, octet
         return oct_cuda_advance(&on, random, err);
     }
     if (!status) {
-        random[1] = (int64_t)((uint64_t)random[1] + 1);
+        oct_random_advance(random);
     }
     return status;
 }

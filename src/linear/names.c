@@ -2,15 +2,15 @@
 #include "linear/names.h"
 
 static const char *const name_words[OCTET_NAMES] = {
-    "input",        "weight",      "bias",      "output",    "grad_output",
-    "grad_input",   "grad_weight", "grad_bias", "main_grad", "input_scale",
-    "weight_scale", "scale",       "amax",      "random",    "scratch",
+    "input",       "weight",    "bias",      "output",      "grad_output",  "grad_input",
+    "grad_weight", "grad_bias", "main_grad", "input_scale", "weight_scale", "scale",
+    "amax",        "random",    "scratch",   "alpha",
 };
 
 static const char *const form_words[OCTET_FORMS] = {
     "",          ".quantized", ".requantized", ".cached",  ".cast",           ".dequantized",
     ".stacked",  ".gathered",  ".partial",     ".reduced", ".high_precision", ".amax",
-    ".swizzled", ".emulated",  ".padded",
+    ".swizzled", ".emulated",  ".padded",      ".drawn",
 };
 
 static const char *word_of(const char *const *words, int count, int at) {

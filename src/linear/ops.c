@@ -126,6 +126,7 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
         oct_place_row(b, dst, &layout.buffers[i], part_place(how, layout.buffers[i].part));
     }
     uint8_t scale = OCTET_ABSENT, amax = OCTET_ABSENT;
+    uint8_t random = q->stochastic ? oct_random(b) : OCTET_ABSENT;
     if (q->scheme == OCTET_FP8_DELAYED) {
         bool kept = how->kept_scale != OCTET_ABSENT;
         scale = kept ? how->kept_scale : oct_scale_slot(b, how->slot);
@@ -141,7 +142,7 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     step->scale = scale;
     step->amax = amax;
     step->accumulate = b->raises && scale != OCTET_ABSENT && amax != OCTET_ABSENT;
-    step->random = q->stochastic ? oct_random(b) : OCTET_ABSENT;
+    step->random = random;
     step->sums = q->scheme == OCTET_NVFP4 ? OCTET_ABSENT : how->sums;
     oct_step_done(b, step);
     return dst;

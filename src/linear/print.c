@@ -146,6 +146,18 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
                                                  : ", columnwise decoded to ");
         oct_write(w, octet_dtype_name(plan->tensors[copy].dtype));
     }
+    for (int i = 0; i < 2 && s->alphas[i] != OCTET_ABSENT; i++) {
+        oct_write(w, ", factor of step ");
+        oct_write_i64(w, s->alphas[i] + 1);
+    }
+}
+
+static void write_draw(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    oct_write(w, "draw ");
+    oct_write_buffer_name(w, plan, s->from);
+    oct_write(w, " -> ");
+    oct_write_buffer_name(w, plan, s->to);
+    oct_write(w, ", then the next step");
 }
 
 /* Where a cast leaves the column sums of what it reads, and a bias gradient finds them. */
@@ -199,6 +211,9 @@ static void write_step(oct_writer *w, const octet_plan *plan, int index) {
         break;
     case OCTET_OP_COLLECTIVE:
         write_collective(w, plan, step);
+        break;
+    case OCTET_OP_DRAW:
+        write_draw(w, plan, step);
         break;
     default:
         write_simple(w, plan, step);

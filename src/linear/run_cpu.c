@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "format/philox.h"
 #include "format/scaling.h"
 #include "linear/run_work.h"
 
@@ -10,6 +11,13 @@ static void do_zero(const oct_work *work, const oct_threads *threads) {
     if (work->to_bytes) {
         memset(work->to, 0, (size_t)work->to_bytes);
     }
+}
+
+static void do_draw(const oct_work *work, const oct_threads *threads) {
+    int64_t *state = work->from;
+    (void)threads;
+    memcpy(work->to, state, (size_t)work->to_bytes);
+    oct_random_advance(state);
 }
 
 static void do_cast(const oct_work *work, const oct_threads *threads) {
@@ -100,6 +108,7 @@ static void (*const ops[OCTET_OPS])(const oct_work *, const oct_threads *) = {
     [OCTET_OP_GEMM] = do_gemm,
     [OCTET_OP_ADD_BIAS] = do_add_bias,
     [OCTET_OP_BIAS_GRAD] = do_bias_grad,
+    [OCTET_OP_DRAW] = do_draw,
 };
 
 /* What the plan and the memory check let through cannot fail. */

@@ -70,11 +70,25 @@ static oct_cuda_span span_of(uint8_t *first, const octet_plan *plan, uint64_t bi
     return span;
 }
 
-/* Before the first step of a phase, in one launch for a few spans. */
+/* The draw of a phase, where it has one. */
+static oct_cuda_draw draw_of(const octet_plan *plan, int phase, const octet_memory *memory) {
+    oct_cuda_draw draw = {NULL, NULL};
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->op == OCTET_OP_DRAW && step->phase == phase) {
+            draw.random = oct_memory_at(plan, memory, step->from);
+            draw.to = oct_memory_at(plan, memory, step->to);
+        }
+    }
+    return draw;
+}
+
+/* Before the first step of a phase, in one launch for a few spans and the draw. */
 octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
                             const octet_exec *exec, octet_error *err) {
     oct_cuda_on on = {exec->cuda, exec->stream, true};
     oct_cuda_span spans[OCT_CUDA_SPANS];
+    oct_cuda_draw none = {NULL, NULL}, draw = draw_of(plan, phase, memory);
     uint64_t bits = raised(plan, phase);
     octet_status status = OCTET_OK;
     int count = 0;
@@ -83,16 +97,17 @@ octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memor
         while (first != OCTET_ABSENT && !status) {
             spans[count++] = span_of(&first, plan, bits, memory);
             if (count == OCT_CUDA_SPANS) {
-                status = oct_cuda_zero_spans(&on, spans, count, err);
+                status = oct_cuda_zero_spans(&on, spans, count, &none, err);
                 count = 0;
             }
         }
     }
-    return status || !count ? status : oct_cuda_zero_spans(&on, spans, count, err);
+    bool any = count || draw.random;
+    return status || !any ? status : oct_cuda_zero_spans(&on, spans, count, &draw, err);
 }
 
 /* Done before the first step. */
-static octet_status do_zero(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
+static octet_status do_nothing(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
     (void)work;
     (void)on;
     (void)err;
@@ -124,6 +139,7 @@ static oct_cuda_live live_of(const oct_work *work) {
                            .random = work->random,
                            .sums = work->sums.parts[OCTET_PART_VALUES],
                            .amaxes = work->amaxes,
+                           .alphas = work->alphas,
                            .row_copy = &work->a_copy,
                            .col_copy = &work->b_copy,
                            .row_passes = work->step->row_passes,
@@ -169,6 +185,7 @@ static octet_status do_gemm(const oct_work *work, const oct_cuda_on *on, octet_e
                                .dst_copy = work->dst_copy,
                                .b_scales = work->b_scales,
                                .bias = work->bias,
+                               .alpha = work->alpha,
                                .accumulate = step->accumulate,
                                .split = step->split,
                                .native = step->native,
@@ -191,7 +208,7 @@ static octet_status do_bias_grad(const oct_work *work, const oct_cuda_on *on,
 
 static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on *,
                                             octet_error *) = {
-    [OCTET_OP_ZERO] = do_zero,
+    [OCTET_OP_ZERO] = do_nothing,
     [OCTET_OP_CAST] = do_cast,
     [OCTET_OP_AMAX] = do_amax,
     [OCTET_OP_QUANTIZE] = do_quantize,
@@ -202,6 +219,7 @@ static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on 
     [OCTET_OP_GEMM] = do_gemm,
     [OCTET_OP_ADD_BIAS] = do_add_bias,
     [OCTET_OP_BIAS_GRAD] = do_bias_grad,
+    [OCTET_OP_DRAW] = do_nothing,
 };
 
 octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err) {

@@ -62,6 +62,23 @@ static void set_copy(oct_matrix *out, const running *r, uint8_t tensor, uint64_t
     }
 }
 
+/* What a cast needs for the factors of a product. */
+static void set_alpha(oct_alpha *out, const running *r, uint8_t index) {
+    if (index == OCTET_ABSENT) {
+        return;
+    }
+    const octet_step *gemm = &r->plan->steps[index];
+    const uint8_t tensors[2] = {gemm->a, gemm->b}, uses[2] = {gemm->a_use, gemm->b_use};
+    for (int i = 0; i < 2; i++) {
+        const octet_plan_tensor *t = &r->plan->tensors[tensors[i]];
+        bool row = uses[i] == OCTET_USE_ROW;
+        out->amaxes[i] = at(r, t->buffers[row ? OCTET_PART_ROW_AMAX : OCTET_PART_COL_AMAX]);
+        out->quantizers[i] = &t->quantizer;
+    }
+    out->to = at(r, gemm->alpha);
+    out->accumulate = gemm->accumulate;
+}
+
 /* A quantized dst is also read: its amaxes are there before its data. */
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
                  const octet_step *step) {
@@ -80,6 +97,7 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     out->b_made = is_made(plan, step, step->b_copy);
     out->sums_made = is_made(plan, step, step->sums);
     out->a_measured = has_amax && is_measured(plan, step);
+    out->from = at(&r, step->from);
     out->to = at(&r, step->to);
     out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
     out->scale = at(&r, step->scale);
@@ -88,6 +106,9 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
         out->amaxes = plan->buffers[step->amax].bytes / (int64_t)sizeof(float);
     }
     out->random = at(&r, step->random);
+    out->alpha = at(&r, step->alpha);
+    set_alpha(&out->alphas[0], &r, step->alphas[0]);
+    set_alpha(&out->alphas[1], &r, step->alphas[1]);
     out->bias.at = at(&r, step->bias);
     out->bias.dtype = step->bias == OCTET_ABSENT ? 0 : plan->buffers[step->bias].dtype;
     out->scratch = at(&r, step->scratch);

@@ -23,7 +23,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->from = step->to = step->bias = OCTET_ABSENT;
     step->scale = step->amax = step->random = step->scratch = step->dst_copy = OCTET_ABSENT;
     step->b_scales = step->sums = OCTET_ABSENT;
-    step->with = OCTET_ABSENT;
+    step->with = step->alpha = step->alphas[0] = step->alphas[1] = OCTET_ABSENT;
     return step;
 }
 
@@ -70,6 +70,17 @@ static uint32_t use_parts(uint8_t use) {
                                   : OCT_PART(VALUES);
 }
 
+/* The factors of products that a cast makes on the way. */
+static void alpha_masks(const oct_builder *b, octet_step *step) {
+    for (int i = 0; i < 2; i++) {
+        if (step->alphas[i] != OCTET_ABSENT) {
+            const octet_step *gemm = &b->plan->steps[step->alphas[i]];
+            step->reads |= oct_alpha_factors(b->plan, gemm);
+            step->writes |= bit(gemm->alpha);
+        }
+    }
+}
+
 static void quantize_masks(const oct_builder *b, octet_step *step) {
     uint64_t amaxes = part_bits(b, step->dst, OCT_AMAX_PARTS);
     step->reads =
@@ -80,6 +91,7 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
                    part_bits(b, step->b_copy, OCT_PART(VALUES)) |
                    part_bits(b, step->sums, OCT_PART(VALUES));
     step->writes |= step->scale == OCTET_ABSENT ? 0 : bit(step->amax);
+    alpha_masks(b, step);
 }
 
 /* Whether a cast has written what it decodes to, or a step before the sums of its columns. */
@@ -106,7 +118,7 @@ static void gemm_masks(const oct_builder *b, octet_step *step) {
     step->writes = part_bits(b, step->dst, OCT_PART(VALUES));
     step->reads = part_bits(b, step->a, use_parts(step->a_use)) |
                   part_bits(b, step->b, use_parts(step->b_use)) | bit(step->bias) |
-                  (step->accumulate ? step->writes : 0);
+                  bit(step->alpha) | (step->accumulate ? step->writes : 0);
     made_masks(b, step, step->a_copy);
     made_masks(b, step, step->b_copy);
     step->writes |= part_bits(b, step->dst_copy, OCT_PART(VALUES)) |
@@ -146,6 +158,10 @@ void oct_step_done(oct_builder *b, octet_step *step) {
     case OCTET_OP_ASSEMBLE:
         step->reads = own_bits(b, step->a);
         step->writes = part_bits(b, step->dst, present_parts(b, step->a));
+        break;
+    case OCTET_OP_DRAW:
+        step->reads = bit(step->from);
+        step->writes = bit(step->from) | bit(step->to);
         break;
     case OCTET_OP_ZERO:
     case OCTET_OP_COLLECTIVE:
@@ -216,13 +232,30 @@ uint8_t oct_amax_slot(oct_builder *b, int slot) {
     return b->amax[known_slot(b, slot)];
 }
 
+/* Base and step. */
+static uint8_t random_state(oct_builder *b, octet_plan_form form, octet_place place) {
+    uint8_t tensor = oct_tensor(b, OCTET_NAME_RANDOM, form, OCTET_I64, NULL);
+    oct_tensor_shape(b, tensor, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
+                     oct_axis_times(OCTET_AXIS_ONE, 2));
+    oct_place(b, tensor, OCT_ALL_PARTS, place);
+    return oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
+}
+
+/* A copy of the state, which moves on; so all that a call rounds has one seed. */
+static uint8_t drawn(oct_builder *b, uint8_t state) {
+    uint8_t copy = random_state(b, OCTET_FORM_DRAWN, OCTET_PLACE_WORK);
+    octet_step *step = oct_step(b, OCTET_OP_DRAW);
+    b->plan->args[b->plan->buffers[state].port].is_mutable = 1;
+    step->from = state;
+    step->to = copy;
+    oct_step_done(b, step);
+    return copy;
+}
+
 uint8_t oct_random(oct_builder *b) {
     if (b->random == OCTET_ABSENT) {
-        uint8_t tensor = oct_tensor(b, OCTET_NAME_RANDOM, OCTET_FORM_GIVEN, OCTET_I64, NULL);
-        oct_tensor_shape(b, tensor, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
-                         oct_axis_times(OCTET_AXIS_ONE, 2));
-        oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_ARG);
-        b->random = oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
+        uint8_t state = random_state(b, OCTET_FORM_GIVEN, OCTET_PLACE_ARG);
+        b->random = b->advances ? drawn(b, state) : state;
     }
     return b->random;
 }

@@ -231,8 +231,52 @@ TEST(quantize__two_at_once_equal_the_cpu) {
     }
 }
 
+/* ---- factors of products ----------------------------------------------------------------- */
+
+/* A cast of a product's operand that is to make `count` factors: rounded once, of doubles. */
+static void check_factors(const octet_quantizer *q, octet_dtype dtype, int count) {
+    static const float amaxes[3] = {3.7f, 0x1.8p-140f, 0x1.234567p99f};
+    octet_quantizer wide = *q;
+    cpu_tensor x = cpu_tensor_plain(dtype, 48, 160, 160);
+    cpu_tensor made = cpu_tensor_quantized(q, dtype, 48, 160, 1);
+    int64_t random[2] = {5, 6};
+    float to[2][2] = {{-1, -1}, {-1, -1}};
+    oct_alpha alphas[2] = {
+        {{&amaxes[0], &amaxes[1]}, {q, &wide}, count > 0 ? to[0] : NULL, false},
+        {{&amaxes[2], &amaxes[0]}, {q, q}, count > 1 ? to[1] : NULL, true}};
+    oct_cuda_live live = {.random = q->stochastic ? random : NULL, .alphas = alphas};
+    wide.max256 = 1;
+    memset(x.m.parts[0], 0, x.bytes[0]);
+    for (int part = OCTET_PART_ROW_AMAX; part <= OCTET_PART_COL_AMAX; part++) {
+        if (made.m.parts[part]) {
+            memset(made.m.parts[part], 0, made.bytes[part]);
+        }
+    }
+    CHECK_EQ_INT(oct_cuda_quantize(cuda_on(), &made.m, &x.m, &live, NULL), OCTET_OK);
+    double units[2] = {1 / 2688.0 * (1 / 1536.0), 1 / 2688.0 * (1 / 2688.0)};
+    float want[2] = {(float)(units[0] * (double)amaxes[0] * (double)amaxes[1]),
+                     (float)(units[1] * (double)amaxes[2] * (double)amaxes[0])};
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ_BITS(to[i][0], i < count ? want[i] : -1.0f);
+        CHECK_EQ_BITS(to[i][1], i < count ? (float)i : -1.0f);
+    }
+    cpu_tensor_free(&x);
+    cpu_tensor_free(&made);
+}
+
+TEST(quantize__nvfp4_casts_make_factors_of_products) {
+    static const char *const texts[] = {"nvfp4:e2m1/1x16", "nvfp4:e2m1/1x16+rht+sr",
+                                        "nvfp4:e2m1/16x16", "nvfp4:e2m1/1x16+row"};
+    for (int i = 0; i < 4 * 3 * 3; i++) {
+        octet_quantizer q;
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i / 9], NULL), OCTET_OK);
+        check_factors(&q, (octet_dtype)(OCTET_F32 + i / 3 % 3), i % 3);
+    }
+}
+
 TEST_MAIN(quantize__one_scale_equals_the_cpu, quantize__blocks_equal_the_cpu,
           quantize__mxfp8_equals_the_cpu, quantize__nvfp4_equals_the_cpu,
           quantize__every_16_bit_value, quantize__blocks_far_below_the_amax,
           quantize__elements_at_the_thresholds_of_random_bytes,
-          quantize__large_tensors_equal_the_cpu, quantize__two_at_once_equal_the_cpu)
+          quantize__large_tensors_equal_the_cpu, quantize__two_at_once_equal_the_cpu,
+          quantize__nvfp4_casts_make_factors_of_products)

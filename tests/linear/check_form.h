@@ -86,6 +86,7 @@ static const check_operands check_needs[OCTET_OPS] = {
     [OCTET_OP_ADD_BIAS] = {.a = 1, .dst = 1, .bias = 1},
     [OCTET_OP_BIAS_GRAD] = {.a = 1, .dst = 1},
     [OCTET_OP_COLLECTIVE] = {.from = 1, .to = 1},
+    [OCTET_OP_DRAW] = {.from = 1, .to = 1},
 };
 
 static inline bool check_operands_present(const octet_step *step) {
@@ -95,7 +96,7 @@ static inline bool check_operands_present(const octet_step *step) {
            !(needs->bias && step->bias == OCTET_ABSENT) &&
            !(needs->from && step->from == OCTET_ABSENT) &&
            !(needs->to && step->to == OCTET_ABSENT) &&
-           needs->from == (step->collective != OCTET_COLLECTIVE_NONE);
+           (step->op == OCTET_OP_COLLECTIVE) == (step->collective != OCTET_COLLECTIVE_NONE);
 }
 
 /* Fields that an operation has no use for are absent. */
@@ -121,9 +122,13 @@ static inline bool check_step_blank(const octet_step *step) {
                     step->op == OCTET_OP_SWIZZLE;
     bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->sums == OCTET_ABSENT ||
                 (step->op == OCTET_OP_AMAX && step->dst != OCTET_ABSENT);
-    bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE;
+    bool alphas = (gemm || step->alpha == OCTET_ABSENT) &&
+                  (quantize || (step->alphas[0] & step->alphas[1]) == OCTET_ABSENT) &&
+                  (step->alphas[0] != OCTET_ABSENT || step->alphas[1] == OCTET_ABSENT);
+    bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE ||
+                  step->op == OCTET_OP_DRAW;
     return flags && passing && (gemm || product) && (quantize || scaling) && moving && sums &&
-           (directed || step->a_use == OCTET_USE_VALUES);
+           alphas && (directed || step->a_use == OCTET_USE_VALUES);
 }
 
 static inline bool check_step_form(const octet_plan *plan, const octet_step *step) {
@@ -140,6 +145,9 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
            check_index(step->amax, buffers) && check_index(step->random, buffers) &&
            check_index(step->scratch, buffers) && check_index(step->with, plan->step_count) &&
+           check_index(step->alpha, buffers) &&
+           check_index(step->alphas[0], plan->step_count) &&
+           check_index(step->alphas[1], plan->step_count) &&
            ((step->reads | step->writes) & beyond) == 0 && check_operands_present(step) &&
            check_step_blank(step);
 }

@@ -44,6 +44,11 @@ static inline check_traffic check_quantize(const octet_plan *plan, const octet_s
     };
     *(step->scale != OCTET_ABSENT ? &traffic.writes : &traffic.reads) |= check_bit(step->amax);
     traffic.reads |= step->accumulate ? check_bit(step->amax) : 0;
+    for (int i = 0; i < 2; i++) {
+        const octet_step *gemm = check_alpha_of(plan, step, i);
+        traffic.reads |= gemm ? check_factors(plan, gemm) : 0;
+        traffic.writes |= gemm ? check_bit(gemm->alpha) : 0;
+    }
     return traffic;
 }
 
@@ -104,7 +109,7 @@ static inline check_traffic check_gemm_traffic(const octet_plan *plan, const oct
     check_traffic traffic = {
         .reads = check_use_mask(plan, step->a, (octet_use)step->a_use) |
                  check_use_mask(plan, step->b, (octet_use)step->b_use) | check_bit(step->bias) |
-                 (step->accumulate ? dst : 0) | (copies & made),
+                 check_bit(step->alpha) | (step->accumulate ? dst : 0) | (copies & made),
         .writes = dst | (copies & ~made),
     };
     return traffic;
@@ -151,6 +156,9 @@ static inline check_traffic check_expect(const octet_plan *plan, const octet_ste
         return check_assemble(plan, step);
     case OCTET_OP_GEMM:
         return check_gemm_traffic(plan, step);
+    case OCTET_OP_DRAW: /* `from` to `to`, and on to its next step */
+        traffic.writes |= traffic.reads;
+        return traffic;
     default: /* zero: nothing to `to`; a collective: `from` to `to` */
         return traffic;
     }

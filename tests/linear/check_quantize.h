@@ -23,6 +23,19 @@ static inline void check_whose(const check_case *at, int index) {
 
 /* ---- random ---------------------------------------------------------------------------- */
 
+/* Whether the call is to move the random state on. */
+static inline bool check_advances(const check_case *at) {
+    return at->args->advance_random && at->plan->kind == OCTET_PLAN_LINEAR_BACKWARD;
+}
+
+/* The state that a seed was drawn from: the seed itself, where nothing draws it. */
+static inline int check_state_of(const octet_plan *plan, int seed) {
+    int writer = check_writer(plan, seed);
+    bool drawn = writer >= 0 && plan->steps[writer].op == OCTET_OP_DRAW &&
+                 plan->steps[writer].to == seed;
+    return drawn ? plan->steps[writer].from : seed;
+}
+
 static inline void check_random(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
     const octet_step *step = &plan->steps[index];
@@ -33,11 +46,25 @@ static inline void check_random(const check_case *at, int index) {
         !there) {
         return;
     }
-    const octet_plan_buffer *buffer = &plan->buffers[step->random];
+    int state = check_state_of(plan, step->random);
+    const octet_plan_buffer *buffer = &plan->buffers[state];
     MEANS(at,
           buffer->place == OCTET_PLACE_ARG && buffer->dtype == OCTET_I64 &&
-              buffer->bytes == 16 && check_name_of(plan, step->random) == OCTET_NAME_RANDOM,
+              buffer->bytes == 16 && check_name_of(plan, state) == OCTET_NAME_RANDOM,
           "step %d's random bits are not the caller's base and step", index);
+    MEANS(at, (state != step->random) == check_advances(at),
+          "step %d rounds by a state that %s", index,
+          check_advances(at) ? "has moved on" : "was not to move on");
+}
+
+/* A call that rounds draws once, where the state was to move on. */
+static inline void check_draws(const check_case *at) {
+    bool rounds = false;
+    for (int i = 0; i < at->plan->step_count; i++) {
+        rounds |= at->plan->steps[i].random != OCTET_ABSENT;
+    }
+    MEANS(at, check_count_ops(at->plan, OCTET_OP_DRAW) == (rounds && check_advances(at)),
+          "the random state moves on %d times", check_count_ops(at->plan, OCTET_OP_DRAW));
 }
 
 /* ---- delayed scaling ------------------------------------------------------------------- */
@@ -224,6 +251,7 @@ static inline void check_quantizing(const check_case *at) {
     if (at->args->calibrate) {
         check_calibration(at);
     }
+    check_draws(at);
     check_delayed(at);
     check_cache(at);
 }

@@ -271,6 +271,51 @@ static inline void check_summed(const check_case *at, int index) {
     MEANS(at, readers == 1, "step %d leaves sums for %d steps", index, readers);
 }
 
+/* ---- factors of products ----------------------------------------------------------------- */
+
+/* A cast of an operand that has what a product's factor is made of. */
+static inline bool check_knows(const octet_plan *plan, int cast, int gemm) {
+    const octet_step *step = &plan->steps[cast], *product = &plan->steps[gemm];
+    uint64_t factors = check_factors(plan, product);
+    if (step->op != OCTET_OP_QUANTIZE || cast > gemm) {
+        return false;
+    }
+    const octet_quantizer *q = &plan->tensors[step->dst].quantizer;
+    bool known = q->scheme == OCTET_NVFP4 && !q->four_over_six &&
+                 (check_amax_parts(plan, step->dst) & factors) != 0;
+    for (int i = cast; i < gemm; i++) {
+        known = known && !(plan->steps[i].writes & factors);
+    }
+    return known;
+}
+
+/* On a GPU a product has its factor from the last cast that can make it, and from no other. */
+static inline void check_alpha(const check_case *at, int index) {
+    const octet_plan *plan = at->plan;
+    const octet_step *gemm = &plan->steps[index];
+    int wanted = -1, makers = 0, maker = -1;
+    for (int i = 0; i < plan->step_count; i++) {
+        bool cuda = plan->device.kind == OCTET_CUDA;
+        wanted = cuda && check_factors(plan, gemm) && check_knows(plan, i, index) ? i : wanted;
+        for (int k = 0; k < 2; k++) {
+            bool makes = check_alpha_of(plan, &plan->steps[i], k) == gemm;
+            makers += makes;
+            maker = makes ? i : maker;
+        }
+    }
+    MEANS(at, maker == wanted && makers == (wanted >= 0),
+          "step %d has its factor from step %d, of %d, not from step %d", index, maker, makers,
+          wanted);
+    MEANS(at, (gemm->alpha != OCTET_ABSENT) == (wanted >= 0), "step %d %s a factor", index,
+          wanted < 0 ? "is given" : "lacks");
+    MEANS(at,
+          gemm->alpha == OCTET_ABSENT ||
+              (plan->buffers[gemm->alpha].place == OCTET_PLACE_WORK &&
+               plan->buffers[gemm->alpha].bytes == 8 &&
+               check_name_of(plan, gemm->alpha) == OCTET_NAME_ALPHA),
+          "step %d's factor is not alpha and beta", index);
+}
+
 static inline void check_steps(const check_case *at) {
     for (int i = 0; i < at->plan->step_count; i++) {
         const octet_step *step = &at->plan->steps[i];
@@ -281,6 +326,7 @@ static inline void check_steps(const check_case *at) {
             check_summing(at, i);
         } else if (step->op == OCTET_OP_GEMM) {
             check_operands_of(at, i);
+            check_alpha(at, i);
         }
         if (step->op != OCTET_OP_BIAS_GRAD && step->sums != OCTET_ABSENT) {
             check_summed(at, i);

@@ -131,6 +131,30 @@ static inline uint64_t check_sums_mask(const octet_plan *plan, const octet_step 
     return step->sums == OCTET_ABSENT ? 0 : check_tensor_mask(plan, step->sums);
 }
 
+/* The amax that the elements of an operand lack; 0 where it is none of the tensor's. */
+static inline uint64_t check_factor_mask(const octet_plan *plan, int tensor, int use) {
+    const octet_plan_tensor *t = &plan->tensors[tensor];
+    bool one = t->quantizer.scheme == OCTET_NVFP4 && !t->quantizer.row_scaled;
+    return !one ? 0
+                : check_bit(t->buffers[use == OCTET_USE_ROW ? OCTET_PART_ROW_AMAX
+                                                            : OCTET_PART_COL_AMAX]);
+}
+
+/* Of both operands, where both have one. */
+static inline uint64_t check_factors(const octet_plan *plan, const octet_step *gemm) {
+    uint64_t a = check_factor_mask(plan, gemm->a, gemm->a_use);
+    uint64_t b = check_factor_mask(plan, gemm->b, gemm->b_use);
+    return a && b ? a | b : 0;
+}
+
+/* The products whose factors a cast makes. */
+static inline const octet_step *check_alpha_of(const octet_plan *plan, const octet_step *cast,
+                                               int i) {
+    const octet_step *gemm =
+        cast->alphas[i] == OCTET_ABSENT ? NULL : &plan->steps[cast->alphas[i]];
+    return gemm && gemm->op == OCTET_OP_GEMM ? gemm : NULL;
+}
+
 /* The first step that leaves column sums of a tensor, or could: its cast, or where that has to
  * be measured first, the measuring; -1: none. */
 static inline int check_summer(const octet_plan *plan, int tensor) {

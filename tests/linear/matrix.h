@@ -34,6 +34,7 @@ typedef enum matrix_option {
     OPT_FSDP,
     OPT_CALIBRATE,
     OPT_RAISE_AMAX,
+    OPT_ADVANCE_RANDOM,
     OPT_DEVICE,
     OPT_RANK,
     OPT_THREADS,
@@ -200,6 +201,7 @@ static const matrix_levels matrix_table[OPTIONS] = {
     [OPT_FSDP] = {2, 80},
     [OPT_CALIBRATE] = {2, 92},
     [OPT_RAISE_AMAX] = {2, 60},
+    [OPT_ADVANCE_RANDOM] = {2, 50},
     [OPT_DEVICE] = {6, 40},  /* cpu, then cuda of these architectures */
     [OPT_RANK] = {3, 70},    /* 2, 3, 1 */
     [OPT_THREADS] = {2, 80}, /* none said, 6 */
@@ -314,6 +316,7 @@ static inline void matrix_options(octet_linear_args *args, const uint8_t *level)
     args->delay_wgrad = level[OPT_DELAY];
     args->calibrate = level[OPT_CALIBRATE];
     args->raise_amax = level[OPT_RAISE_AMAX];
+    args->advance_random = level[OPT_ADVANCE_RANDOM];
     args->parallel = level[OPT_PARALLEL];
     args->sequence_parallel = level[OPT_SEQUENCE];
     args->gather = level[OPT_GATHER];

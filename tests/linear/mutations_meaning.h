@@ -359,6 +359,75 @@ static inline bool round_without_random(check_chain *chain) {
     return false;
 }
 
+/* A cast that makes a product's factor, and the product; false where there is none. */
+static inline bool find_alpha(octet_plan *plan, octet_step **cast, octet_step **gemm) {
+    for (int i = 0; i < plan->step_count; i++) {
+        *cast = &plan->steps[i];
+        if ((*cast)->alphas[0] != OCTET_ABSENT) {
+            *gemm = &plan->steps[(*cast)->alphas[0]];
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Leaves a product to make its factor in a launch of its own. */
+static inline bool lose_an_alpha(check_chain *chain) {
+    octet_plan *plan = fwd(chain);
+    octet_step *cast, *gemm;
+    if (!find_alpha(plan, &cast, &gemm)) {
+        return false;
+    }
+    cast->writes &= ~check_bit(gemm->alpha);
+    cast->reads = check_expect(plan, cast).reads & ~check_factors(plan, gemm);
+    cast->reads |= check_amax_parts(plan, cast->dst);
+    gemm->reads &= ~check_bit(gemm->alpha);
+    gemm->alpha = cast->alphas[0] = OCTET_ABSENT;
+    return true;
+}
+
+/* Makes a factor before the other operand is measured. */
+static inline bool hasten_an_alpha(check_chain *chain) {
+    octet_plan *plan = fwd(chain);
+    octet_step *cast, *gemm;
+    int first = find_op(plan, OCTET_OP_QUANTIZE);
+    if (!find_alpha(plan, &cast, &gemm) || first < 0 || cast == &plan->steps[first]) {
+        return false;
+    }
+    plan->steps[first].alphas[0] = cast->alphas[0];
+    cast->alphas[0] = OCTET_ABSENT;
+    plan->steps[first].reads = check_expect(plan, &plan->steps[first]).reads;
+    plan->steps[first].writes = check_expect(plan, &plan->steps[first]).writes;
+    cast->reads = check_expect(plan, cast).reads;
+    cast->writes = check_expect(plan, cast).writes;
+    return true;
+}
+
+/* Asks for a random state that stays where it moves on, or the other way. */
+static inline bool ask_for_another_random(check_chain *chain) {
+    bool rounds = false;
+    for (int i = 0; chain->count > 1 && i < bwd(chain)->step_count; i++) {
+        rounds |= bwd(chain)->steps[i].random != OCTET_ABSENT;
+    }
+    ask(chain)->advance_random = !ask(chain)->advance_random;
+    return rounds;
+}
+
+/* Rounds by the state itself, which has moved on by then. */
+static inline bool round_by_the_next_state(check_chain *chain) {
+    octet_plan *plan = bwd(chain);
+    int draw = chain->count > 1 ? find_op(plan, OCTET_OP_DRAW) : -1;
+    for (int i = draw + 1; draw >= 0 && i < plan->step_count; i++) {
+        octet_step *step = &plan->steps[i];
+        if (step->random != OCTET_ABSENT) {
+            step->reads ^= check_bit(step->random) | check_bit(plan->steps[draw].from);
+            step->random = plan->steps[draw].from;
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ---- the group ------------------------------------------------------------------------- */
 
 static inline bool ask_for_no_group(check_chain *chain) {

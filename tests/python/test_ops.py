@@ -13,6 +13,7 @@ import torch
 SIZES = (3, 13, 70, 44)
 PROBLEM = "in=bf16 recipe=mxfp8 bias"
 DELAYED = "in=bf16 recipe=delayed:history=4 bias raise_amax"
+ROUNDED = "in=bf16 recipe=nvfp4"
 
 
 def operands(sizes: tuple[int, ...] = SIZES) -> tuple[list[Any], torch.Tensor]:
@@ -37,6 +38,7 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     delayed = DELAYED
     scaled = _ops.linear_into[2]([history], [*args, torch.ones(3)], SIZES, delayed)[1]
     grad_scale = torch.ones(2)
+    rounded = _ops.linear(args[:2], SIZES, ROUNDED)[1]
     return {
         "quantize": (_ops.quantize, (x, [], "bf16 fp8-block:e4m3/1x128")),
         "quantize, stochastic": (_ops.quantize, (x, [random], "bf16 nvfp4:e2m1+sr")),
@@ -70,6 +72,10 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
                 delayed,
                 "delayed:history=4",
             ),
+        ),
+        "linear_backward_into, random": (
+            _ops.linear_backward_into[2],
+            ([random], [grad, rounded], SIZES, f"{ROUNDED} advance_random", ""),
         ),
         "linear_backward_into, nothing": (
             _ops.linear_backward_into[0],

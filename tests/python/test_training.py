@@ -31,6 +31,49 @@ def test_training__a_graph_runs_backward_twice(name: str, compile_it: bool) -> N
     assert_same(list(first), list(torch.autograd.grad(y, [x, linear.weight], grad)))
 
 
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__each_backward_rounds_by_the_next_step(compile_it: bool) -> None:
+    linear, other = layer(), layer()
+    other.rounding_state.copy_(linear.rounding_state + torch.tensor([0, 1]))
+    x, grad = inputs()
+    x.requires_grad_()
+    before = linear.rounding_state.clone()
+    call = within(RECIPES["nvfp4"], linear)
+    y = (compiled(call)[0] if compile_it else call)(x)
+    assert torch.equal(linear.rounding_state, before)
+    first = torch.autograd.grad(y, [x, linear.weight], grad, retain_graph=True)
+    assert torch.equal(linear.rounding_state, before + torch.tensor([0, 1]))
+    second = torch.autograd.grad(y, [x, linear.weight], grad)
+    assert torch.equal(linear.rounding_state, before + torch.tensor([0, 2]))
+    assert not torch.equal(first[0], second[0])
+    late = within(RECIPES["nvfp4"], other)(x)
+    assert_same(list(second), list(torch.autograd.grad(late, [x, other.weight], grad)))
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_training__a_quantized_gradient_is_a_step_of_rounding_too(
+    frozen: bool, compile_it: bool
+) -> None:
+    """Bytes of rows serve dgrad as they are; only for wgrad are they rounded again."""
+    quantizers = {
+        "input": octet.MXFP8Quantizer("e4m3"),
+        "weight": octet.MXFP8Quantizer("e4m3"),
+        "grad_output": octet.NVFP4Quantizer(stochastic_rounding=True),
+        "grad_input": octet.MXFP8Quantizer("e4m3"),
+    }
+    active = recipe.CustomRecipe(lambda role: quantizers.get(role.tensor_type))
+    first, second = layer(), octet.Linear(44, 20, params_dtype=torch.bfloat16, device="cpu")
+    first.weight.requires_grad_(not frozen)
+    before = [linear.rounding_state.clone() for linear in (first, second)]
+    x, _ = inputs()
+    grad = torch.randn(3, 13, 20, dtype=torch.bfloat16)
+    call = within(active, lambda x: second(first(x), fp8_grad=True))
+    (compiled(call)[0] if compile_it else call)(x.requires_grad_()).backward(grad)
+    for linear, was in zip((first, second), before, strict=True):
+        assert torch.equal(linear.rounding_state, was + torch.tensor([0, 1]))
+
+
 def test_training__double_backward_is_torchs_error() -> None:
     x, _ = inputs()
     y = within(MX, layer())(x.requires_grad_())

@@ -4,6 +4,7 @@
  * are its own; those of its rows are shared with one or three lanes beside it. A block of zeros
  * has scale 0 and codes 0, and so has what lies outside the matrix: padding is made on the way.
  */
+#include "cuda/kernels/alpha.h"
 #include "cuda/kernels/chain.h"
 #include "cuda/kernels/decode.h"
 #include "cuda/kernels/dynamic.h"
@@ -143,6 +144,16 @@ template <class T> static inline void store_scales(const oct_nv_work<T> &work) {
     }
 }
 
+/* Late, and not unrolled: so no kernel spills more for it. */
+static inline void make_alphas(const oct_nvfp4_params &p) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+#pragma unroll 1
+        for (int i = 0; i < 2 && p.alphas[i].out; i++) {
+            oct_make_alpha(p.alphas[i]);
+        }
+    }
+}
+
 template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &p) {
     OCT_DYNAMIC_SHARED(oct_nv_shared<T>, shared);
     constexpr int threads = oct_shape<T>::threads;
@@ -193,6 +204,7 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
         }
     }
     __syncthreads();
+    make_alphas(p);
     store_scales(work);
 }
 

@@ -2,6 +2,7 @@
 #ifndef OCT_CUDA_KERNELS_NVFP4_H
 #define OCT_CUDA_KERNELS_NVFP4_H
 
+#include "cuda/kernels/gemm.h"
 #include "cuda/kernels/quantize.h"
 #include "format/hadamard.h"
 #include "format/scaling.h"
@@ -23,6 +24,7 @@ typedef struct oct_nvfp4_params {
     uint8_t hadamard;
     uint8_t measured; /* by an earlier launch of the run, which has read all of source */
     float weights[OCT_HADAMARD_ROWS];
+    oct_gemm_alpha_params alphas[2]; /* of products, made on the way; out NULL: none */
 } oct_nvfp4_params;
 
 #endif

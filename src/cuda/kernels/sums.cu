@@ -1,5 +1,6 @@
 /* sums.cu - around a product of the GEMM library's: its factor before, dst from its sums after.
  */
+#include "cuda/kernels/alpha.h"
 #include "cuda/kernels/chain.h"
 #include "cuda/kernels/finish.h"
 
@@ -42,7 +43,5 @@ extern "C" __global__ void __launch_bounds__(OCT_GEMM_THREADS)
 
 extern "C" __global__ void gemm_alpha(oct_gemm_alpha_params p) {
     oct_after();
-    double factor = p.unit * (p.a ? static_cast<double>(*p.a) : 1.0);
-    p.out[0] = static_cast<float>(factor * (p.b ? static_cast<double>(*p.b) : 1.0));
-    p.out[1] = p.beta;
+    oct_make_alpha(p);
 }

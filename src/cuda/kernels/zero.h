@@ -1,4 +1,4 @@
-/* zero.h - what the kernel that writes zeros is told. */
+/* zero.h - what the kernel that begins a phase is told. */
 #ifndef OCT_CUDA_KERNELS_ZERO_H
 #define OCT_CUDA_KERNELS_ZERO_H
 
@@ -15,6 +15,7 @@ typedef struct oct_zero_span {
 /* Blocks in x have a span each, those in y share it. */
 typedef struct oct_zero_params {
     oct_zero_span spans[OCT_ZERO_SPANS];
+    int64_t *random, *drawn; /* drawn = random, which then moves on; or NULL */
 } oct_zero_params;
 
 #endif
