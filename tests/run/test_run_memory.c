@@ -296,6 +296,15 @@ TEST(memory__products_need_their_workspace) {
     free(memory.workspace);
 }
 
+TEST(memory__any_number_of_workers_has_a_plan) {
+    octet_plan many = plan_of("linear m=4 k=8 n=8 in=f32 recipe=mxfp8 threads=4294967295");
+    octet_plan most = plan_of("linear m=4 k=8 n=8 in=f32 recipe=mxfp8 threads=910");
+    octet_plan fewer = plan_of("linear m=4 k=8 n=8 in=f32 recipe=mxfp8 threads=909");
+    CHECK(octet_plan_equal(&many, &most));
+    CHECK(many.workspace_bytes > fewer.workspace_bytes);
+}
+
 TEST_MAIN(memory__every_bad_pointer_size_and_overlap_is_refused,
           memory__structs_and_phases_are_checked_first, memory__empty_tensors_may_be_null,
-          memory__strides_of_empty_tensors_do_not_count, memory__products_need_their_workspace)
+          memory__strides_of_empty_tensors_do_not_count, memory__products_need_their_workspace,
+          memory__any_number_of_workers_has_a_plan)
