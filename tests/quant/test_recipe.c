@@ -252,15 +252,22 @@ TEST(recipe__wrong_structs_are_refused_with_words) {
     CHECK_EQ_INT(octet_recipe_make(&recipe, OCTET_RECIPES, &err), OCTET_INVALID);
     recipe.history = 3;
     CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
-    CHECK(strstr(err.text, "octet_recipe.history has no meaning here"));
+    CHECK(strstr(err.text, "octet_recipe.history is 3, which has no meaning here"));
     recipe = parsed("mxfp8");
     recipe.grad.two_d = 1;
     CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
-    CHECK(strstr(err.text, "octet_recipe.grad.two_d has no meaning here"));
+    CHECK(strstr(err.text, "octet_recipe.grad.two_d is 1, which has no meaning here"));
     recipe = parsed("current");
     recipe.custom[2] = parsed("custom:input=mxfp8:e4m3").custom[0];
     CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
     CHECK(strstr(err.text, "custom[2] is set but the kind is current"));
+    recipe = parsed("current");
+    recipe.custom[3].format = OCTET_E4M3;
+    CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "custom[3] is set but the kind is current"));
+    recipe = (octet_recipe){.override_ = OCTET_OVERRIDE_DEQUANTIZED};
+    CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "override_ is dequantized, which has no meaning here"));
     recipe.size = 8;
     CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
     recipe = parsed("current");
@@ -269,8 +276,21 @@ TEST(recipe__wrong_structs_are_refused_with_words) {
     CHECK(strstr(err.text, "kind is 40"));
 }
 
+TEST(recipe__margins_leave_scales_that_have_reciprocals) {
+    octet_recipe recipe = parsed("delayed:margin=-64");
+    octet_error err;
+    recipe.margin = 64;
+    CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_OK);
+    for (int sign = -1; sign <= 1; sign += 2) {
+        recipe.margin = 65 * sign;
+        CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
+        CHECK(strstr(err.text, "65; it is from -64 to 64"));
+    }
+}
+
 TEST_MAIN(recipe__roles_of_each_default, recipe__fields_reach_the_quantizers,
           recipe__canonical_texts, recipe__any_valid_recipe_survives_its_text,
           recipe__wrong_text_gives_column_word_and_choices,
           recipe__custom_is_asked_once_and_stays_a_value,
-          recipe__wrong_structs_are_refused_with_words)
+          recipe__wrong_structs_are_refused_with_words,
+          recipe__margins_leave_scales_that_have_reciprocals)
