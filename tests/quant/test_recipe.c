@@ -113,6 +113,7 @@ TEST(recipe__canonical_texts) {
         {"nvfp4+nosr+no2d", "nvfp4+nosr+no2d"},
         {"current+x.pow2+w.pow2+g.pow2", "current+pow2"},
         {"current+x.pow2+w.pow2", "current+x.pow2+w.pow2"},
+        {"current+pow2+g.nopow2", "current+x.pow2+w.pow2"},
         {"current:fprop=split", "current:fprop=split"},
         {"current:dgrad=fast,wgrad=fast", "current:dgrad=fast,wgrad=fast"},
         {"current:x.eps=0.5,w.eps=0.5,g.eps=0.5", "current:eps=0.5"},
@@ -198,6 +199,10 @@ TEST(recipe__wrong_text_gives_column_word_and_choices) {
         {"custom:inputs=mxfp8:e4m3", 8, "'inputs' is not a word of recipe custom"},
         {"custom:input=mxfp8:e4m4", 20, "'e4m4' is not a format of mxfp8"},
         {"none+x", 6, "allowed: nothing"},
+        {"delayed:history=3,history=4", 19, "'history' is given twice"},
+        {"current+pow2+nopow2", 14, "'nopow2' is given twice"},
+        {"current+x.pow2:x.pow2=1", 16, "'x.pow2' is given twice"},
+        {"custom:input=mxfp8:e4m3,input=none", 25, "'input' is given twice"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         octet_recipe recipe = {.size = 77};
