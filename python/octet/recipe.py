@@ -241,11 +241,9 @@ def _block(qparams: QParams | None, pow2: bool, dim: int, name: str) -> Fields:
     if dim not in (1, 2):
         raise ValueError(f"{name} is {dim}; blocks have 1 or 2 dimensions")
     params = qparams or QParams(power_2_scale=pow2)
-    return (
-        ("pow2", params.power_2_scale),
-        ("epsilon", params.amax_epsilon),
-        ("two_d", dim == 2),
-    )
+    if params.fp4_2d_quantization:
+        raise ValueError(f"fp4_2d_quantization is FP4's; {name} says what blocks are")
+    return (*(field for field in params._fields() if field[0] != "two_d"), ("two_d", dim == 2))
 
 
 @dataclass(frozen=True, repr=False)

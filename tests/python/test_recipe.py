@@ -111,6 +111,11 @@ def test_recipe__field_reaches_the_core(active: recipe.Recipe, text: str) -> Non
         lambda: recipe.Float8CurrentScaling(
             fp8_quant_fwd_inp=QParams(random_hadamard_transform=True)
         ),
+        lambda: recipe.Float8BlockScaling(fp8_quant_bwd_grad=QParams(stochastic_rounding=True)),
+        lambda: recipe.Float8BlockScaling(
+            fp8_quant_fwd_inp=QParams(random_hadamard_transform=True)
+        ),
+        lambda: recipe.Float8BlockScaling(fp8_quant_fwd_inp=QParams(fp4_2d_quantization=True)),
         lambda: recipe.NVFP4BlockScaling(row_scaled_activation=True),
         lambda: recipe.NVFP4BlockScaling(fp4_format=Format.E4M3),
         lambda: recipe.NVFP4BlockScaling(nvfp4_4over6="some"),
