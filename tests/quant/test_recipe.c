@@ -199,6 +199,7 @@ TEST(recipe__wrong_text_gives_column_word_and_choices) {
         {"custom:inputs=mxfp8:e4m3", 8, "'inputs' is not a word of recipe custom"},
         {"custom:input=mxfp8:e4m4", 20, "'e4m4' is not a format of mxfp8"},
         {"none+x", 6, "allowed: nothing"},
+        {"current:eps=1e+-5", 13, "'1e+-5' is not a number"},
         {"delayed:history=3,history=4", 19, "'history' is given twice"},
         {"current+pow2+nopow2", 14, "'nopow2' is given twice"},
         {"current+x.pow2:x.pow2=1", 16, "'x.pow2' is given twice"},
