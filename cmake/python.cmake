@@ -2,8 +2,13 @@
 #
 # It is part of `lib` where the machine has CPython's headers and a C++ compiler (one small file
 # throws, so that an op's failure becomes a Python exception); OCTET_PYTHON=ON insists on both,
-# OFF leaves it out. In a checkout it lands in python/octet, so PYTHONPATH=python finds it.
-set(OCTET_PYTHON "AUTO" CACHE STRING "Build the Python extension: AUTO, ON or OFF")
+# OFF leaves it out, as it is by default in another project's build. In a checkout it lands in
+# python/octet, so PYTHONPATH=python finds it.
+set(python_default OFF)
+if(top_level)
+    set(python_default AUTO)
+endif()
+set(OCTET_PYTHON ${python_default} CACHE STRING "Build the Python extension: AUTO, ON or OFF")
 
 set(python_required "")
 if(OCTET_PYTHON STREQUAL "ON")

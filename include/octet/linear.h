@@ -60,7 +60,8 @@ typedef struct octet_linear_args {
                              * from it; nothing where it does not */
     uint8_t reserved[1];
     uint32_t tp_size; /* 0 counts as 1 */
-    uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1 */
+    uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
+                       * 910 at most */
     uint32_t reserved2;
     octet_proto input;  /* (..., K) */
     octet_proto weight; /* (N, K) */

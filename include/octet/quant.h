@@ -184,7 +184,7 @@ OCTET_API OCTET_CHECKED octet_status octet_proto_buffer(octet_proto *out,
                                                         octet_error *err);
 /* "_rowwise_data", or "" for the only buffer of a plain proto; NULL when out of range. */
 OCTET_API const char *octet_proto_buffer_name(const octet_proto *proto, int index);
-/* The bytes of all its buffers together. */
+/* The bytes of all its buffers together; of a plain E2M1 tensor each row is whole bytes. */
 OCTET_API OCTET_CHECKED octet_status octet_proto_bytes(int64_t *out, const octet_proto *proto,
                                                        octet_error *err);
 OCTET_API OCTET_CHECKED octet_status octet_proto_with_usage(octet_proto *out,

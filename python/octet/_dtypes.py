@@ -48,9 +48,9 @@ def format_name(dtype: object) -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The C core's word for a torch dtype: "bf16"."""
+    """The C core's word for the torch dtype of a tensor that is not quantized: "bf16"."""
     name = NAMES.get(dtype)
-    if name is None:
+    if name is None or dtype not in HIGH_PRECISION:
         raise ValueError(
             f"{dtype} is not a dtype that Octet uses; use float32, bfloat16 or float16"
         )

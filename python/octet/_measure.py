@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import torch
 from octet import _C, _problem
+from octet._support import text_of
 from octet.linear import Linear
-from octet.recipe import CustomRecipe, Recipe
+from octet.recipe import Recipe
 from octet.tensor import QuantizedTensor
 
 
@@ -35,9 +36,7 @@ def measure(
     4096
     """
     weight, bias = layer._whole("weight"), layer._whole("bias")
-    text = "none" if recipe is None else recipe.text
-    if isinstance(recipe, CustomRecipe):
-        text = recipe.text_for("linear", layer.name or "")
+    text = "none" if recipe is None else text_of(recipe, layer.name or "")
     problem = _problem.problem_text(
         (dtype, weight.dtype, None if bias is None else bias.dtype),
         (None, weight._text if isinstance(weight, QuantizedTensor) else None),

@@ -3,7 +3,7 @@
 import torch
 from octet import _C, _problem
 from octet._dtypes import dtype_name
-from octet.recipe import Recipe
+from octet.recipe import CustomRecipe, Recipe
 
 _SCHEMES = {
     "fp8": "fp8-tensor:e4m3",
@@ -16,6 +16,8 @@ _SCHEMES = {
 def _chosen(device: torch.device | str | None) -> torch.device:
     """The device, or the current GPU where there is one, or the CPU."""
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {chosen}; layers run on cpu and cuda")
     if chosen.type == "cuda" and chosen.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return chosen
@@ -62,6 +64,17 @@ def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     return _available(return_reason)
 
 
+def text_of(recipe: Recipe, name: str) -> str:
+    """A recipe's text for the layer of a name; a custom one's is what it answers now."""
+    if not isinstance(recipe, Recipe):
+        given = recipe.__name__ if isinstance(recipe, type) else repr(recipe)
+        raise TypeError(
+            f"recipe is {given}; it is an object of a class of octet.recipe, or None"
+        )
+    custom = isinstance(recipe, CustomRecipe)
+    return recipe.text_for("linear", name) if custom else recipe.text
+
+
 def explain(
     in_features: int,
     out_features: int,
@@ -78,7 +91,7 @@ def explain(
     linear forward: m=16 k=64 n=32, recipe mxfp8, on cpu
     ...
     """
-    text = "none" if recipe is None else recipe.text
+    text = "none" if recipe is None else text_of(recipe, "")
     dtypes = (dtype, dtype, dtype if bias else None)
     where = _chosen(device)
     options = _problem.device_words(where.type, where.index)

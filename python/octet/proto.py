@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from octet import _plans, _texts
-from octet._dtypes import TORCH_DTYPES
+from octet._dtypes import TORCH_DTYPES, dtype_name
 from octet.quantizers import Quantizer, from_text
 from octet.tensor import QuantizedTensor
 
@@ -30,6 +30,8 @@ class TensorProto:
         self.dtype = dtype
         plain = quantizer is None or quantizer.text == "none"
         self._text = None if plain else quantizer.text
+        if not plain:
+            dtype_name(dtype)  # or it stands for nothing that could be quantized
         self.requires_grad = requires_grad
         self._device = device
 

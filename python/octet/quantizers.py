@@ -86,6 +86,10 @@ class Quantizer(metaclass=QuantizerMeta):
 
     def _live(self, device: torch.device) -> list[torch.Tensor]:
         """The tensors that quantizing on a device reads besides the input."""
+        if _texts.scheme(self.text) == "fp8-delayed":
+            raise ValueError(
+                f"{self!r} has no scale to quantize by: an octet.Float8Quantizer holds one"
+            )
         return []
 
     def __call__(self, tensor: torch.Tensor) -> "QuantizedTensor":

@@ -84,12 +84,29 @@ class QuantizerRole:
 
 Fields = tuple[tuple[str, Any], ...]
 
+_CLASSES = {
+    "delayed": "DelayedScaling",
+    "current": "Float8CurrentScaling",
+    "block": "Float8BlockScaling",
+    "mxfp8": "MXFP8BlockScaling",
+    "nvfp4": "NVFP4BlockScaling",
+}
+
 
 @constant
 def _text(kind: str, fields: Fields) -> str:
     """The recipe of that kind with these fields; groups are tuples of fields themselves."""
     named = {name: dict(value) if isinstance(value, tuple) else value for name, value in fields}
-    return _C.make("recipe", kind, named)
+    try:
+        return _C.make("recipe", kind, named)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"octet.recipe.{_CLASSES[kind]}: {error}") from None
+
+
+def _format(value: Format) -> tuple[str, str]:
+    if not isinstance(value, Format):
+        raise TypeError(f"fp8_format is {value!r}; it is a Format, such as Format.HYBRID")
+    return "format", value.value
 
 
 class Recipe:
@@ -136,11 +153,13 @@ class DelayedScaling(Recipe):
     fp8_mha: bool = False
 
     def __post_init__(self) -> None:
+        if self.amax_compute_algo == "callback":  # the core's word for a function
+            raise ValueError("amax_compute_algo is 'callback'; give the function itself")
         self._set(
             "delayed",
             (
                 ("margin", self.margin),
-                ("format", self.fp8_format.value),
+                _format(self.fp8_format),
                 ("history", self.amax_history_len),
                 ("algo", "callback" if self.has_functions() else self.amax_compute_algo),
                 ("reduce_amax", self.reduce_amax),
@@ -179,7 +198,7 @@ class Float8CurrentScaling(Recipe):
         self._set(
             "current",
             (
-                ("format", self.fp8_format.value),
+                _format(self.fp8_format),
                 ("input", (self.fp8_quant_fwd_inp or plain)._fields()),
                 ("weight", (self.fp8_quant_fwd_weight or plain)._fields()),
                 ("grad", (self.fp8_quant_bwd_grad or plain)._fields()),
@@ -211,7 +230,7 @@ class MXFP8BlockScaling(Recipe):
             "mxfp8",
             (
                 ("margin", self.margin),
-                ("format", self.fp8_format.value),
+                _format(self.fp8_format),
                 ("weight", (("two_d", self.enable_2d_quantization),)),
                 _override(self.backward_override),
             ),
@@ -222,11 +241,9 @@ def _block(qparams: QParams | None, pow2: bool, dim: int, name: str) -> Fields:
     if dim not in (1, 2):
         raise ValueError(f"{name} is {dim}; blocks have 1 or 2 dimensions")
     params = qparams or QParams(power_2_scale=pow2)
-    return (
-        ("pow2", params.power_2_scale),
-        ("epsilon", params.amax_epsilon),
-        ("two_d", dim == 2),
-    )
+    if params.fp4_2d_quantization:
+        raise ValueError(f"fp4_2d_quantization is FP4's; {name} says what blocks are")
+    return (*(field for field in params._fields() if field[0] != "two_d"), ("two_d", dim == 2))
 
 
 @dataclass(frozen=True, repr=False)
@@ -262,7 +279,7 @@ class Float8BlockScaling(Recipe):
         self._set(
             "block",
             (
-                ("format", self.fp8_format.value),
+                _format(self.fp8_format),
                 ("input", _block(self.fp8_quant_fwd_inp, pow2, x, "x_block_scaling_dim")),
                 ("weight", _block(self.fp8_quant_fwd_weight, pow2, w, "w_block_scaling_dim")),
                 ("grad", _block(self.fp8_quant_bwd_grad, pow2, g, "grad_block_scaling_dim")),
@@ -308,7 +325,7 @@ class NVFP4BlockScaling(Recipe):
         self._set(
             "nvfp4",
             (
-                ("format", self.fp8_format.value),
+                _format(self.fp8_format),
                 ("input", (self.fp4_quant_fwd_inp or x)._fields()),
                 ("weight", (self.fp4_quant_fwd_weight or w)._fields()),
                 ("grad", (self.fp4_quant_bwd_grad or g)._fields()),

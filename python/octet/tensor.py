@@ -127,6 +127,33 @@ class QuantizedTensor(torch.Tensor):
         """Quantizes a tensor into these buffers."""
         return quantize_into(self, tensor)
 
+    # ---- its memory: torch asks these without an op, and a wrapper has none ------------------
+
+    def share_memory_(self) -> "QuantizedTensor":  # type: ignore[override]
+        """Moves its buffers to shared memory."""
+        for buffer in self.buffers():
+            buffer.share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        """Whether its buffers are in shared memory."""
+        return all(buffer.is_shared() for buffer in self.buffers())
+
+    def numpy(self, *, force: bool = False) -> Any:  # noqa: ANN401
+        """What it stands for, as an array."""
+        return self.dequantize().numpy(force=force)
+
+    def tolist(self) -> Any:  # noqa: ANN401
+        """What it stands for, as a list."""
+        return self.dequantize().tolist()
+
+    def __dlpack__(self, **kwargs: Any) -> Any:  # noqa: ANN401
+        return self.dequantize().__dlpack__(**kwargs)
+
+    def apply_(self, function: Callable[[float], float]) -> "QuantizedTensor":  # type: ignore[override]
+        """Applies a function to each element, on the CPU."""
+        return self.quantize_(self.dequantize().apply_(function))
+
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # noqa: ANN401
         del protocol
         state = (self.buffers(), self._text, self.dtype, tuple(self.shape))
@@ -198,7 +225,8 @@ class _Dequantize(torch.autograd.Function):
     def forward(ctx: Any, tensor: QuantizedTensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401
         ctx.dtype = tensor.dtype
         text = f"{dtype_name(dtype)} {tensor._text}"
-        return _ops.dequantize([tensor], tensor.shape, text)
+        made = _ops.dequantize([tensor], tensor.shape, text)
+        return made if tensor.shape else made.reshape(())  # a scalar's row has one column
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401

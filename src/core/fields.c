@@ -178,6 +178,15 @@ static octet_status out_of_range(const octet_field *row, uint64_t bits, const ch
                     (unsigned long long)bits, row->limit);
 }
 
+static octet_status out_of_scope(const octet_field *row, const void *value, const char *what,
+                                 octet_error *err) {
+    char text[64];
+    oct_writer writer = oct_writer_start(text, sizeof text);
+    oct_field_write(row, value, &writer);
+    return oct_fail(err, OCTET_INVALID, "%s.%s is %s, which has no meaning here: leave it 0",
+                    what, row->name, text);
+}
+
 octet_status oct_fields_check(const octet_field *rows, const void *value, int kind,
                               const char *what, octet_error *err) {
     for (const octet_field *row = rows; row->name; row++) {
@@ -190,8 +199,7 @@ octet_status oct_fields_check(const octet_field *rows, const void *value, int ki
             return out_of_range(row, bits, what, err);
         }
         if (bits != 0 && !(row->scope >> kind & 1)) {
-            return oct_fail(err, OCTET_INVALID, "%s.%s has no meaning here and must be 0", what,
-                            row->name);
+            return out_of_scope(row, value, what, err);
         }
     }
     return OCTET_OK;

@@ -226,9 +226,10 @@ bool oct_span_f32(float *out, oct_span span) {
         return false;
     }
     if (rest.length > 0) {
-        oct_span digits =
-            oct_span_skip(rest, oct_span_starts(oct_span_skip(rest, 1), "+") ? 2 : 1);
-        if (!oct_span_integer(&exponent, digits, -999, 999)) {
+        bool plus = oct_span_starts(oct_span_skip(rest, 1), "+"); /* instead of a minus */
+        oct_span digits = oct_span_skip(rest, plus ? 2 : 1);
+        if (!(plus ? oct_span_count(&exponent, digits, 999)
+                   : oct_span_integer(&exponent, digits, -999, 999))) {
             return false;
         }
     }

@@ -80,6 +80,10 @@ oct_facts oct_linear_facts(const octet_linear_args *args) {
 
 /* One tensor argument on its own, with its name before what is wrong with it. */
 static octet_status check_proto(const octet_proto *proto, const char *name, octet_error *err) {
+    if (!oct_has(proto) && proto->size == 0) {
+        return oct_fail(err, OCTET_INVALID, "%s is not set; octet_proto_make makes a proto",
+                        name);
+    }
     octet_error cause;
     octet_status status = octet_proto_check(proto, &cause);
     if (!status && !oct_dtype_is_high_precision(proto->dtype)) {

@@ -186,20 +186,16 @@ static bool needs_scratch(oct_builder *b, const oct_product *product, bool nativ
            !oct_quantizer_one_scale(&y) || !bias;
 }
 
-/* Lanes of workspace: one for each worker on the CPU, one on a GPU; all GEMMs of a plan use the
- * same, one after the other. */
+/* Lanes of workspace: one for each worker on the CPU, as far as a dimension counts, one on a
+ * GPU; all GEMMs of a plan use the same, one after the other. */
 static uint8_t provide_scratch(oct_builder *b) {
     enum { COLS = 1 << 15 };
     bool cpu = b->device.kind == OCTET_CPU;
     uint32_t rows = (cpu ? OCT_CPU_LANE_BYTES : OCT_CUDA_SCRATCH_BYTES) / COLS;
-    uint32_t lanes = cpu ? b->threads : 1;
+    uint32_t lanes = cpu ? b->threads : 1, most = UINT16_MAX / rows;
+    lanes = lanes > most ? most : lanes;
     if (b->scratch != OCTET_ABSENT) {
         return b->scratch;
-    }
-    if (lanes > UINT16_MAX / rows) {
-        oct_build_fail(b,
-                       "threads asks for workspace for more workers than a plan can provide");
-        return OCTET_ABSENT;
     }
     uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
     oct_tensor_shape(b, tensor, oct_axis_times(OCTET_AXIS_ONE, (uint16_t)(rows * lanes)),

@@ -30,9 +30,10 @@ static void set_matrix(oct_matrix *out, const running *r, uint8_t tensor, uint64
         }
     }
     uint8_t values = t->buffers[OCTET_PART_VALUES];
+    const octet_plan_buffer *b = values == OCTET_ABSENT ? NULL : &r->plan->buffers[values];
     out->stride = out->cols;
-    if (values != OCTET_ABSENT && r->plan->buffers[values].place == OCTET_PLACE_ARG) {
-        int64_t stride = r->memory->arg_strides[r->plan->buffers[values].port];
+    if (b && b->bytes && b->place == OCTET_PLACE_ARG) { /* of nothing any stride will do */
+        int64_t stride = r->memory->arg_strides[b->port];
         out->stride = stride ? stride : out->cols;
     }
 }

@@ -1,4 +1,5 @@
 /* convert.c - failures, field tables and dimensions as Python objects, and back. */
+#include <stdio.h>
 #include <string.h>
 
 #include "octet_c.h"
@@ -77,6 +78,17 @@ PyObject *oct_py_fields(const octet_field *rows, const void *from) {
 
 /* ---- writing a field --------------------------------------------------------------------- */
 
+/* "max, most_recent, callback" */
+static const char *list_words(char *out, size_t size, const octet_field *row) {
+    size_t length = 0;
+    out[0] = 0;
+    for (int i = 0; i < row->limit && length < size; i++) {
+        int more = snprintf(out + length, size - length, "%s%s", i ? ", " : "", row->words[i]);
+        length += more > 0 ? (size_t)more : 0;
+    }
+    return out;
+}
+
 static int write_word(const octet_field *row, char *at, PyObject *value) {
     const char *word = PyUnicode_AsUTF8AndSize(value, NULL);
     for (int i = 0; word && i < row->limit; i++) {
@@ -86,7 +98,9 @@ static int write_word(const octet_field *row, char *at, PyObject *value) {
         }
     }
     if (word) {
-        PyErr_Format(PyExc_ValueError, "%s cannot be '%s'", row->name, word);
+        char words[256];
+        PyErr_Format(PyExc_ValueError, "%s is '%s'; allowed: %s", row->name, word,
+                     list_words(words, sizeof words, row));
     }
     return -1;
 }

@@ -81,6 +81,12 @@ octet_status octet_proto_check(const octet_proto *proto, octet_error *err) {
     status = status ? status : oct_fields_check(oct_proto_rows, proto, 0, "octet_proto", err);
     status = status ? status
                     : oct_fields_check(oct_device_rows, &proto->device, 0, "octet_device", err);
+    if (!status && proto->device.kind == OCTET_CPU &&
+        (proto->device.index || proto->device.arch)) {
+        status = oct_fail(err, OCTET_INVALID,
+                          "a proto is on cpu with index %u and arch %u; both are 0 there",
+                          proto->device.index, proto->device.arch);
+    }
     status = status ? status : octet_quantizer_check(&proto->quantizer, err);
     if (!status && proto->dtype == OCTET_NONE) {
         status = oct_fail(err, OCTET_INVALID, "a proto has dtype none: there is no tensor");

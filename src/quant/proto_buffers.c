@@ -77,6 +77,20 @@ const char *octet_proto_buffer_name(const octet_proto *proto, int index) {
     return layout.buffers[index].name;
 }
 
+/* Rows of elements that are less than a byte end with one. */
+static bool buffer_bytes(int64_t *out, const octet_proto *buffer) {
+    int bits = octet_dtype_bits((octet_dtype)buffer->dtype);
+    *out = bits < 8 ? 1 : bits / 8;
+    for (int axis = 0; axis < buffer->rank; axis++) {
+        bool packed = bits < 8 && axis + 1 == buffer->rank;
+        int64_t size = buffer->shape[axis];
+        if (!oct_size_mul(out, *out, packed ? oct_size_ceil_div(size, 8 / bits) : size)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 octet_status octet_proto_bytes(int64_t *out, const octet_proto *proto, octet_error *err) {
     octet_status status = oct_need(out, "out", err);
     status = status ? status : octet_proto_check(proto, err);
@@ -84,12 +98,8 @@ octet_status octet_proto_bytes(int64_t *out, const octet_proto *proto, octet_err
     for (int i = 0; !status && i < octet_proto_buffer_count(proto); i++) {
         octet_proto buffer;
         status = octet_proto_buffer(&buffer, proto, i, err);
-        int64_t bytes = octet_dtype_bits(buffer.dtype) / 8;
-        bool fits = true;
-        for (int axis = 0; !status && axis < buffer.rank; axis++) {
-            fits = fits && oct_size_mul(&bytes, bytes, buffer.shape[axis]);
-        }
-        if (!status && !(fits && oct_size_add(&total, total, bytes))) {
+        int64_t bytes;
+        if (!status && !(buffer_bytes(&bytes, &buffer) && oct_size_add(&total, total, bytes))) {
             status = oct_fail(err, OCTET_INVALID, "the bytes of a proto exceed 64 bits");
         }
     }

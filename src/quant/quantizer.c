@@ -133,10 +133,9 @@ static octet_status check_sense(const octet_quantizer *q, octet_error *err) {
 
 octet_status octet_quantizer_check(const octet_quantizer *quantizer, octet_error *err) {
     octet_status status = oct_need(quantizer, "quantizer", err);
-    if (status || (quantizer->scheme == OCTET_SCHEME_NONE && quantizer->size == 0)) {
-        return status;
+    if (!status && (quantizer->scheme != OCTET_SCHEME_NONE || quantizer->size != 0)) {
+        status = oct_need_size(quantizer->size, sizeof *quantizer, "octet_quantizer", err);
     }
-    status = oct_need_size(quantizer->size, sizeof *quantizer, "octet_quantizer", err);
     if (!status && quantizer->scheme >= OCTET_SCHEMES) {
         status =
             oct_fail(err, OCTET_INVALID, "octet_quantizer.scheme is %u; it must be below %d",

@@ -21,6 +21,8 @@ static const char *const override_words[] = {"none", "high_precision", "dequanti
 static const char *const split_words[] = {"fast", "split", NULL};
 static const char *const scope_words[] = {"none", "weights", "activations", "all", NULL};
 
+#define MOST_MARGIN 64
+
 #define Q octet_qparams
 #define R octet_recipe
 #define ON(kind) (1u << OCTET_RECIPE_##kind)
@@ -179,6 +181,15 @@ static octet_status check_groups(const octet_recipe *r, octet_error *err) {
                : oct_fields_check(activation_rows, &r->grad, r->kind, "octet_recipe.grad", err);
 }
 
+/* Far beyond these a scale and its reciprocal do not fit a float together. */
+static octet_status check_margin(const octet_recipe *r, octet_error *err) {
+    if (r->margin >= -MOST_MARGIN && r->margin <= MOST_MARGIN) {
+        return OCTET_OK;
+    }
+    return oct_fail(err, OCTET_INVALID, "recipe %s: margin is %ld; it is from %d to %d",
+                    oct_recipe_words[r->kind], (long)r->margin, -MOST_MARGIN, MOST_MARGIN);
+}
+
 /* Combinations that cannot mean anything. */
 static octet_status check_sense(const octet_recipe *r, octet_error *err) {
     bool all_split = r->split_fprop && r->split_dgrad && r->split_wgrad;
@@ -222,10 +233,9 @@ static octet_status check_roles(const octet_recipe *recipe, octet_error *err) {
 
 octet_status octet_recipe_check(const octet_recipe *recipe, octet_error *err) {
     octet_status status = oct_need(recipe, "recipe", err);
-    if (status || (recipe->kind == OCTET_RECIPE_NONE && recipe->size == 0)) {
-        return status;
+    if (!status && (recipe->kind != OCTET_RECIPE_NONE || recipe->size != 0)) {
+        status = oct_need_size(recipe->size, sizeof *recipe, "octet_recipe", err);
     }
-    status = oct_need_size(recipe->size, sizeof *recipe, "octet_recipe", err);
     if (!status && recipe->kind >= OCTET_RECIPES) {
         status = oct_fail(err, OCTET_INVALID, "octet_recipe.kind is %u; it must be below %d",
                           recipe->kind, OCTET_RECIPES);
@@ -234,14 +244,16 @@ octet_status octet_recipe_check(const octet_recipe *recipe, octet_error *err) {
                  ? status
                  : oct_fields_check(oct_recipe_rows, recipe, recipe->kind, "octet_recipe", err);
     status = status ? status : check_groups(recipe, err);
+    const octet_quantizer none = {.scheme = OCTET_SCHEME_NONE};
     for (int i = 0; !status && recipe->kind != OCTET_RECIPE_CUSTOM && i < OCTET_ROLES; i++) {
-        if (oct_quantizer_is(&recipe->custom[i])) {
+        if (!octet_quantizer_equal(&recipe->custom[i], &none)) {
             status = oct_fail(err, OCTET_INVALID,
                               "octet_recipe.custom[%d] is set but the kind "
                               "is %s",
                               i, oct_recipe_words[recipe->kind]);
         }
     }
+    status = status ? status : check_margin(recipe, err);
     status = status ? status : check_sense(recipe, err);
     return status ? status : check_roles(recipe, err);
 }

@@ -110,7 +110,33 @@ static octet_status set_target(octet_recipe *recipe, const target *found, oct_sp
     return status;
 }
 
-static octet_status parse_item(octet_recipe *recipe, oct_span item, octet_error *err) {
+/* What the text has said so far, as bits: roles, the recipe's own rows, and the rows of groups,
+ * each by the groups that it set: "pow2" may be followed by "x.nopow2", not by "nopow2". */
+typedef struct said {
+    uint32_t roles, rows;
+    uint64_t params;
+} said;
+
+static bool say_role(said *said, int role) {
+    uint32_t bit = (uint32_t)1 << role;
+    bool first = !(said->roles & bit);
+    said->roles |= bit;
+    return first;
+}
+
+static bool say_target(said *said, const target *found) {
+    bool own = !found->groups;
+    uint32_t row = own ? (uint32_t)1 << (found->row - oct_recipe_rows) : 0;
+    uint64_t param =
+        own ? 0 : (uint64_t)1 << ((found->row - oct_qparams_rows) * 8 + found->groups);
+    bool first = !(said->rows & row) && !(said->params & param);
+    said->rows |= row;
+    said->params |= param;
+    return first;
+}
+
+static octet_status parse_item(octet_recipe *recipe, said *said, oct_span item,
+                               octet_error *err) {
     oct_span rest = item;
     oct_span word = oct_span_take(&rest, "=");
     oct_span value = {NULL, 0, rest.column};
@@ -118,15 +144,19 @@ static octet_status parse_item(octet_recipe *recipe, oct_span item, octet_error 
         value = rest;
     }
     int role = recipe->kind == OCTET_RECIPE_CUSTOM ? oct_span_find(word, oct_role_words) : -1;
-    if (role >= 0) {
-        return oct_quantizer_parse_span(&recipe->custom[role], value, err);
+    target found = {NULL, 0, false};
+    if (role < 0) {
+        found = find_target(recipe->kind, word);
+        found = found.row ? found : find_negated(recipe->kind, word);
     }
-    target found = find_target(recipe->kind, word);
-    if (!found.row) {
-        found = find_negated(recipe->kind, word);
+    if (role < 0 && !found.row) {
+        return unknown_word(recipe->kind, word, err);
     }
-    return found.row ? set_target(recipe, &found, word, value, err)
-                     : unknown_word(recipe->kind, word, err);
+    if (!(role >= 0 ? say_role(said, role) : say_target(said, &found))) {
+        return oct_fail_at(err, word.column, "'%.*s' is given twice", OCT_SHOW(word));
+    }
+    return role >= 0 ? oct_quantizer_parse_span(&recipe->custom[role], value, err)
+                     : set_target(recipe, &found, word, value, err);
 }
 
 octet_status oct_recipe_parse_span(octet_recipe *out, oct_span text, octet_error *err) {
@@ -139,13 +169,14 @@ octet_status oct_recipe_parse_span(octet_recipe *out, oct_span text, octet_error
                            OCT_SHOW(name), oct_list_words(list, oct_recipe_words));
     }
     octet_recipe recipe = oct_recipe_default((octet_recipe_kind)kind);
+    said said = {0, 0, 0};
     octet_status status = OCTET_OK;
     while (!status && oct_span_starts(rest, "+")) {
         (void)oct_span_next(&rest);
-        status = parse_item(&recipe, oct_span_take(&rest, "+:"), err);
+        status = parse_item(&recipe, &said, oct_span_take(&rest, "+:"), err);
     }
     while (!status && oct_span_next(&rest)) { /* ':' first, then ',' */
-        status = parse_item(&recipe, oct_span_take(&rest, ","), err);
+        status = parse_item(&recipe, &said, oct_span_take(&rest, ","), err);
     }
     octet_error cause;
     if (!status && octet_recipe_check(&recipe, &cause)) {

@@ -52,6 +52,13 @@ def test_verify__refuses_what_one_rank_cannot_do() -> None:
     assert "sideways" in bad(1, "verify", f"{SMALL} sideways").err
 
 
+@pytest.mark.parametrize("size", [2**60, 2**61])
+def test_verify__refuses_matrices_that_no_memory_holds(size: int) -> None:
+    """Those of 2^61 elements have 2^64 bytes in double precision."""
+    done = bad(1, "verify", f"linear m={2**28} k={size >> 28} n=1 in=bf16")
+    assert "no memory" in done.err
+
+
 @pytest.mark.parametrize("command", ["verify", "bench"])
 @pytest.mark.parametrize("threads", ["0", "-1", "many", "", "99999"])
 def test_threads__must_be_a_number_of_them(command: str, threads: str) -> None:

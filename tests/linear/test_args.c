@@ -174,6 +174,7 @@ TEST(args__wrong_structs_are_refused_and_nothing_is_written) {
     REFUSED(args.recipe.kind = 99, "kind is 99");
     REFUSED(args.input.shape[0] = -1, "input: axis 0 of a rank-2 shape is -1");
     REFUSED(args.input.size = 0, "input: octet_proto.size is 0");
+    REFUSED(memset(&args.weight, 0, sizeof args.weight), "weight is not set; octet_proto_make");
     REFUSED(args.main_grad_dtype = OCTET_U8, "main_grad_dtype must be");
     CHECK_EQ_INT(octet_plan_linear(NULL, &good, &err), OCTET_INVALID);
     CHECK_EQ_INT(octet_plan_linear(&plan, NULL, &err), OCTET_INVALID);

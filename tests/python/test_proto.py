@@ -66,6 +66,21 @@ def test_proto__of_tensors_round_trips() -> None:
     assert hash(proto) == hash(octet.to_tensor_proto(y))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64])
+def test_proto__stands_for_what_can_be_quantized(dtype: torch.dtype) -> None:
+    q = octet.MXFP8Quantizer("e4m3")
+    makers = (
+        lambda: octet.TensorProto((4, 32), dtype, q),
+        lambda: q.make_empty((4, 32), dtype=dtype),
+        lambda: q(torch.zeros(4, 32, dtype=dtype)),
+        lambda: q(torch.zeros(4, 32)).dequantize(dtype),
+    )
+    for make in makers:
+        with pytest.raises(ValueError, match="use float32, bfloat16 or float16"):
+            make()
+    assert octet.TensorProto((4,), dtype).create_tensor().dtype == dtype
+
+
 def test_proto__a_plain_one_has_no_usages() -> None:
     with pytest.raises(ValueError, match="plain"):
         octet.TensorProto((2,), torch.float32).update_usage(rowwise_usage=True)

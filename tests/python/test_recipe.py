@@ -1,5 +1,6 @@
 """Recipes are values, print as one line, and every field reaches the core."""
 
+from collections.abc import Callable
 from typing import Any
 
 import octet
@@ -110,6 +111,11 @@ def test_recipe__field_reaches_the_core(active: recipe.Recipe, text: str) -> Non
         lambda: recipe.Float8CurrentScaling(
             fp8_quant_fwd_inp=QParams(random_hadamard_transform=True)
         ),
+        lambda: recipe.Float8BlockScaling(fp8_quant_bwd_grad=QParams(stochastic_rounding=True)),
+        lambda: recipe.Float8BlockScaling(
+            fp8_quant_fwd_inp=QParams(random_hadamard_transform=True)
+        ),
+        lambda: recipe.Float8BlockScaling(fp8_quant_fwd_inp=QParams(fp4_2d_quantization=True)),
         lambda: recipe.NVFP4BlockScaling(row_scaled_activation=True),
         lambda: recipe.NVFP4BlockScaling(fp4_format=Format.E4M3),
         lambda: recipe.NVFP4BlockScaling(nvfp4_4over6="some"),
@@ -118,6 +124,39 @@ def test_recipe__field_reaches_the_core(active: recipe.Recipe, text: str) -> Non
 def test_recipe__nonsense_is_a_value_error(make: Any) -> None:  # noqa: ANN401
     with pytest.raises(ValueError, match=r"."):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: recipe.DelayedScaling(amax_compute_algo="mean"),
+            "DelayedScaling: algo is 'mean'; allowed: max, most_recent",
+        ),
+        (lambda: recipe.DelayedScaling(amax_compute_algo="callback"), "the function itself"),
+        (lambda: recipe.DelayedScaling(margin=200), "margin is 200; it is from -64 to 64"),
+        (lambda: recipe.DelayedScaling(amax_history_len=-1), "DelayedScaling: history"),
+        (
+            lambda: recipe.DelayedScaling(backward_override="dequantized"),
+            "DelayedScaling: .*override_ is dequantized, which has no meaning",
+        ),
+        (
+            lambda: recipe.NVFP4BlockScaling(nvfp4_4over6="both"),
+            "NVFP4BlockScaling: .*'both'; allowed: none, weights, activations, all",
+        ),
+    ],
+)
+def test_recipe__a_refusal_names_class_value_and_choices(
+    make: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_recipe__a_format_is_one() -> None:
+    for make in (recipe.DelayedScaling, recipe.MXFP8BlockScaling, recipe.NVFP4BlockScaling):
+        with pytest.raises(TypeError, match=r"fp8_format is 'e4m3'; it is a Format"):
+            make(fp8_format="e4m3")
 
 
 def test_recipe__custom_asks_for_every_role() -> None:

@@ -35,6 +35,31 @@ def test_explain__shows_both_plans(name: str) -> None:
     assert "linear backward: m=39 k=70 n=44" in text
 
 
+def test_explain__takes_a_custom_recipe() -> None:
+    def factory(role: octet.recipe.QuantizerRole) -> octet.Quantizer | None:
+        return octet.MXFP8Quantizer("e4m3") if role.tensor_type == "weight" else None
+
+    text = octet.explain(64, 32, 16, octet.recipe.CustomRecipe(factory), device="cpu")
+    assert "quantize weight -> weight.quantized mxfp8:e4m3" in text
+    assert "quantize input" not in text
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", octet.recipe.MXFP8BlockScaling])
+def test_explain__refuses_what_is_no_recipe(recipe: object) -> None:
+    with pytest.raises(
+        TypeError, match=r"recipe is .*mxfp8|MXFP8BlockScaling; it is an object"
+    ):
+        octet.explain(64, 32, 16, recipe, device="cpu")
+    with pytest.raises(TypeError, match="it is an object"):
+        octet.measure(layer(), 16, recipe)
+
+
+def test_support__knows_the_devices_that_layers_run_on() -> None:
+    for ask in (octet.support, lambda device: octet.explain(64, 32, 16, device=device)):
+        with pytest.raises(ValueError, match="device is meta; layers run on cpu and cuda"):
+            ask("meta")
+
+
 def quantized(name: str, preserve: bool = False) -> octet.Linear:
     with octet.quantized_model_init(
         recipe=RECIPES[name], preserve_high_precision_init_val=preserve

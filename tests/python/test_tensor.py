@@ -198,3 +198,34 @@ def test_tensor__crosses_the_compile_boundary(dynamic: bool) -> None:
         assert same(a, y)
         assert torch.equal(b, y.dequantize() + 1)
     assert counter.frame_count == (1 if dynamic else 2)
+
+
+def test_tensor__asked_for_its_memory_it_answers_for_its_buffers(q: octet.Quantizer) -> None:
+    """Without an op: torch would read the memory that a wrapper does not have."""
+    x = torch.randn(4, 32)
+    y = q(x)
+    plain = y.dequantize()
+    assert not y.is_shared()
+    before = y.clone()
+    assert y.share_memory_() is y
+    assert y.is_shared()
+    assert same(y, before)
+    assert y.tolist() == plain.tolist()
+    assert (y.numpy() == plain.numpy()).all()
+    assert torch.equal(torch.from_dlpack(y), plain)
+    assert torch.equal(y.apply_(lambda value: 0.0).dequantize(), torch.zeros(4, 32))
+
+
+def test_tensor__a_scalar_stays_one(q: octet.Quantizer) -> None:
+    y = q(torch.tensor(3.0, requires_grad=True))
+    assert y.shape == y.dequantize().shape == (y + 1).shape == torch.Size([])
+    y.dequantize().backward()
+
+
+def test_tensor__quantized_weights_are_shared_with_their_model() -> None:
+    with octet.quantized_model_init(recipe=octet.recipe.MXFP8BlockScaling()):
+        model = torch.nn.Sequential(octet.Linear(32, 32, device="cpu"))
+    before = model[0].weight.dequantize()
+    model.share_memory()
+    assert model[0].weight.is_shared()
+    assert torch.equal(model[0].weight.dequantize(), before)

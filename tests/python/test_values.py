@@ -144,6 +144,12 @@ def test_float8_quantizer__holds_state_and_is_no_value() -> None:
     assert torch.equal(amax, x.abs().max().reshape(1))
 
 
+def test_float8_quantizer__its_tensors_know_no_scale_for_others() -> None:
+    made = octet.Float8Quantizer(torch.ones(1), torch.zeros(1), "e4m3")(torch.randn(4, 8))
+    with pytest.raises(ValueError, match=r"no scale to quantize by: an octet\.Float8Quantizer"):
+        made.quantizer(torch.randn(4, 8))
+
+
 def test_quantizer__draws_where_the_tensor_is() -> None:
     x = torch.randn(16, 32)
     q = octet.NVFP4Quantizer(stochastic_rounding=True, columnwise=False)

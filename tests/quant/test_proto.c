@@ -86,6 +86,10 @@ TEST(proto__plain_has_one_buffer_itself) {
     CHECK(octet_proto_equal(&buffer, &proto));
     CHECK_EQ_INT(octet_proto_bytes(&bytes, &proto, NULL), OCTET_OK);
     CHECK_EQ_INT(bytes, 4 * 8 * 64 * 2);
+    proto.dtype = OCTET_E2M1;
+    proto.shape[2] = 63;
+    CHECK_EQ_INT(octet_proto_bytes(&bytes, &proto, NULL), OCTET_OK);
+    CHECK_EQ_INT(bytes, 4 * 8 * 32);
     octet_error err;
     CHECK_EQ_INT(octet_proto_buffer(&buffer, &proto, 1, &err), OCTET_INVALID);
     CHECK(strstr(err.text, "buffer 1 of a proto that has 1"));
@@ -126,6 +130,12 @@ TEST(proto__wrong_values_are_refused_with_the_rule) {
     proto = make(OCTET_BF16, "mxfp8:e4m3");
     proto.quantizer.block_cols = 31;
     refuses(proto, "blocks of 1x32 or 32x32, not 1x31");
+    proto = make(OCTET_BF16, NULL);
+    proto.device.index = 1;
+    refuses(proto, "on cpu with index 1 and arch 0");
+    proto = make(OCTET_BF16, NULL);
+    proto.quantizer.pow2 = 1; /* of no scheme: its text would not tell */
+    refuses(proto, "octet_quantizer.pow2 is 1, which has no meaning here");
     CHECK_EQ_INT(octet_proto_buffer_count(NULL), -1);
 }
 

@@ -113,6 +113,7 @@ TEST(recipe__canonical_texts) {
         {"nvfp4+nosr+no2d", "nvfp4+nosr+no2d"},
         {"current+x.pow2+w.pow2+g.pow2", "current+pow2"},
         {"current+x.pow2+w.pow2", "current+x.pow2+w.pow2"},
+        {"current+pow2+g.nopow2", "current+x.pow2+w.pow2"},
         {"current:fprop=split", "current:fprop=split"},
         {"current:dgrad=fast,wgrad=fast", "current:dgrad=fast,wgrad=fast"},
         {"current:x.eps=0.5,w.eps=0.5,g.eps=0.5", "current:eps=0.5"},
@@ -198,6 +199,11 @@ TEST(recipe__wrong_text_gives_column_word_and_choices) {
         {"custom:inputs=mxfp8:e4m3", 8, "'inputs' is not a word of recipe custom"},
         {"custom:input=mxfp8:e4m4", 20, "'e4m4' is not a format of mxfp8"},
         {"none+x", 6, "allowed: nothing"},
+        {"current:eps=1e+-5", 13, "'1e+-5' is not a number"},
+        {"delayed:history=3,history=4", 19, "'history' is given twice"},
+        {"current+pow2+nopow2", 14, "'nopow2' is given twice"},
+        {"current+x.pow2:x.pow2=1", 16, "'x.pow2' is given twice"},
+        {"custom:input=mxfp8:e4m3,input=none", 25, "'input' is given twice"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         octet_recipe recipe = {.size = 77};
@@ -252,15 +258,22 @@ TEST(recipe__wrong_structs_are_refused_with_words) {
     CHECK_EQ_INT(octet_recipe_make(&recipe, OCTET_RECIPES, &err), OCTET_INVALID);
     recipe.history = 3;
     CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
-    CHECK(strstr(err.text, "octet_recipe.history has no meaning here"));
+    CHECK(strstr(err.text, "octet_recipe.history is 3, which has no meaning here"));
     recipe = parsed("mxfp8");
     recipe.grad.two_d = 1;
     CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
-    CHECK(strstr(err.text, "octet_recipe.grad.two_d has no meaning here"));
+    CHECK(strstr(err.text, "octet_recipe.grad.two_d is 1, which has no meaning here"));
     recipe = parsed("current");
     recipe.custom[2] = parsed("custom:input=mxfp8:e4m3").custom[0];
     CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
     CHECK(strstr(err.text, "custom[2] is set but the kind is current"));
+    recipe = parsed("current");
+    recipe.custom[3].format = OCTET_E4M3;
+    CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "custom[3] is set but the kind is current"));
+    recipe = (octet_recipe){.override_ = OCTET_OVERRIDE_DEQUANTIZED};
+    CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "override_ is dequantized, which has no meaning here"));
     recipe.size = 8;
     CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
     recipe = parsed("current");
@@ -269,8 +282,21 @@ TEST(recipe__wrong_structs_are_refused_with_words) {
     CHECK(strstr(err.text, "kind is 40"));
 }
 
+TEST(recipe__margins_leave_scales_that_have_reciprocals) {
+    octet_recipe recipe = parsed("delayed:margin=-64");
+    octet_error err;
+    recipe.margin = 64;
+    CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_OK);
+    for (int sign = -1; sign <= 1; sign += 2) {
+        recipe.margin = 65 * sign;
+        CHECK_EQ_INT(octet_recipe_check(&recipe, &err), OCTET_INVALID);
+        CHECK(strstr(err.text, "65; it is from -64 to 64"));
+    }
+}
+
 TEST_MAIN(recipe__roles_of_each_default, recipe__fields_reach_the_quantizers,
           recipe__canonical_texts, recipe__any_valid_recipe_survives_its_text,
           recipe__wrong_text_gives_column_word_and_choices,
           recipe__custom_is_asked_once_and_stays_a_value,
-          recipe__wrong_structs_are_refused_with_words)
+          recipe__wrong_structs_are_refused_with_words,
+          recipe__margins_leave_scales_that_have_reciprocals)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tree import BUILD, CC, CMAKE, HEADER, need, run
+from tree import BUILD, CC, CMAKE, HEADER, ROOT, need, run
 
 CONSUMER = """
 #include <octet.h>
@@ -53,6 +53,17 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "main.c"
 
 
+SUBPROJECT = """
+cmake_minimum_required(VERSION 3.18)
+project(consumer C)
+add_subdirectory({root} octet)
+add_executable(consumer main.c)
+target_link_libraries(consumer PRIVATE octet::octet_static)
+get_property(targets DIRECTORY {root} PROPERTY BUILDSYSTEM_TARGETS)
+message(STATUS "targets: ${{targets}}")
+"""
+
+
 def library_dir(prefix: Path) -> Path:
     return next(prefix.rglob("liboctet.a")).parent
 
@@ -67,6 +78,14 @@ def test_install__find_package(prefix: Path, source: Path, asked: str) -> None:
     run([CMAKE, "--build", build])
     for program in ("uses_octet", "uses_octet_static"):
         assert run([build / program]) == version()
+
+
+def test_install__part_of_another_build_is_the_library_alone(source: Path) -> None:
+    """Neither the program nor the Python module, which would land in this tree."""
+    (source.parent / "CMakeLists.txt").write_text(SUBPROJECT.format(root=ROOT))
+    said = run([CMAKE, "-S", source.parent, "-B", source.parent / "build"])
+    (targets,) = re.findall(r"targets: (\S+)", said)
+    assert set(targets.split(";")) == {"octet_objects", "octet", "octet_static", "lib"}
 
 
 def test_install__pkg_config(prefix: Path, source: Path) -> None:

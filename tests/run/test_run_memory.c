@@ -255,6 +255,26 @@ TEST(memory__empty_tensors_may_be_null) {
     free(memory.saved);
 }
 
+/* Where there are no elements no stride is wrong, and none is reckoned with. */
+TEST(memory__strides_of_empty_tensors_do_not_count) {
+    octet_plan plan = plan_of("linear m=4 k=0 n=8 in=f32 grad=none");
+    octet_memory memory = OCTET_MEMORY_INIT;
+    octet_exec exec = OCTET_EXEC_INIT;
+    octet_error err = {OCTET_OK, 0, ""};
+    float y[32];
+    memset(y, 0xFF, sizeof y);
+    memory.arg_strides[0] = INT64_MIN;
+    memory.arg_strides[1] = INT64_MAX;
+    memory.outs[0] = y;
+    memory.workspace_bytes = plan.workspace_bytes;
+    memory.workspace = aligned_alloc(OCTET_BLOCK_ALIGN, (size_t)plan.workspace_bytes);
+    CHECK_EQ_INT(octet_run(&plan, &memory, &exec, &err), OCTET_OK);
+    for (int i = 0; i < 32; i++) {
+        CHECK_EQ_BITS(y[i], 0.0f);
+    }
+    free(memory.workspace);
+}
+
 /* A product works in the workspace even where no step lists a buffer of it. */
 TEST(memory__products_need_their_workspace) {
     octet_plan plan = plan_of("linear m=4 k=8 n=8 in=f32 grad=none");
@@ -276,6 +296,15 @@ TEST(memory__products_need_their_workspace) {
     free(memory.workspace);
 }
 
+TEST(memory__any_number_of_workers_has_a_plan) {
+    octet_plan many = plan_of("linear m=4 k=8 n=8 in=f32 recipe=mxfp8 threads=4294967295");
+    octet_plan most = plan_of("linear m=4 k=8 n=8 in=f32 recipe=mxfp8 threads=910");
+    octet_plan fewer = plan_of("linear m=4 k=8 n=8 in=f32 recipe=mxfp8 threads=909");
+    CHECK(octet_plan_equal(&many, &most));
+    CHECK(many.workspace_bytes > fewer.workspace_bytes);
+}
+
 TEST_MAIN(memory__every_bad_pointer_size_and_overlap_is_refused,
           memory__structs_and_phases_are_checked_first, memory__empty_tensors_may_be_null,
-          memory__products_need_their_workspace)
+          memory__strides_of_empty_tensors_do_not_count, memory__products_need_their_workspace,
+          memory__any_number_of_workers_has_a_plan)

@@ -12,7 +12,9 @@ static double larger(double most, double x) {
 }
 
 oct_cli_matrix oct_cli_matrix_make(int64_t rows, int64_t cols) {
-    size_t bytes = (size_t)rows * (size_t)cols * sizeof(double);
+    uint64_t most = SIZE_MAX / sizeof(double);
+    bool fits = cols == 0 || (uint64_t)rows <= most / (uint64_t)cols;
+    size_t bytes = fits ? (size_t)rows * (size_t)cols * sizeof(double) : SIZE_MAX;
     oct_cli_matrix made = {rows, cols, oct_cli_memory(NULL, bytes)};
     memset(made.at, 0, bytes);
     return made;
