@@ -32,8 +32,7 @@ static bool exact_in_bf16(const octet_plan_tensor *t) {
 
 /* Rows of whole 16 bytes are what tensor cores read best, and all that they read of FP8. */
 enum { WHOLE_BYTES = 16 };
-/* Outer indices of 128-blocks, whose scales it reads four at a time. */
-enum { WHOLE_LINES = 8, BLOCK = 128 };
+enum { BLOCK = 128 };
 
 static octet_dim whole(octet_dim cols, uint8_t dtype) {
     cols.align = (uint16_t)(WHOLE_BYTES * 8 / octet_dtype_bits((octet_dtype)dtype));
@@ -127,7 +126,7 @@ static void pad(oct_builder *b, octet_step *step) {
         cols = whole(cols, b_across ? (uint8_t)OCTET_U8 : dst->dtype);
         rows = a_across ? whole(rows, OCTET_U8) : rows;
     } else {
-        cols.align = WHOLE_LINES;
+        cols.align = OCT_WHOLE_LINES;
         step->b_scales = padded_scales(b, step->b, depth, cols);
     }
     depth = a_across && b_across ? depth : whole(depth, OCTET_U8);

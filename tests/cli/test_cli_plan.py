@@ -221,6 +221,30 @@ def test_plan__padded_products_say_so_and_have_room(
     assert [what for _, what in products] == padded
 
 
+@pytest.mark.parametrize(
+    ("recipe", "m", "n", "behind"),
+    [
+        ("block", 48, 96, ["", "", ""]),
+        ("block", 47, 96, ["7", "7", ""]),
+        ("block", 3, 97, ["3", "3", "1"]),
+        ("block", 0, 96, ["", "", ""]),
+        ("current", 47, 97, ["", "", ""]),
+    ],
+)
+def test_plan__rows_behind_whole_eights_are_told(
+    recipe: str, m: int, n: int, behind: list[str]
+) -> None:
+    def told(device: str) -> list[str]:
+        text = f"linear m={m} k=64 n={n} in=bf16 recipe={recipe} device={device}"
+        out = good("plan", text).out
+        rows = r"(?:, rows behind whole eights: (\d+))?(?:, [a-z ]* padded)?$"
+        return re.findall(r"^ +\d+ +[fdw](?:prop|grad) .*?" + rows, out, re.M)
+
+    assert told("cuda:0/90") == behind
+    assert told("cuda:0/89") == ["", "", ""]  # there blocks are emulated
+    assert told("cpu") == ["", "", ""]
+
+
 def test_plan__room_for_padding_by_hand() -> None:
     def workspace(m: int) -> int:
         text = f"linear m={m} k=64 n=96 in=bf16 recipe=current device=cuda:0/90"
