@@ -185,26 +185,40 @@ static bool needs_scratch(oct_builder *b, const oct_product *product, bool nativ
            !oct_quantizer_one_scale(&y) || !bias;
 }
 
-/* Lanes of workspace: one for each worker on the CPU, one on a GPU; all GEMMs of a plan use the
- * same, one after the other. */
-static uint8_t provide_scratch(oct_builder *b) {
-    enum { COLS = 1 << 15 };
-    bool cpu = b->device.kind == OCTET_CPU;
-    uint32_t rows = (cpu ? OCT_CPU_LANE_BYTES : OCT_CUDA_SCRATCH_BYTES) / COLS;
-    uint32_t lanes = cpu ? b->threads : 1;
-    if (b->scratch != OCTET_ABSENT) {
-        return b->scratch;
+/* For one lane. On a GPU there is room for a workspace of the library's where it has one: not
+ * with per-tensor bytes, and on compute capability 9.0 for long products of 128-blocks alone.
+ */
+static uint32_t scratch_bytes(oct_builder *b, const oct_product *product, bool native) {
+    const octet_quantizer *x = &oct_tensor_at(b, product->a.tensor)->quantizer;
+    bool blocks = native && x->scheme == OCTET_FP8_BLOCK;
+    bool one_scale = native && oct_quantizer_one_scale(x);
+    if (b->device.kind == OCTET_CPU) {
+        return OCT_CPU_LANE_BYTES;
     }
+    bool workspace = !one_scale && (b->device.arch != 90 || blocks);
+    return OCT_CUDA_SUMS_BYTES + (workspace ? OCT_CUDA_WORKSPACE_BYTES : 0);
+}
+
+/* Lanes of workspace: one for each worker on the CPU, one on a GPU; all GEMMs of a plan use the
+ * same, one after the other, as large as the one that wants most. */
+static uint8_t provide_scratch(oct_builder *b, uint32_t bytes) {
+    enum { COLS = 1 << 15 };
+    uint32_t rows = bytes / COLS, lanes = b->device.kind == OCTET_CPU ? b->threads : 1;
     if (lanes > UINT16_MAX / rows) {
         oct_build_fail(b,
                        "threads asks for workspace for more workers than a plan can provide");
         return OCTET_ABSENT;
     }
-    uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
-    oct_tensor_shape(b, tensor, oct_axis_times(OCTET_AXIS_ONE, (uint16_t)(rows * lanes)),
-                     oct_axis_times(OCTET_AXIS_ONE, COLS));
-    oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
-    b->scratch = oct_buffer_of(b, tensor);
+    octet_dim dim = oct_axis_times(OCTET_AXIS_ONE, rows * lanes);
+    if (b->scratch == OCTET_ABSENT) {
+        uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
+        oct_tensor_shape(b, tensor, dim, oct_axis_times(OCTET_AXIS_ONE, COLS));
+        oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+        b->scratch = oct_buffer_of(b, tensor);
+    } else if (b->plan->buffers[b->scratch].dims[0].mul < dim.mul) {
+        octet_plan_buffer *buffer = &b->plan->buffers[b->scratch];
+        buffer->dims[0] = oct_tensor_at(b, buffer->tensor)->rows = dim;
+    }
     return b->scratch;
 }
 
@@ -227,7 +241,9 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
         x_copy = decoded(b, x, exact ? OCTET_BF16 : OCTET_F32);
         y_copy = decoded(b, y, exact ? OCTET_BF16 : OCTET_F32);
     }
-    uint8_t scratch = needs_scratch(b, product, native) ? provide_scratch(b) : OCTET_ABSENT;
+    bool needs = needs_scratch(b, product, native);
+    uint8_t scratch =
+        needs ? provide_scratch(b, scratch_bytes(b, product, native)) : OCTET_ABSENT;
     octet_step *step = oct_step(b, OCTET_OP_GEMM);
     step->gemm = (uint8_t)product->gemm;
     step->a = x.tensor;

@@ -262,7 +262,7 @@ TEST(gemm__every_result_bias_and_old_value) {
  * that it does not add. */
 TEST(gemm__sums_that_fill_the_scratch_come_in_parts) {
     static const size_t by_sums[] = {1, 8, 14, 28, 29, 30, 35, 39};
-    int64_t room = ((int64_t)8 << 20) + 512 + 128 * 26 * 4;
+    int64_t room = 512 + 256 + 128 * 26 * 4;
     for (size_t n = 0; n < sizeof by_sums / sizeof by_sums[0]; n++) {
         product_options o = {
             .dst = OCTET_BF16, .bias = OCTET_F32, .accumulate = n % 2, .seed = n + 1};
@@ -339,7 +339,7 @@ TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
 /* Three chunks of 16 rows of 34 bytes: the second begins on a boundary of 32 bytes, the others
  * on 64 at least. Adds them and gives how many the library has multiplied. */
 static int add_chunks(int64_t cols) {
-    int64_t room = ((int64_t)8 << 20) + 512 + 16 * cols * 4;
+    int64_t room = 512 + 16 * cols * 4;
     product_options o = {.dst = OCTET_BF16, .bias = OCTET_F32, .accumulate = true, .seed = 5};
     product *p = product_make(&problems[1], (int64_t[]){48, cols, 14}, &o); /* 3 apart */
     void *own = p->call.a.parts[0], *moved = aligned_alloc(256, 7 * 256);
