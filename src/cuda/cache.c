@@ -5,6 +5,7 @@
 #define _XOPEN_SOURCE 700 /* S_ISVTX, mkstemp */
 #include "cuda/cache.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,6 +17,9 @@
 #define MAGIC "octet cubin 1\n"
 #define HEADER (sizeof MAGIC + OCT_CACHE_FACTS + 128)
 #define MOST_BYTES ((size_t)256 << 20) /* no module comes near it */
+#define NEW ".new-"                    /* a file's name while it is written, */
+#define NEW_END "XXXXXX"               /* with letters and digits in place of these */
+#define NEW_SECONDS 3600               /* nobody writes for so long */
 
 void oct_cubin_free(oct_cubin *cubin) {
     free(cubin->data);
@@ -183,11 +187,37 @@ static void make_folder(const char *folder) {
     }
 }
 
+static bool is_new_name(const char *name) {
+    static const char chosen[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    size_t length = strlen(NEW), end = strlen(NEW_END);
+    return strncmp(name, NEW, length) == 0 && strlen(name) == length + end &&
+           strspn(name + length, chosen) == end;
+}
+
+/* Removes what processes that were killed while they wrote have left: files of this user, and
+ * older than one that was written now by an hour, whatever the clock of this machine says. */
+static void sweep(const char *folder, const struct stat *now) {
+    DIR *entries = opendir(folder);
+    for (struct dirent *e; entries && (e = readdir(entries));) {
+        struct stat about;
+        if (is_new_name(e->d_name) &&
+            fstatat(dirfd(entries), e->d_name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
+            about.st_mtime < now->st_mtime - NEW_SECONDS) {
+            (void)unlinkat(dirfd(entries), e->d_name, 0);
+        }
+    }
+    if (entries) {
+        (void)closedir(entries);
+    }
+}
+
 void oct_cache_write(const char *folder, const oct_cache_key *key, const oct_cubin *cubin) {
     char path[OCT_CACHE_PATH], own[OCT_CACHE_PATH], header[HEADER];
     size_t length = header_of(header, key, cubin);
     if (length == 0 || !path_of(path, folder, key) ||
-        !fits(snprintf(own, sizeof own, "%s/.new-XXXXXX", folder), sizeof own)) {
+        !fits(snprintf(own, sizeof own, "%s/" NEW NEW_END, folder), sizeof own)) {
         return;
     }
     make_folder(folder);
@@ -195,9 +225,14 @@ void oct_cache_write(const char *folder, const oct_cache_key *key, const oct_cub
     if (file < 0) {
         return;
     }
+    struct stat now;
     bool whole = write_all(file, header, length) && write_all(file, cubin->data, cubin->bytes);
+    bool dated = fstat(file, &now) == 0;
     whole = close(file) == 0 && whole;
     if (!whole || rename(own, path) != 0) {
         (void)unlink(own);
+    }
+    if (dated) {
+        sweep(folder, &now);
     }
 }

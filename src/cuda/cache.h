@@ -33,7 +33,8 @@ bool oct_cache_folder(char out[OCT_CACHE_PATH], const char *option);
 bool oct_cache_read(oct_cubin *out, const char *folder, const oct_cache_key *key);
 
 /* Makes the folder where it can. Nothing is said where it cannot: the next process compiles. A
- * reader sees the whole file or none, whoever else writes it. */
+ * reader sees the whole file or none, whoever else writes it. What killed writers have left in
+ * the folder is removed once it is an hour old. */
 void oct_cache_write(const char *folder, const oct_cache_key *key, const oct_cubin *cubin);
 
 #endif

@@ -157,8 +157,10 @@ typedef struct oct_cuda_gemm_call {
     int64_t scratch_bytes;
 } oct_cuda_gemm_call;
 
-/* cuBLASLt's workspace. */
-#define OCT_CUDA_SCRATCH_BYTES (32 << 20)
+/* A product's scratch: fp32 sums of some of its rows, and cuBLASLt's workspace where it has
+ * one. It has none for per-tensor bytes, nor on compute capability 9.0 but for 128-blocks. */
+#define OCT_CUDA_SUMS_BYTES (24 << 20)
+#define OCT_CUDA_WORKSPACE_BYTES (8 << 20)
 
 octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                            octet_error *err);

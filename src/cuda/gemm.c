@@ -54,7 +54,7 @@ typedef struct job {
     oct_gemm_params own;
     oct_lt *lt;
     oct_lt_product product;
-    oct_lt_algorithm first; /* of its first part */
+    oct_lt_algorithm chosen[3]; /* for the chunks but the last; for that; for what is behind */
 } job;
 
 /* The library's context is this thread's where it is called, not where kernels are launched. */
@@ -153,39 +153,40 @@ static int64_t parts_of(const oct_lt_product *p) {
     return chunks_of(p) + (p->tail || p->rest);
 }
 
-/* Whether there is an algorithm for the first part, which is kept, and for those that differ
- * from it: the last chunk and what is behind it. */
+/* Which of the chosen algorithms is the i-th part's. */
+static int kind_of(const oct_lt_product *p, int64_t i) {
+    int64_t last = chunks_of(p) - 1;
+    return i < last ? 0 : i == last ? 1 : 2;
+}
+
+/* Chooses for every part before any of them is run: *found false, and dst is as it was. */
 static octet_status find_parts(bool *found, job *j, octet_error *err) {
-    int64_t chunks = chunks_of(&j->product), parts = parts_of(&j->product);
+    int64_t last = chunks_of(&j->product) - 1, parts = parts_of(&j->product);
     octet_status status = OCTET_OK;
     *found = true;
-    for (int64_t i = 0; !status && *found && i < parts;
-         i = i == 0 && chunks > 2 ? chunks - 1 : i + 1) {
+    for (int64_t i = 0; !status && *found && i < parts; i = i < last ? last : i + 1) {
         oct_lt_product part;
-        oct_lt_algorithm algorithm;
         (void)part_of(&part, j, i);
-        status = find(i ? &algorithm : &j->first, found, j, &part, err);
+        status = find(&j->chosen[kind_of(&j->product, i)], found, j, &part, err);
     }
     return status;
 }
 
-static octet_status run_part(bool *refused, const job *j, int64_t i, octet_error *err) {
-    oct_lt_algorithm algorithm = j->first;
+static octet_status run_part(bool *refused, job *j, int64_t i, octet_error *err) {
     oct_lt_product part;
-    bool found = true;
     int64_t first = part_of(&part, j, i);
-    octet_status status = i ? find(&algorithm, &found, j, &part, err) : OCTET_OK;
-    *refused = !found;
-    if (!status && found) {
-        status = oct_lt_part_move(j->on, &part, &j->own.a, first, err);
-        status = status ? status : run(refused, j, &part, &algorithm, err);
+    octet_status status = oct_lt_part_move(j->on, &part, &j->own.a, first, err);
+    *refused = false;
+    if (!status) {
+        status = run(refused, j, &part, &j->chosen[kind_of(&j->product, i)], err);
     }
     bool finishes = !status && !*refused && part.sums;
     return finishes ? oct_lt_part_finish(j->on, &part, &j->own, first, err) : status;
 }
 
-/* What is done of dst may be done again, unless it is added to. */
-static octet_status run_parts(bool *done, const job *j, octet_error *err) {
+/* Where the library does not launch what it has proposed: what is done of dst may be done
+ * again, unless it is added to. */
+static octet_status run_parts(bool *done, job *j, octet_error *err) {
     int64_t parts = parts_of(&j->product);
     bool refused = false;
     octet_status status = copy_operands(j, err);
@@ -194,7 +195,8 @@ static octet_status run_parts(bool *done, const job *j, octet_error *err) {
         status = run_part(&refused, j, i, err);
         if (!status && refused && i > 0 && j->call->accumulate) {
             status = oct_fail(err, OCTET_DEVICE,
-                              "cublasLtMatmul refused part %lld of a product of %lld rows",
+                              "cublasLtMatmul refused part %lld of a product of %lld rows; "
+                              "the parts before it are added to the result",
                               (long long)i, (long long)j->product.rows);
         }
     }

@@ -2,8 +2,6 @@
 #include "cuda/lt.h"
 
 #define ALIGN 256 /* of what lies in scratch */
-/* Left to the library where sums take the rest of the scratch. */
-#define SUMS_WORKSPACE_BYTES ((int64_t)8 << 20)
 /* Products of 128-blocks that the library splits: on an H200 by 6% faster. */
 #define SPLIT_TILES 128   /* of 128 x 128: fewer do not fill it */
 #define SPLIT_LENGTH 8192 /* and so long at least */
@@ -66,6 +64,27 @@ static bool set_chunk(oct_lt_product *out, int64_t most, room *r) {
     return out->chunk > 0 || p->n == 0;
 }
 
+/* ---- the library's workspace ------------------------------------------------------------- */
+
+/* With a workspace the library schedules its tiles at run time, from a counter that it zeroes
+ * before each product; without one it knows them before, and is no slower, as long as there are
+ * tiles for all processors. That has been seen on compute capability 9.0. */
+static bool wants_workspace(const oct_lt_product *product) {
+    const oct_lt_problem *p = &product->problem;
+    int64_t tiles = oct_size_ceil_div(p->m, 128) * oct_size_ceil_div(p->n, 128);
+    switch (p->a_scale) {
+    case OCT_LT_SCALE_SCALAR_32F:
+        return false;
+    case OCT_LT_NONE:
+        return !product->hopper;
+    case OCT_LT_SCALE_VEC128_32F:
+    case OCT_LT_SCALE_BLK128_32F:
+        return tiles < SPLIT_TILES && p->k >= SPLIT_LENGTH;
+    default:
+        return true;
+    }
+}
+
 /* ---- dst and sums ---------------------------------------------------------------------- */
 
 static void set_sums_type(oct_lt_product *out, void *sums, int64_t stride) {
@@ -84,10 +103,12 @@ static int64_t rows_in(const oct_lt_problem *p, int64_t bytes) {
     return rows >= p->n ? p->n : rows / whole * whole;
 }
 
+/* A plan has room for no workspace where the library has none. */
 static bool set_sums(oct_lt_product *out, room *r) {
     const oct_lt_problem *p = &out->problem;
-    int64_t workspace = SUMS_WORKSPACE_BYTES - 2 * ALIGN;
-    int64_t bytes = r->bytes - SUMS_WORKSPACE_BYTES;
+    int64_t between = has_vectors(p) ? ALIGN : 0; /* sums and scales both take whole ALIGN */
+    int64_t workspace = wants_workspace(out) ? OCT_CUDA_WORKSPACE_BYTES - 2 * ALIGN : 0;
+    int64_t bytes = r->bytes - workspace - between;
     char *end = r->at + r->bytes;
     out->chunk = bytes < 0 ? -1 : rows_in(p, bytes);
     if (out->chunk < (p->n > 0)) {
@@ -118,25 +139,6 @@ static bool set_direct(oct_lt_product *out, const oct_matrix *dst, room *r) {
 static bool has_scratch(const oct_lt_product *product, const oct_cuda_gemm_call *call) {
     bool padded = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
     return (product->sums && !padded) || product->problem.a_scale != OCT_LT_SCALE_SCALAR_32F;
-}
-
-/* With a workspace the library schedules its tiles at run time, from a counter that it zeroes
- * before each product; without one it knows them before, and is no slower, as long as there are
- * tiles for all processors. That has been seen on compute capability 9.0. */
-static bool wants_workspace(const oct_lt_product *product) {
-    const oct_lt_problem *p = &product->problem;
-    int64_t tiles = oct_size_ceil_div(p->m, 128) * oct_size_ceil_div(p->n, 128);
-    switch (p->a_scale) {
-    case OCT_LT_SCALE_SCALAR_32F:
-        return false;
-    case OCT_LT_NONE:
-        return !product->hopper;
-    case OCT_LT_SCALE_VEC128_32F:
-    case OCT_LT_SCALE_BLK128_32F:
-        return tiles < SPLIT_TILES && p->k >= SPLIT_LENGTH;
-    default:
-        return true;
-    }
 }
 
 /* Scratch from its first boundary on: alpha and beta, unless the caller has them; the rest's

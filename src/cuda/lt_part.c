@@ -13,20 +13,27 @@ static const char *scale_of(const oct_gemm_operand *a, int64_t first) {
     return (const char *)a->scale + oct_scale_at(&a->scales, first, 0) * bytes;
 }
 
+/* On which boundaries a part lies at `at`, where the next one lies `step` bytes further: those
+ * that all of them keep. Chunks of one length are one problem then, and found at once. */
+static uint8_t part_align(const void *at, int64_t step) {
+    return oct_lt_align((const void *)((uintptr_t)at | (uintptr_t)step));
+}
+
 oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *a,
                            int64_t first, int64_t rows) {
     oct_lt_product part = *whole;
     bool blocks =
         part.problem.b_scale != OCT_LT_NONE && part.problem.b_scale != OCT_LT_SCALE_SCALAR_32F;
+    int64_t step = whole->chunk < whole->problem.n ? whole->chunk : 0, d_row = 0;
     part.rest = 0;
     part.problem.n = rows;
     part.memory.b = (const char *)part.memory.b + first * part.a_bytes;
     if (!part.sums) {
-        int64_t d_bytes = part.problem.d_type == OCT_LT_R_32F ? 4 : 2;
-        part.memory.d = (char *)part.memory.d + first * part.problem.ldd * d_bytes;
+        d_row = part.problem.ldd * (part.problem.d_type == OCT_LT_R_32F ? 4 : 2);
+        part.memory.d = (char *)part.memory.d + first * d_row;
     }
-    part.problem.b_align = oct_lt_align(part.memory.b);
-    part.problem.d_align = oct_lt_align(part.memory.d);
+    part.problem.b_align = part_align(part.memory.b, step * part.a_bytes);
+    part.problem.d_align = part_align(part.memory.d, step * d_row);
     if (blocks) {
         part.memory.b_scale =
             is_moved(&part, a) ? (const void *)part.scales : scale_of(a, first);

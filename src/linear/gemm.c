@@ -32,8 +32,7 @@ static bool exact_in_bf16(const octet_plan_tensor *t) {
 
 /* Rows of whole 16 bytes are what tensor cores read best, and all that they read of FP8. */
 enum { WHOLE_BYTES = 16 };
-/* Outer indices of 128-blocks, whose scales it reads four at a time. */
-enum { WHOLE_LINES = 8, BLOCK = 128 };
+enum { BLOCK = 128 };
 
 static octet_dim whole(octet_dim cols, uint8_t dtype) {
     cols.align = (uint16_t)(WHOLE_BYTES * 8 / octet_dtype_bits((octet_dtype)dtype));
@@ -127,7 +126,7 @@ static void pad(oct_builder *b, octet_step *step) {
         cols = whole(cols, b_across ? (uint8_t)OCTET_U8 : dst->dtype);
         rows = a_across ? whole(rows, OCTET_U8) : rows;
     } else {
-        cols.align = WHOLE_LINES;
+        cols.align = OCT_WHOLE_LINES;
         step->b_scales = padded_scales(b, step->b, depth, cols);
     }
     depth = a_across && b_across ? depth : whole(depth, OCTET_U8);
@@ -186,22 +185,38 @@ static bool needs_scratch(oct_builder *b, const oct_product *product, bool nativ
            !oct_quantizer_one_scale(&y) || !bias;
 }
 
-/* Lanes of workspace: one for each worker on the CPU, as far as a dimension counts, one on a
- * GPU; all GEMMs of a plan use the same, one after the other. */
-static uint8_t provide_scratch(oct_builder *b) {
-    enum { COLS = 1 << 15 };
-    bool cpu = b->device.kind == OCTET_CPU;
-    uint32_t rows = (cpu ? OCT_CPU_LANE_BYTES : OCT_CUDA_SCRATCH_BYTES) / COLS;
-    uint32_t lanes = cpu ? b->threads : 1, most = UINT16_MAX / rows;
-    lanes = lanes > most ? most : lanes;
-    if (b->scratch != OCTET_ABSENT) {
-        return b->scratch;
+/* For one lane. On a GPU there is room for a workspace of the library's where it has one: not
+ * with per-tensor bytes, and on compute capability 9.0 for long products of 128-blocks alone.
+ */
+static uint32_t scratch_bytes(oct_builder *b, const oct_product *product, bool native) {
+    const octet_quantizer *x = &oct_tensor_at(b, product->a.tensor)->quantizer;
+    bool blocks = native && x->scheme == OCTET_FP8_BLOCK;
+    bool one_scale = native && oct_quantizer_one_scale(x);
+    if (b->device.kind == OCTET_CPU) {
+        return OCT_CPU_LANE_BYTES;
     }
-    uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
-    oct_tensor_shape(b, tensor, oct_axis_times(OCTET_AXIS_ONE, (uint16_t)(rows * lanes)),
-                     oct_axis_times(OCTET_AXIS_ONE, COLS));
-    oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
-    b->scratch = oct_buffer_of(b, tensor);
+    bool workspace = !one_scale && (b->device.arch != 90 || blocks);
+    return OCT_CUDA_SUMS_BYTES + (workspace ? OCT_CUDA_WORKSPACE_BYTES : 0);
+}
+
+/* Lanes of workspace: one for each worker on the CPU, as far as a dimension counts, one on a
+ * GPU; all GEMMs of a plan use the same, one after the other, as large as the one that wants
+ * most. */
+static uint8_t provide_scratch(oct_builder *b, uint32_t bytes) {
+    enum { COLS = 1 << 15 };
+    uint32_t rows = bytes / COLS, most = UINT16_MAX / rows;
+    uint32_t lanes = b->device.kind == OCTET_CPU ? b->threads : 1;
+    lanes = lanes > most ? most : lanes;
+    octet_dim dim = oct_axis_times(OCTET_AXIS_ONE, (uint16_t)(rows * lanes));
+    if (b->scratch == OCTET_ABSENT) {
+        uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
+        oct_tensor_shape(b, tensor, dim, oct_axis_times(OCTET_AXIS_ONE, COLS));
+        oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+        b->scratch = oct_buffer_of(b, tensor);
+    } else if (b->plan->buffers[b->scratch].dims[0].mul < dim.mul) {
+        octet_plan_buffer *buffer = &b->plan->buffers[b->scratch];
+        buffer->dims[0] = oct_tensor_at(b, buffer->tensor)->rows = dim;
+    }
     return b->scratch;
 }
 
@@ -224,7 +239,9 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
         x_copy = decoded(b, x, exact ? OCTET_BF16 : OCTET_F32);
         y_copy = decoded(b, y, exact ? OCTET_BF16 : OCTET_F32);
     }
-    uint8_t scratch = needs_scratch(b, product, native) ? provide_scratch(b) : OCTET_ABSENT;
+    bool needs = needs_scratch(b, product, native);
+    uint8_t scratch =
+        needs ? provide_scratch(b, scratch_bytes(b, product, native)) : OCTET_ABSENT;
     octet_step *step = oct_step(b, OCTET_OP_GEMM);
     step->gemm = (uint8_t)product->gemm;
     step->a = x.tensor;

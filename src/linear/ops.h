@@ -4,6 +4,10 @@
 
 #include "linear/build.h"
 
+/* A GPU's library takes outer indices of 128-blocks in so many, since it reads their scales
+ * four at a time. */
+enum { OCT_WHOLE_LINES = 8 };
+
 /* How to quantize: into which directions and places, with which live state. */
 typedef struct oct_quantizing {
     octet_plan_form form;

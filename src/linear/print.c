@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "linear/names.h"
+#include "linear/ops.h"
 #include "quant/proto.h"
 #include "quant/quantizer.h"
 #include "quant/recipe.h"
@@ -85,6 +86,18 @@ static void write_padding(oct_writer *w, const octet_plan *plan, const octet_ste
     }
 }
 
+/* Of a product of 128-blocks on a GPU, the rows that are multiplied apart from the others. */
+static void write_rows_behind(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    bool blocks = plan->tensors[s->a].quantizer.scheme == OCTET_FP8_BLOCK;
+    int64_t rows = 0;
+    if (blocks && s->dst_copy != OCTET_ABSENT &&
+        !octet_dim_eval(&rows, &plan->tensors[s->dst].rows, &plan->extents, NULL) &&
+        rows % OCT_WHOLE_LINES) {
+        oct_write(w, ", rows behind whole eights: ");
+        oct_write_i64(w, rows % OCT_WHOLE_LINES);
+    }
+}
+
 static void write_gemm(oct_writer *w, const octet_plan *plan, const octet_step *s) {
     static const char *const gemms[OCTET_GEMMS] = {"fprop ", "dgrad ", "wgrad "};
     const octet_quantizer *a = &plan->tensors[s->a].quantizer;
@@ -108,6 +121,7 @@ static void write_gemm(oct_writer *w, const octet_plan *plan, const octet_step *
         uint8_t copy = s->a_copy != OCTET_ABSENT ? s->a_copy : s->b_copy;
         oct_write(w, octet_dtype_name(plan->tensors[copy].dtype));
     } else {
+        write_rows_behind(w, plan, s);
         write_padding(w, plan, s);
     }
 }

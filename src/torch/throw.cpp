@@ -17,7 +17,8 @@ class no_memory : public std::bad_alloc {
     octet_error err;
 };
 
-/* torch turns these into ValueError, MemoryError and RuntimeError. */
+/* torch turns these into ValueError, MemoryError and RuntimeError. Its OutOfMemoryError is a C++
+ * class of its own that no stable function throws; eager layers raise that in Python. */
 [[noreturn]] void raise(octet_status status, const octet_error &err) {
     if (status == OCTET_INVALID) {
         throw std::invalid_argument(err.text);

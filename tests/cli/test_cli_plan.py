@@ -201,6 +201,9 @@ def test_file__that_cannot_be_read_says_which_and_why(tmp_path: Path) -> None:
     assert done.err == f"octet plan: cannot read {tmp_path}: Is a directory\n"
 
 
+BLOCK = "fp8-block:e4m3"
+
+
 @pytest.mark.parametrize("recipe", ["current", "block"])
 @pytest.mark.parametrize(
     ("m", "k", "n", "padded"),
@@ -219,6 +222,57 @@ def test_plan__padded_products_say_so_and_have_room(
     products = re.findall(r"^ +\d+ +([fdw](?:prop|grad)) .*?(?:, ([^,]*) padded)?$", out, re.M)
     assert [name for name, _ in products] == ["fprop", "dgrad", "wgrad"]
     assert [what for _, what in products] == padded
+
+
+@pytest.mark.parametrize(
+    ("recipe", "m", "n", "behind"),
+    [
+        ("block", 48, 96, ["", "", ""]),
+        ("block", 47, 96, ["7", "7", ""]),
+        ("block", 3, 97, ["3", "3", "1"]),
+        ("block", 0, 96, ["", "", ""]),
+        ("current", 47, 97, ["", "", ""]),
+    ],
+)
+def test_plan__rows_behind_whole_eights_are_told(
+    recipe: str, m: int, n: int, behind: list[str]
+) -> None:
+    def told(device: str) -> list[str]:
+        text = f"linear m={m} k=64 n={n} in=bf16 recipe={recipe} device={device}"
+        out = good("plan", text).out
+        rows = r"(?:, rows behind whole eights: (\d+))?(?:, [a-z ]* padded)?$"
+        return re.findall(r"^ +\d+ +[fdw](?:prop|grad) .*?" + rows, out, re.M)
+
+    assert told("cuda:0/90") == behind
+    assert told("cuda:0/89") == ["", "", ""]  # there blocks are emulated
+    assert told("cpu") == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("arch", "recipe", "mebibytes"),
+    [
+        (90, "none", 24),
+        (90, "mxfp8", 24),
+        (90, "block", 32),
+        (90, f"custom:input={BLOCK},weight=mxfp8:e4m3,grad_output={BLOCK}", 32),  # wgrad's
+        (
+            90,
+            f"custom:input=mxfp8:e4m3,weight={BLOCK}/128x128,grad_output={BLOCK}",
+            32,
+        ),  # dgrad's
+        (90, "current", 0),
+        (89, "current", 0),
+        (89, "block", 32),
+        (100, "none", 32),
+        (100, "mxfp8", 32),
+    ],
+)
+def test_plan__products_have_room_for_a_workspace_where_there_is_one(
+    arch: int, recipe: str, mebibytes: int
+) -> None:
+    text = f"linear m=48 k=64 n=96 in=bf16 recipe={recipe} device=cuda:0/{arch}"
+    own = re.findall(r"of it (\d+)\.0 MiB for the products' own use", good("plan", text).out)
+    assert own[-1:] == ([str(mebibytes)] if mebibytes else [])
 
 
 def test_plan__room_for_padding_by_hand() -> None:

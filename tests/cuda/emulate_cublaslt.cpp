@@ -61,6 +61,7 @@ const char handle_object = 0;
 std::atomic<int> matmuls, descriptors, strict_loads, matmul_status;
 size_t library_version = 130002;
 std::atomic<uint64_t> least_workspace;
+std::atomic<uint32_t> least_boundary;
 std::atomic<uint64_t> algorithm;
 
 template <class T> bool take(T &to, const void *value, size_t bytes) {
@@ -273,6 +274,10 @@ void emulated_least_workspace(uint64_t bytes) {
     least_workspace = bytes;
 }
 
+void emulated_least_boundary(uint32_t bytes) {
+    least_boundary = bytes;
+}
+
 void emulated_matmul_status(int status) {
     matmul_status = status;
 }
@@ -390,7 +395,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *op, void *a, void *b, voi
     if (!status && narrow && (p->align[0] < 16 || p->align[1] < 16 || p->align[3] < 16)) {
         status = NOT_SUPPORTED;
     }
-    bool roomy = p->workspace >= least_workspace;
+    bool roomy = p->workspace >= least_workspace && p->align[1] >= least_boundary;
     *count = 0;
     for (; !status && roomy && *count < wanted && *count < 3; ++*count) {
         result *r = static_cast<result *>(out) + *count;

@@ -36,6 +36,8 @@ int emulated_strict_loads(void);
 int emulated_is_relaxed(void);
 /* From now on cuBLASLt proposes nothing to who has less; 0, as at first: to everyone. */
 void emulated_least_workspace(uint64_t bytes);
+/* The same for a B that does not lie on a boundary of so many bytes. */
+void emulated_least_boundary(uint32_t bytes);
 /* From now on cuBLASLt launches nothing and returns this; 0, as at first: it works. */
 void emulated_matmul_status(int status);
 /* What the library says it is: 130002 is 13.0.2, as from the beginning. */

@@ -262,7 +262,7 @@ TEST(gemm__every_result_bias_and_old_value) {
  * that it does not add. */
 TEST(gemm__sums_that_fill_the_scratch_come_in_parts) {
     static const size_t by_sums[] = {1, 8, 14, 28, 29, 30, 35, 39};
-    int64_t room = ((int64_t)8 << 20) + 512 + 128 * 26 * 4;
+    int64_t room = 512 + 256 + 128 * 26 * 4;
     for (size_t n = 0; n < sizeof by_sums / sizeof by_sums[0]; n++) {
         product_options o = {
             .dst = OCTET_BF16, .bias = OCTET_F32, .accumulate = n % 2, .seed = n + 1};
@@ -336,6 +336,35 @@ TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
     emulated_least_workspace(0);
 }
 
+/* Three chunks of 16 rows of 34 bytes: the second begins on a boundary of 32 bytes, the others
+ * on 64 at least. Adds them and gives how many the library has multiplied. */
+static int add_chunks(int64_t cols) {
+    int64_t room = 512 + 16 * cols * 4;
+    product_options o = {.dst = OCTET_BF16, .bias = OCTET_F32, .accumulate = true, .seed = 5};
+    product *p = product_make(&problems[1], (int64_t[]){48, cols, 14}, &o); /* 3 apart */
+    void *own = p->call.a.parts[0], *moved = aligned_alloc(256, 7 * 256);
+    memcpy(moved, own, 47 * 34 + 28);
+    p->call.a.parts[0] = moved;
+    runner r = runner_make(p, room);
+    int before = emulated_matmuls();
+    memcpy(p->call.dst.parts[0], p->old, (size_t)p->dst_bytes);
+    CHECK_EQ_INT(oct_cuda_gemm(cuda_on(), &r.call, NULL), OCTET_OK);
+    CHECK(product_worst(p) <= 1.0);
+    p->call.a.parts[0] = own;
+    free(moved);
+    runner_free(&r);
+    product_free(p);
+    return emulated_matmuls() - before;
+}
+
+TEST(gemm__no_part_is_added_before_all_have_an_algorithm) {
+    emulated_least_boundary(64);
+    CHECK_EQ_INT(add_chunks(24), 0);
+    emulated_least_boundary(32);
+    CHECK_EQ_INT(add_chunks(40), 3);
+    emulated_least_boundary(0);
+}
+
 TEST_MAIN(gemm__library_takes_whole_shapes, gemm__every_shape_within_the_bound,
           gemm__library_takes_per_tensor_bytes_of_any_shape,
           gemm__library_takes_blocks_of_any_shape,
@@ -343,4 +372,5 @@ TEST_MAIN(gemm__library_takes_whole_shapes, gemm__every_shape_within_the_bound,
           gemm__every_result_bias_and_old_value, gemm__sums_that_fill_the_scratch_come_in_parts,
           gemm__nothing_to_do_and_no_scratch, gemm__per_tensor_bytes_need_no_scratch,
           gemm__descriptors_are_made_once_and_take_each_run,
-          gemm__a_library_without_kernels_for_it_leaves_the_product)
+          gemm__a_library_without_kernels_for_it_leaves_the_product,
+          gemm__no_part_is_added_before_all_have_an_algorithm)

@@ -260,6 +260,69 @@ TEST(cache__a_full_disk_keeps_what_there_was_and_no_part_of_a_file) {
     end(&p);
 }
 
+/* An entry of the folder, so many seconds older than its module. */
+static void leave(place *p, const char *name, int seconds) {
+    struct timespec times[2] = {{0, UTIME_OMIT}, {0, 0}};
+    struct stat about;
+    char path[160];
+    CHECK(stat(p->file, &about) == 0);
+    (void)snprintf(path, sizeof path, "%s/%s", p->folder, name);
+    if (access(path, F_OK) != 0) {
+        put(path, p->payload, BYTES / 2);
+    }
+    times[1].tv_sec = about.st_mtime - seconds;
+    CHECK_EQ_INT(utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW), 0);
+}
+
+static bool has(const place *p, const char *name) {
+    char path[160];
+    struct stat about;
+    (void)snprintf(path, sizeof path, "%s/%s", p->folder, name);
+    return lstat(path, &about) == 0;
+}
+
+TEST(cache__what_a_killed_writer_left_is_removed_after_an_hour) {
+    static const char *const others[] = {".new-a1B2c", ".new-a1B2c3d", ".new-a1B2c-",
+                                         "new-a1B2c3", ".old-a1B2c3"};
+    place p;
+    char path[160];
+    begin(&p);
+    CHECK_EQ_INT(entries(&p), 1);
+    leave(&p, ".new-a1B2c3", 7200);
+    leave(&p, ".new-ZZZZZZ", 7200);
+    leave(&p, ".new-000000", 1800);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        leave(&p, others[i], 7200);
+    }
+    (void)snprintf(path, sizeof path, "%s/.new-folder", p.folder);
+    CHECK_EQ_INT(mkdir(path, 0700), 0);
+    leave(&p, ".new-folder", 7200);
+    (void)snprintf(path, sizeof path, "%s/.new-linked", p.folder);
+    CHECK_EQ_INT(symlink(p.file, path), 0);
+    leave(&p, ".new-linked", 7200);
+    oct_cache_write(p.folder, &key, &p.cubin);
+    CHECK(!has(&p, ".new-a1B2c3") && !has(&p, ".new-ZZZZZZ") && is_read(&p, &key));
+    CHECK(has(&p, ".new-000000") && has(&p, ".new-folder") && has(&p, ".new-linked"));
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        CHECK_OF(has(&p, others[i]), others[i]);
+    }
+    end(&p);
+}
+
+/* Only root can give a file away. */
+TEST(cache__what_another_writer_left_is_left) {
+    place p;
+    char path[160];
+    begin(&p);
+    CHECK_EQ_INT(entries(&p), 1);
+    leave(&p, ".new-a1B2c3", 7200);
+    (void)snprintf(path, sizeof path, "%s/.new-a1B2c3", p.folder);
+    bool given = chown(path, 12345, (gid_t)-1) == 0;
+    oct_cache_write(p.folder, &key, &p.cubin);
+    CHECK_EQ_INT(has(&p, ".new-a1B2c3"), given);
+    end(&p);
+}
+
 static void *write_often(void *arg) {
     place *p = arg;
     for (int i = 0; i < 200; i++) {
@@ -337,5 +400,7 @@ TEST_MAIN(cache__what_was_written_is_read_and_nothing_else_is_left,
           cache__a_folder_is_made_for_this_user_with_those_above_it,
           cache__a_folder_that_cannot_be_made_is_ignored,
           cache__a_full_disk_keeps_what_there_was_and_no_part_of_a_file,
+          cache__what_a_killed_writer_left_is_removed_after_an_hour,
+          cache__what_another_writer_left_is_left,
           cache__a_reader_sees_the_whole_file_whoever_writes_it,
           cache__the_folder_is_the_first_that_is_named, cache__the_hash_is_sha256)
