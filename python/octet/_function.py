@@ -6,16 +6,18 @@ from typing import Any
 from torch.compiler import is_dynamo_compiling
 
 import torch
-from octet import _delayed, _ops, _plans, _wgrad
+from octet import _ops, _plans, _wgrad
+from octet._delayed import Rule, update
+from octet._ops import linear, linear_backward, linear_backward_into, linear_into, listed
 from octet._problem import Backward, Forward, backward_signature, forward_signature
 from octet._recompute import Way
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
 
 # The ops below their Python objects, which only tracing needs.
-_linear, _linear_backward = _ops.linear._op, _ops.linear_backward._op
-_linear_into = [op._op for op in _ops.linear_into]
-_linear_backward_into = [op._op for op in _ops.linear_backward_into]
+_linear, _linear_backward = linear._op, linear_backward._op
+_linear_into = [op._op for op in linear_into]
+_linear_backward_into = [op._op for op in linear_backward_into]
 
 
 def _gather(
@@ -30,6 +32,8 @@ def _gather(
 
 # A call's text, and what its forward takes, gives and saves.
 Task = tuple[str, Forward]
+# By which rule a backward moves scales, or what decides that; None where it does not.
+Rolls = Rule | Way | None
 
 
 def run_forward(
@@ -40,10 +44,10 @@ def run_forward(
     args = [tensors[i] for i in signature.reads]
     if signature.written:
         written = [tensors[i] for i in signature.written]
-        into = _ops.linear_into if is_dynamo_compiling() else _linear_into
-        outs = _ops.listed(into[signature.made](written, args, sizes, problem))
+        into = linear_into if is_dynamo_compiling() else _linear_into
+        outs = listed(into[signature.made](written, args, sizes, problem))
     else:
-        outs = (_ops.linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
+        outs = (linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
     saved = [tensors[i] if is_arg else outs[i] for is_arg, i in signature.saves]
     if signature.has_block:
         saved.append(outs[-1])
@@ -59,11 +63,14 @@ def run_forward(
 
 def _forward(
     ctx: Any,  # noqa: ANN401
-    task: Task,
-    rolls: _delayed.Rule | Way | None,
+    call: tuple[Task, Rolls],
     sizes: list[Any],
-    *tensors: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    *_: torch.Tensor,
 ) -> Any:  # noqa: ANN401
+    """Forward's tensors, and then those that the layer lends to backward; again, for autograd
+    alone, those that may get a gradient."""
+    task, rolls = call
     output, others, saved = run_forward(task, sizes, tensors)
     ctx.save_for_backward(*saved)
     ctx.call = task[0], rolls, sizes, tensors[len(task[1].args) :]
@@ -80,13 +87,13 @@ class LinearFunction(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401
         problem: str,
-        rolls: _delayed.Rule | Way | None,
+        rolls: Rolls,
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
         task = problem, forward_signature(problem)
-        return _forward(ctx, task, rolls, [*tensors[0].shape, n], *tensors)
+        return _forward(ctx, (task, rolls), [*tensors[0].shape, n], tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -100,7 +107,10 @@ class LinearFunction(torch.autograd.Function):
 
 
 class _Eager(torch.autograd.Function):
-    """LinearFunction of a task and all the sizes; for code that is not traced."""
+    """LinearFunction of a task and all the sizes; for code that is not traced.
+
+    Autograd sees the operands alone, not what the layer lends: the gradients of that, which
+    are none, it drops."""
 
     forward = staticmethod(_forward)
     backward = staticmethod(LinearFunction.backward)
@@ -128,10 +138,10 @@ def _into(
     text = rule if isinstance(rule, str) else ""
     if text:
         written.insert(0, lent[0])
-    into = _ops.linear_backward_into if is_dynamo_compiling() else _linear_backward_into
-    outs = _ops.listed(into[signature.made](written, args, sizes, signature.text, text))
+    into = linear_backward_into if is_dynamo_compiling() else _linear_backward_into
+    outs = listed(into[signature.made](written, args, sizes, signature.text, text))
     if rule is not None and not text:
-        _delayed.update([lent[0]], [lent[1]], rule, "grad_output")
+        update([lent[0]], [lent[1]], rule, "grad_output")
     return outs
 
 
@@ -145,7 +155,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     if signature.written:
         outs = _into(ctx.call, signature, pool, args)
     else:
-        op = _ops.linear_backward if is_dynamo_compiling() else _linear_backward
+        op = linear_backward if is_dynamo_compiling() else _linear_backward
         outs = op(args, sizes, signature.text)
     if signature.rounds:
         _ops.advance(lent[0])

@@ -46,7 +46,7 @@ def key_of(
 class Memo:
     """What a layer's last call did, and the key that a call like it has."""
 
-    __slots__ = ("call", "has_graph", "key", "said", "serves", "task")
+    __slots__ = ("has_graph", "key", "said", "serves", "state", "takes_bias", "task")
 
     def __init__(
         self,
@@ -58,7 +58,9 @@ class Memo:
     ) -> None:
         self.key = key
         self.said = said
-        self.call = call
-        self.task = None if call is None else (call.problem, signature)
         self.has_graph = has_graph
         self.serves = call is not None
+        if call is not None:
+            self.task = call.problem, signature
+            self.takes_bias = call.takes_bias
+            self.state = call.tensors  # of the layer's: what it takes besides its operands

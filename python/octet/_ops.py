@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from octet import _C, _plans
+from torch import Tensor
 
 _FOLDER = Path(torch.__file__).parent / "lib"
 _LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib")
@@ -51,7 +52,7 @@ linear_backward_into = [
 
 def listed(outs: Any) -> Sequence[torch.Tensor]:  # noqa: ANN401
     """What an overload returned, as a sequence whatever their number."""
-    if isinstance(outs, torch.Tensor):
+    if isinstance(outs, Tensor):
         return (outs,)
     return () if outs is None else outs
 

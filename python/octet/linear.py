@@ -327,18 +327,20 @@ class Linear(Parameters):
         sizes = [*inp.shape, own["out_features"]]
         if not memo.serves or len(sizes) < 2 or sizes[-2] != own["in_features"]:
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        said, call, has_graph = memo.said, memo.call, memo.has_graph
+        said, task, has_graph = memo.said, memo.task, memo.has_graph
         if said.rule is None:
             rolls = log.note_said(said, has_graph)
         else:
-            rolls = self._note_use(said, has_graph)
-        tensors = [inp, weight, bias] if call.takes_bias else [inp, weight]
-        if call.tensors:
+            rolls = self._note(said, has_graph)
+        tensors = [inp, weight, bias] if memo.takes_bias else [inp, weight]
+        operands = tuple(tensors)
+        if memo.state:
             buffers = own["_buffers"]
-            tensors += [buffers[name] for name in call.tensors]
+            for name in memo.state:
+                tensors.append(buffers[name])
         if has_graph:
-            return apply_eagerly(memo.task, rolls, sizes, *tensors)
-        return run_forward(memo.task, sizes, tensors)[0]
+            return apply_eagerly((task, rolls), sizes, tensors, *operands)
+        return run_forward(task, sizes, tensors)[0]
 
     def _memo(
         self,
@@ -356,6 +358,8 @@ class Linear(Parameters):
         options = self._options(weight, None, False, False)
         wants = self._wants(inp, weight, bias)
         call = self._call((inp, weight, bias), said.recipe, wants, said.words + options)
+        if said.rule is not None:
+            self._make_room(said.recipe)
         return Memo(key, said, call, forward_signature(call.problem), any(wants))
 
     def _run(
