@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from octet import _C, _plans
-from torch import Tensor
 
 _FOLDER = Path(torch.__file__).parent / "lib"
 _LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib")
@@ -52,9 +51,9 @@ linear_backward_into = [
 
 def listed(outs: Any) -> Sequence[torch.Tensor]:  # noqa: ANN401
     """What an overload returned, as a sequence whatever their number."""
-    if isinstance(outs, Tensor):
-        return (outs,)
-    return () if outs is None else outs
+    if isinstance(outs, tuple):
+        return outs
+    return () if outs is None else (outs,)
 
 
 def _check_devices(tensors: Sequence[torch.Tensor]) -> None:

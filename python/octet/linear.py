@@ -20,7 +20,13 @@ from octet._function import LinearFunction, apply_eagerly, run_forward
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet._memo import Memo, key_of
 from octet._parameters import Parameters, refuse
-from octet._problem import Call, call_of, device_words, forward_signature
+from octet._problem import (
+    Call,
+    backward_signature,
+    call_of,
+    device_words,
+    forward_signature,
+)
 from octet._recompute import Said
 from octet._state import current
 from octet.proto import TensorProto
@@ -360,7 +366,10 @@ class Linear(Parameters):
         call = self._call((inp, weight, bias), said.recipe, wants, said.words + options)
         if said.rule is not None:
             self._make_room(said.recipe)
-        return Memo(key, said, call, forward_signature(call.problem), any(wants))
+        problem, back = call.problem, None
+        if any(wants):
+            back = backward_signature(problem, inp.dtype)
+        return Memo(key, said, call, (forward_signature(problem), back))
 
     def _run(
         self,
@@ -406,7 +415,7 @@ class Linear(Parameters):
                 output, *others = output
         else:
             sizes = [*inp.shape, self.out_features]
-            task = call.problem, forward_signature(call.problem)
+            task = call.problem, forward_signature(call.problem), None
             output, others, _ = run_forward(task, sizes, tensors)
         if others:
             text = forward_signature(call.problem).others[0].quantizer
