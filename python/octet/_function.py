@@ -8,16 +8,15 @@ from torch.compiler import is_dynamo_compiling
 import torch
 from octet import _ops, _plans, _wgrad
 from octet._delayed import Rule, update
-from octet._ops import linear, linear_backward_into, linear_into, listed
 from octet._problem import Backward, Forward, backward_signature, forward_signature
 from octet._recompute import Way
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
 
 # The ops below their Python objects, which only tracing needs.
-_linear, _linear_backward = linear._op, _ops.linear_backward._op
-_linear_into = [op._op for op in linear_into]
-_linear_backward_into = [op._op for op in linear_backward_into]
+_linear, _linear_backward = _ops.linear._op, _ops.linear_backward._op
+_linear_into = [op._op for op in _ops.linear_into]
+_linear_backward_into = [op._op for op in _ops.linear_backward_into]
 
 
 def _gather(
@@ -45,10 +44,10 @@ def run_forward(
     args = tensors[: signature.reads]
     written = tensors[signature.reads : len(signature.args)]
     if written:
-        into = linear_into if is_dynamo_compiling() else _linear_into
-        outs = listed(into[signature.made](written, args, sizes, problem))
+        into = _ops.linear_into if is_dynamo_compiling() else _linear_into
+        outs = _ops.listed(into[signature.made](written, args, sizes, problem))
     else:
-        outs = (linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
+        outs = (_ops.linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
     if signature.is_simple:
         return outs[0], (), outs[1:]
     saved = [tensors[i] if is_arg else outs[i] for is_arg, i in signature.saves]
@@ -141,8 +140,8 @@ def _into(
     text = rule if isinstance(rule, str) else ""
     if text:
         written.insert(0, lent[0])
-    into = linear_backward_into if is_dynamo_compiling() else _linear_backward_into
-    outs = listed(into[signature.made](written, args, sizes, signature.text, text))
+    into = _ops.linear_backward_into if is_dynamo_compiling() else _linear_backward_into
+    outs = _ops.listed(into[signature.made](written, args, sizes, signature.text, text))
     if rule is not None and not text:
         update([lent[0]], [lent[1]], rule, "grad_output")
     return outs

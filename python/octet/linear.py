@@ -341,9 +341,7 @@ class Linear(Parameters):
         tensors = [inp, weight, bias] if memo.takes_bias else [inp, weight]
         operands = tuple(tensors)
         if memo.state:
-            buffers = own["_buffers"]
-            for name in memo.state:
-                tensors.append(buffers[name])
+            tensors.extend(map(own["_buffers"].__getitem__, memo.state))
         if has_graph:
             return apply_eagerly((task, rolls), sizes, tensors, *operands)
         return run_forward(task, sizes, tensors)[0]
