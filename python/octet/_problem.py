@@ -180,12 +180,13 @@ def _sources(problem: str, text: str) -> list[tuple[str, int]]:
 
 
 def _around(
-    places: tuple[int, ...], made: int
+    grads: tuple[tuple[int, _plans.Group], ...], count: int, made: int
 ) -> tuple[tuple[None, ...], tuple[None, ...]] | None:
-    first = places.index(0) if 0 in places else len(places)
-    if not made or places[first : first + made] != tuple(range(made)):
+    first = grads[0][0] if grads else 0
+    places = [(at, group.start) for at, group in grads if group.quantizer == "none"]
+    if not made or places != [(first + i, i) for i in range(made)]:
         return None
-    return (None,) * first, (None,) * (len(places) - first - made)
+    return (None,) * first, (None,) * (count - first - made)
 
 
 @constant
@@ -205,8 +206,6 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
     )
     count = 3 + len(forward_signature(problem).args) + len(lent(problem))
     starts = {at: group.start for at, group in grads}
-    places = tuple(starts.get(at, -1) for at in range(count))
-    is_plain = all(group.quantizer == "none" for _, group in grads)
     return Backward(
         text=text,
         dtype=dtype,
@@ -216,9 +215,9 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
         grads=grads,
         records="amax" in writes,
         rounds="random" in (name for name, _ in sources),
-        places=places,
-        is_plain=is_plain,
-        around=_around(places, _count(plan)) if is_plain else None,
+        places=tuple(starts.get(at, -1) for at in range(count)),
+        is_plain=all(group.quantizer == "none" for _, group in grads),
+        around=_around(grads, count, _count(plan)),
         kept=_kept(text, sources, block) if delays(problem) else None,
     )
 
