@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from torch.compiler import is_compiling
 
 import torch
-from octet import _delayed
+from octet._delayed import Rule, update
 from octet._state import ACTIVE, Init, Region, Step, activate, current, entered
 from octet.recipe import MXFP8BlockScaling, Recipe
+from torch import is_grad_enabled
 
 if TYPE_CHECKING:
     from octet.linear import Linear
@@ -30,8 +31,13 @@ def default_recipe() -> Recipe:
     return _DEFAULT
 
 
-def _roll(used: "list[tuple[Linear, _delayed.Rule]]") -> None:
+def _roll(used: "list[tuple[Linear, Rule]]") -> None:
     """Moves the scales of layers that recorded amaxes: at once where rule and device agree."""
+    if len(used) == 1:
+        layer, rule = used[0]
+        state = layer._buffers
+        update([state["fp8_scale"]], [state["fp8_amax_history"]], rule, "input")
+        return
     groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
     for layer, rule in used:
         scale = layer._buffers["fp8_scale"]
@@ -39,15 +45,15 @@ def _roll(used: "list[tuple[Linear, _delayed.Rule]]") -> None:
         scales.append(scale)
         histories.append(layer._buffers["fp8_amax_history"])
     for (rule, _), (scales, histories) in groups.items():
-        _delayed.update(scales, histories, rule, "input")
+        update(scales, histories, rule, "input")
 
 
 def _end(step: Step, failed: bool) -> None:
     """Ends a step: layers that recorded amaxes move their scales, but in evaluation.
 
     Nor do they where it failed: amaxes stay for the next one, and no error hides the first."""
-    trains = torch.is_grad_enabled() and not failed
-    moved: list[tuple[Linear, _delayed.Rule]] = []
+    trains = is_grad_enabled() and not failed
+    moved: list[tuple[Linear, Rule]] = []
     if step.traced:
         for layer, rule in step.used if trains else ():
             if all(layer is not other for other, _ in moved):  # or else it has moved by then
@@ -106,9 +112,11 @@ class autocast(Region):  # noqa: N801
     ) -> None:
         step, outer = self.step, self._outer
         activate(outer)
-        self.step = current().step  # whoever keeps this object keeps no layers by it
-        nested = outer is not None and (outer.enabled or outer.calibrating)
-        if (step.used or step.in_graph) and not nested:
+        if outer is not None and (outer.enabled or outer.calibrating):
+            return
+        # Whoever keeps this object keeps no layers by it.
+        self.step = (current() if outer is None else outer).step
+        if step.used or step.in_graph:
             _end(step, kind is not None)
 
 

@@ -1,9 +1,14 @@
 """Delayed scaling's update: by the C core, or by a user's functions of the history."""
 
+from torch.compiler import is_dynamo_compiling
+
 import torch
-from octet import _C, _ops, _texts
+from octet import _C, _texts
 from octet._constant import constant
+from octet._ops import delayed_update
 from octet.recipe import DelayedScaling
+
+_update = delayed_update._op  # below its Python object, which only tracing needs
 
 # What moves the scales: a recipe's text, or the recipe itself where it has functions.
 Rule = str | DelayedScaling
@@ -53,9 +58,9 @@ def _by_functions(
     rows = history[: _texts.history_rows(recipe.text)].clone()
     moves = rows[0] != 0
     amax = torch.where(moves, _amax(recipe, rows), torch.zeros_like(scale))
-    _ops.delayed_update([scale.clone()], [history], _rolling(recipe.text), role)
+    delayed_update([scale.clone()], [history], _rolling(recipe.text), role)
     if recipe.scaling_factor_compute_algo is None:
-        _ops.delayed_update([scale], [amax.reshape(1, -1)], _scaling(recipe.text), role)
+        delayed_update([scale], [amax.reshape(1, -1)], _scaling(recipe.text), role)
         return
     top = _top(recipe.text, role)
     made = recipe.scaling_factor_compute_algo(amax, scale.clone(), top, recipe)
@@ -72,7 +77,7 @@ def update(
 ) -> None:
     """Rolls histories whose amaxes are recorded and moves the scales, all on one device."""
     if isinstance(rule, str):
-        _ops.delayed_update(scales, histories, rule, role)
+        (delayed_update if is_dynamo_compiling() else _update)(scales, histories, rule, role)
         return
     with torch.no_grad():
         for scale, history in zip(scales, histories, strict=True):

@@ -6,7 +6,8 @@ from typing import Any
 from torch.compiler import is_dynamo_compiling
 
 import torch
-from octet import _delayed, _ops, _plans, _wgrad
+from octet import _ops, _plans, _wgrad
+from octet._delayed import Rule, update
 from octet._problem import Backward, Forward, backward_signature, forward_signature
 from octet._recompute import Way
 from octet.tensor import QuantizedTensor
@@ -28,22 +29,27 @@ def _gather(
     return QuantizedTensor(buffers, group.quantizer, dtype, shape)
 
 
-# A call's text, and what its forward takes, gives and saves.
-Task = tuple[str, Forward]
+# A call's text, what its forward takes, gives and saves, and the same of its backward where a
+# gradient of the usual dtype arrives, if that has been asked for.
+Task = tuple[str, Forward, Backward | None]
+# By which rule a backward moves scales, or what decides that; None where it does not.
+Rolls = Rule | Way | None
 
 
 def run_forward(
-    task: Task, sizes: list[Any], tensors: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, Sequence[torch.Tensor], list[torch.Tensor]]:
+    task: Task, sizes: list[Any], tensors: list[torch.Tensor]
+) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
     """The output; buffers for the layer to keep; and what backward needs, the block last."""
-    problem, signature = task
-    args = [tensors[i] for i in signature.reads]
-    if signature.written:
-        written = [tensors[i] for i in signature.written]
+    problem, signature, _ = task
+    args = tensors[: signature.reads]
+    written = tensors[signature.reads : len(signature.args)]
+    if written:
         into = _ops.linear_into if is_dynamo_compiling() else _linear_into
         outs = _ops.listed(into[signature.made](written, args, sizes, problem))
     else:
         outs = (_ops.linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
+    if signature.is_simple:
+        return outs[0], (), outs[1:]
     saved = [tensors[i] if is_arg else outs[i] for is_arg, i in signature.saves]
     if signature.has_block:
         saved.append(outs[-1])
@@ -59,14 +65,17 @@ def run_forward(
 
 def _forward(
     ctx: Any,  # noqa: ANN401
-    task: Task,
-    rolls: _delayed.Rule | Way | None,
+    call: tuple[Task, Rolls],
     sizes: list[Any],
-    *tensors: torch.Tensor,
+    tensors: list[torch.Tensor],
+    *_: torch.Tensor,
 ) -> Any:  # noqa: ANN401
+    """Forward's tensors, and then those that the layer lends to backward; again, for autograd
+    alone, those that may get a gradient."""
+    task, rolls = call
     output, others, saved = run_forward(task, sizes, tensors)
     ctx.save_for_backward(*saved)
-    ctx.call = task[0], rolls, sizes, tensors[len(task[1].args) :]
+    ctx.call = task, rolls, sizes, tensors[len(task[1].args) :]
     if not others:
         return output
     ctx.mark_non_differentiable(*others)
@@ -80,13 +89,13 @@ class LinearFunction(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401
         problem: str,
-        rolls: _delayed.Rule | Way | None,
+        rolls: Rolls,
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
-        task = problem, forward_signature(problem)
-        return _forward(ctx, task, rolls, [*tensors[0].shape, n], *tensors)
+        task = problem, forward_signature(problem), None
+        return _forward(ctx, (task, rolls), [*tensors[0].shape, n], [*tensors])
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -100,7 +109,10 @@ class LinearFunction(torch.autograd.Function):
 
 
 class _Eager(torch.autograd.Function):
-    """LinearFunction of a task and all the sizes; for code that is not traced."""
+    """LinearFunction of a task and all the sizes; for code that is not traced.
+
+    Autograd sees the operands alone, not what the layer lends: the gradients of that, which
+    are none, it drops."""
 
     forward = staticmethod(_forward)
     backward = staticmethod(LinearFunction.backward)
@@ -131,15 +143,16 @@ def _into(
     into = _ops.linear_backward_into if is_dynamo_compiling() else _linear_backward_into
     outs = _ops.listed(into[signature.made](written, args, sizes, signature.text, text))
     if rule is not None and not text:
-        _delayed.update([lent[0]], [lent[1]], rule, "grad_output")
+        update([lent[0]], [lent[1]], rule, "grad_output")
     return outs
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     # A gradient that arrives quantized says so itself, where the op meets it: traced code
     # cannot know which kind it will be.
-    problem, _, sizes, lent = ctx.call
-    signature = backward_signature(problem, grad.dtype)
+    (problem, _, signature), _, sizes, lent = ctx.call
+    if signature is None or signature.dtype is not grad.dtype:
+        signature = backward_signature(problem, grad.dtype)
     pool = (grad, *ctx.saved_tensors, *lent)
     args = [pool[i] for i in signature.args]
     if signature.written:
@@ -150,6 +163,9 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     if signature.kept is not None:
         kept = [pool[i] if i >= 0 else outs[-1] for i in signature.kept]
         _wgrad.keep(lent[-1], grad, kept, sizes, signature.text)
+    if signature.around is not None:
+        before, after = signature.around
+        return *before, *outs, *after
     grads = [None if i < 0 else outs[i] for i in signature.places]
     if not signature.is_plain:
         for at, group in signature.grads:

@@ -188,10 +188,14 @@ class LayerState(torch.nn.Module):
 
         The rule for the first call under delayed scaling since then: its backward, the last one
         of the step, moves the scales of gradients; those of further calls only record."""
-        rule, is_first = said.rule, False
-        if rule is not None:
+        if said.rule is not None:
             self._make_room(said.recipe)
-            is_first = self._is_first(rule)
+        return self._note(said, has_graph)
+
+    def _note(self, said: Said, has_graph: bool) -> _delayed.Rule | None:
+        """_note_use of a layer that has room."""
+        rule = said.rule
+        is_first = rule is not None and self._is_first(rule)
         if not is_compiling():
             log = self._log
             log.has_turned |= is_first

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 from octet._delayed import Rule
-from octet._problem import Call, Forward
+from octet._problem import Backward, Call, Forward
 from octet._state import current
 from octet.recipe import CustomRecipe
 from torch import is_grad_enabled
@@ -46,19 +46,20 @@ def key_of(
 class Memo:
     """What a layer's last call did, and the key that a call like it has."""
 
-    __slots__ = ("call", "has_graph", "key", "said", "serves", "task")
+    __slots__ = ("has_graph", "key", "said", "serves", "state", "takes_bias", "task")
 
     def __init__(
         self,
         key: Any,  # noqa: ANN401
         said: Said | None = None,
         call: Call | None = None,
-        signature: Forward | None = None,
-        has_graph: bool = False,
+        signatures: tuple[Forward, Backward | None] | None = None,
     ) -> None:
         self.key = key
         self.said = said
-        self.call = call
-        self.task = None if call is None else (call.problem, signature)
-        self.has_graph = has_graph
         self.serves = call is not None
+        if call is not None:
+            self.has_graph = signatures[1] is not None
+            self.task = call.problem, *signatures
+            self.takes_bias = call.takes_bias
+            self.state = call.tensors  # of the layer's: what it takes besides its operands

@@ -51,9 +51,9 @@ linear_backward_into = [
 
 def listed(outs: Any) -> Sequence[torch.Tensor]:  # noqa: ANN401
     """What an overload returned, as a sequence whatever their number."""
-    if isinstance(outs, torch.Tensor):
-        return (outs,)
-    return () if outs is None else outs
+    if isinstance(outs, tuple):
+        return outs
+    return () if outs is None else (outs,)
 
 
 def _check_devices(tensors: Sequence[torch.Tensor]) -> None:

@@ -50,9 +50,9 @@ class Forward(NamedTuple):
     others: tuple[_plans.Group, ...]  # tensors that it makes besides, for the layer to keep
     saves: tuple[tuple[bool, int], ...]  # besides the block: (is an argument, which)
     has_block: bool
-    reads: tuple[int, ...]  # which arguments it only reads, and which it writes:
-    written: tuple[int, ...]
+    reads: int  # how many arguments it only reads; those that it writes follow
     made: int  # tensors that it returns
+    is_simple: bool  # they are the output and, where it saves anything, the block
 
 
 def _made(plan: _plans.Plan) -> tuple[_plans.Group, ...]:
@@ -83,15 +83,19 @@ def forward_signature(problem: str) -> Forward:
     made = {group.name: group for group in _made(plan)}
     args = _plans.groups(plan.args)
     written = [plan.args[group.start].is_mutable for group in args]
+    reads = written.index(True) if True in written else len(written)
+    if not all(written[reads:]):
+        raise ValueError(f"{problem}: what a forward writes comes after all that it reads")
+    output, saves, count = made["output"], _saves(plan), _count(plan)
     return Forward(
         args=tuple(group.name for group in args),
-        output=made["output"],
+        output=output,
         others=tuple(group for name, group in made.items() if name == "weight.cached"),
-        saves=_saves(plan),
+        saves=saves,
         has_block=bool(plan.block),
-        reads=tuple(at for at, writes in enumerate(written) if not writes),
-        written=tuple(at for at, writes in enumerate(written) if writes),
-        made=_count(plan),
+        reads=reads,
+        made=count,
+        is_simple=not saves and output.quantizer == "none" and count == 1 + bool(plan.block),
     )
 
 
@@ -104,6 +108,7 @@ class Backward(NamedTuple):
     Its arguments are places in (the gradient, what forward saved, what the layer lent)."""
 
     text: str
+    dtype: torch.dtype  # of the gradient that arrives
     args: tuple[int, ...]
     written: tuple[int, ...]  # those that it writes
     made: int  # tensors that it returns
@@ -113,6 +118,9 @@ class Backward(NamedTuple):
     # where there is none. Where one is quantized it is gathered by `grads`.
     places: tuple[int, ...]
     is_plain: bool
+    # The gradients, None, of the arguments before and after those whose gradients the outputs
+    # are, all of them and in order; None where they are not.
+    around: tuple[tuple[None, ...], tuple[None, ...]] | None
     kept: tuple[int, ...] | None  # for a later wgrad; -1 is the block that backward makes
 
 
@@ -170,6 +178,16 @@ def _sources(problem: str, text: str) -> list[tuple[str, int]]:
     return sources
 
 
+def _around(
+    grads: tuple[tuple[int, _plans.Group], ...], count: int, made: int
+) -> tuple[tuple[None, ...], tuple[None, ...]] | None:
+    first = grads[0][0] if grads else 0
+    places = [(at, group.start) for at, group in grads if group.quantizer == "none"]
+    if not made or places != [(first + i, i) for i in range(made)]:
+        return None
+    return (None,) * first, (None,) * (count - first - made)
+
+
 @constant
 def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
     """What the backward call takes and gives where a gradient of that dtype arrives."""
@@ -189,6 +207,7 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
     starts = {at: group.start for at, group in grads}
     return Backward(
         text=text,
+        dtype=dtype,
         args=args + ((block,) if plan.blocks[0] else ()),
         written=tuple(place for name, place in sources if name in writes),
         made=_count(plan),
@@ -196,6 +215,7 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
         records="amax" in writes,
         places=tuple(starts.get(at, -1) for at in range(count)),
         is_plain=all(group.quantizer == "none" for _, group in grads),
+        around=_around(grads, count, _count(plan)),
         kept=_kept(text, sources, block) if delays(problem) else None,
     )
 

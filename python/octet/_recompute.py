@@ -14,9 +14,12 @@ from torch.autograd import _get_sequence_nr
 import torch
 from octet._delayed import Rule
 from octet._memo import Memo, Said
+from torch import is_grad_enabled
 
 REMEMBERED = 16  # changes that a layer remembers
 
+
+_saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 # Around what only one of the two runs does: selective checkpoints count a region's ops.
 unseen = torch.utils._python_dispatch._disable_current_modes
@@ -59,9 +62,7 @@ def is_recomputing() -> bool:
 def may_recompute() -> bool:
     """Whether this call may be run again: a checkpoint's first run has no graph, or hooks that
     drop what the graph would keep."""
-    if not torch.is_grad_enabled():
-        return True
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return not is_grad_enabled() or _saving_hooks(True) is not None
 
 
 class Span:

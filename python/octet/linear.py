@@ -20,7 +20,13 @@ from octet._function import LinearFunction, apply_eagerly, run_forward
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet._memo import Memo, key_of
 from octet._parameters import Parameters, refuse
-from octet._problem import Call, call_of, device_words, forward_signature
+from octet._problem import (
+    Call,
+    backward_signature,
+    call_of,
+    device_words,
+    forward_signature,
+)
 from octet._recompute import Said
 from octet._state import current
 from octet.proto import TensorProto
@@ -327,18 +333,18 @@ class Linear(Parameters):
         sizes = [*inp.shape, own["out_features"]]
         if not memo.serves or len(sizes) < 2 or sizes[-2] != own["in_features"]:
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        said, call, has_graph = memo.said, memo.call, memo.has_graph
+        said, task, has_graph = memo.said, memo.task, memo.has_graph
         if said.rule is None:
             rolls = log.note_said(said, has_graph)
         else:
-            rolls = self._note_use(said, has_graph)
-        tensors = [inp, weight, bias] if call.takes_bias else [inp, weight]
-        if call.tensors:
-            buffers = own["_buffers"]
-            tensors += [buffers[name] for name in call.tensors]
+            rolls = self._note(said, has_graph)
+        tensors = [inp, weight, bias] if memo.takes_bias else [inp, weight]
+        operands = tuple(tensors)
+        if memo.state:
+            tensors.extend(map(own["_buffers"].__getitem__, memo.state))
         if has_graph:
-            return apply_eagerly(memo.task, rolls, sizes, *tensors)
-        return run_forward(memo.task, sizes, tensors)[0]
+            return apply_eagerly((task, rolls), sizes, tensors, *operands)
+        return run_forward(task, sizes, tensors)[0]
 
     def _memo(
         self,
@@ -356,7 +362,12 @@ class Linear(Parameters):
         options = self._options(weight, None, False, False)
         wants = self._wants(inp, weight, bias)
         call = self._call((inp, weight, bias), said.recipe, wants, said.words + options)
-        return Memo(key, said, call, forward_signature(call.problem), any(wants))
+        if said.rule is not None:
+            self._make_room(said.recipe)
+        problem, back = call.problem, None
+        if any(wants):
+            back = backward_signature(problem, inp.dtype)
+        return Memo(key, said, call, (forward_signature(problem), back))
 
     def _run(
         self,
@@ -402,7 +413,7 @@ class Linear(Parameters):
                 output, *others = output
         else:
             sizes = [*inp.shape, self.out_features]
-            task = call.problem, forward_signature(call.problem)
+            task = call.problem, forward_signature(call.problem), None
             output, others, _ = run_forward(task, sizes, tensors)
         if others:
             text = forward_signature(call.problem).others[0].quantizer
