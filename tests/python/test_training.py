@@ -103,7 +103,7 @@ def test_training__nothing_is_left_after_backward(name: str) -> None:
     before = live_bytes()
     for _ in range(100):
         once()
-    assert live_bytes() == before
+    assert live_bytes() <= before  # what others left may go meanwhile
 
 
 # ---- options ---------------------------------------------------------------------------------
