@@ -31,6 +31,16 @@ def default_recipe() -> Recipe:
     return _DEFAULT
 
 
+def checked(recipe: Recipe | None) -> Recipe:
+    """The recipe, or the default one; what is none is refused."""
+    if recipe is not None and not isinstance(recipe, Recipe):
+        given = recipe.__name__ if isinstance(recipe, type) else repr(recipe)
+        raise TypeError(
+            f"recipe is {given}; it is an object of a class of octet.recipe, or None"
+        )
+    return _DEFAULT if recipe is None else recipe
+
+
 def _roll(used: "list[tuple[Linear, Rule]]") -> None:
     """Moves the scales of layers that recorded amaxes: at once where rule and device agree."""
     if len(used) == 1:
@@ -62,7 +72,7 @@ def _end(step: Step, failed: bool) -> None:
         return
     for layer in list(LAYERS) if step.in_graph else step.used:
         use = layer._use
-        if use.waits:
+        if use.waits and use.token is step.token:  # and not in another thread's
             use.waits = False
             if trains:
                 layer._log.before_moving()
@@ -95,10 +105,13 @@ class autocast(Region):  # noqa: N801
             )
         self.enabled = enabled
         self.calibrating = calibrating
-        self.recipe = _DEFAULT if recipe is None else recipe
+        self.recipe = checked(recipe)
+        # What was active before, and the same of an earlier entry that is not left yet.
+        self._before: Any = None
 
     def __enter__(self) -> "autocast":
-        self._outer = outer = entered()
+        outer = entered()
+        self._before = outer, self._before
         nested = outer is not None and (outer.enabled or outer.calibrating)
         self.step = outer.step if nested else Step(is_compiling())
         activate(self)
@@ -110,7 +123,8 @@ class autocast(Region):  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        step, outer = self.step, self._outer
+        step = self.step
+        outer, self._before = self._before
         activate(outer)
         if outer is not None and (outer.enabled or outer.calibrating):
             return
@@ -153,11 +167,12 @@ class quantized_model_init:  # noqa: N801
         recipe: Recipe | None = None,
         preserve_high_precision_init_val: bool = False,
     ) -> None:
-        made = default_recipe() if recipe is None else recipe
+        made = checked(recipe)
         self._inner = Init(made, preserve_high_precision_init_val) if enabled else None
+        self._before: Any = None
 
     def __enter__(self) -> "quantized_model_init":
-        self._outer = ACTIVE.init
+        self._before = ACTIVE.init, self._before
         ACTIVE.init = self._inner
         return self
 
@@ -167,4 +182,4 @@ class quantized_model_init:  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        ACTIVE.init = self._outer
+        ACTIVE.init, self._before = self._before

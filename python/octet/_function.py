@@ -169,7 +169,12 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     grads = [None if i < 0 else outs[i] for i in signature.places]
     if not signature.is_plain:
         for at, group in signature.grads:
-            grads[at] = _gather(group, outs, grad.dtype, sizes[:-1])
+            of_weight = group.name == "grad_weight"
+            shape = [sizes[-1], sizes[-2]] if of_weight else sizes[:-1]
+            made = _gather(group, outs, signature.operands[of_weight], shape)
+            # A graph returns a parameter's gradient as the plain tensor that the parameter is.
+            plain = of_weight and is_dynamo_compiling()
+            grads[at] = made.dequantize() if plain else made
     return tuple(grads)
 
 

@@ -17,7 +17,7 @@ from octet._recompute import (
     may_recompute,
     unseen,
 )
-from octet._state import current
+from octet._state import Token, current
 from octet.tensor import QuantizedTensor
 
 HISTORY = 1024  # rows of amax history that a layer starts with
@@ -57,6 +57,7 @@ class Use:
     def __init__(self) -> None:
         self.waits = False
         self.rule: _delayed.Rule = ""
+        self.token: Token | None = None  # of the step that moves them
 
 
 class LayerState(torch.nn.Module):
@@ -102,6 +103,7 @@ class LayerState(torch.nn.Module):
         self._use.waits = self._use.waits and (region.enabled or region.calibrating)
         if self._use.waits:  # a copy of a layer that was used in this step
             region.step.used.append(self)
+            self._use.token = region.step.token
 
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
@@ -216,11 +218,12 @@ class LayerState(torch.nn.Module):
                 _keep_scales_everywhere()
             return is_first
         is_first = not use.waits
-        if is_compiling():
+        if is_compiling():  # which only tells the step: a comparison would be guarded
             step.in_graph = True
-        elif is_first:
+        elif is_first or use.token is not step.token:  # or else another thread's waits
+            is_first = True
             step.used.append(self)
-        use.waits, use.rule = True, rule
+        use.waits, use.rule, use.token = True, rule, step.token
         return is_first
 
     def _recomputed(self) -> Way | None:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from octet import _C, _plans
 from octet._constant import constant
-from octet._dtypes import dtype_name
+from octet._dtypes import TORCH_DTYPES, dtype_name
 
 
 @constant
@@ -109,6 +109,7 @@ class Backward(NamedTuple):
 
     text: str
     dtype: torch.dtype  # of the gradient that arrives
+    operands: tuple[torch.dtype, torch.dtype]  # the input's and the weight's
     args: tuple[int, ...]
     written: tuple[int, ...]  # those that it writes
     made: int  # tensors that it returns
@@ -188,6 +189,12 @@ def _around(
     return (None,) * first, (None,) * (count - first - made)
 
 
+def _operands(problem: str) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes of input and weight, as problem_text wrote them."""
+    words = dict(word.split("=", 1) for word in problem.split() if "=" in word)
+    return TORCH_DTYPES[words["in"]], TORCH_DTYPES[words.get("w", words["in"])]
+
+
 @constant
 def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
     """What the backward call takes and gives where a gradient of that dtype arrives."""
@@ -208,6 +215,7 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
     return Backward(
         text=text,
         dtype=dtype,
+        operands=_operands(problem),
         args=args + ((block,) if plan.blocks[0] else ()),
         written=tuple(place for name, place in sources if name in writes),
         made=_count(plan),

@@ -7,10 +7,15 @@ if TYPE_CHECKING:
     from octet.recipe import Recipe
 
 
+class Token:
+    """What tells a step from another. Layers keep it, and so keep no other layer by it."""
+
+
 class Step:
     """From entering an outermost autocast to leaving it: the layers whose scales will move."""
 
     def __init__(self, traced: bool) -> None:
+        self.token = Token()
         self.traced = traced  # it was entered in traced code: `used` is the graph's
         self.used: list[Any] = []  # layers; in traced code (layer, rule)
         # Code that was traced inside used some, too, and marked them alone: it cannot append to

@@ -2,6 +2,7 @@
 
 import torch
 from octet import _C, _problem
+from octet._autocast import checked
 from octet._dtypes import dtype_name
 from octet.recipe import CustomRecipe, Recipe
 
@@ -66,11 +67,7 @@ def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
 
 def text_of(recipe: Recipe, name: str) -> str:
     """A recipe's text for the layer of a name; a custom one's is what it answers now."""
-    if not isinstance(recipe, Recipe):
-        given = recipe.__name__ if isinstance(recipe, type) else repr(recipe)
-        raise TypeError(
-            f"recipe is {given}; it is an object of a class of octet.recipe, or None"
-        )
+    recipe = checked(recipe)
     custom = isinstance(recipe, CustomRecipe)
     return recipe.text_for("linear", name) if custom else recipe.text
 

@@ -30,6 +30,42 @@ def test_autocast__nests_and_restores() -> None:
     assert ACTIVE.region is outer
 
 
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_autocast__one_object_may_be_entered_again_inside_itself(compile_it: bool) -> None:
+    linear = layer()
+    x, _ = inputs()
+    outside, inside = linear(x), within(RECIPES["mxfp8"], linear)(x)
+
+    def nested(x: torch.Tensor) -> torch.Tensor:
+        region = octet.autocast(recipe=RECIPES["mxfp8"])
+        with region:
+            with region:
+                linear(x)
+            return linear(x)
+
+    call = compiled(nested)[0] if compile_it else nested
+    for _ in range(2):
+        assert torch.equal(call(x), inside)
+        assert torch.equal(linear(x), outside)
+
+
+def test_autocast__quantized_model_init_may_be_entered_again_inside_itself() -> None:
+    made = octet.quantized_model_init(recipe=RECIPES["mxfp8"])
+    with made, made:
+        inner = layer()
+    assert isinstance(inner.weight.data, octet.QuantizedTensor)
+    assert not isinstance(layer().weight.data, octet.QuantizedTensor)
+
+
+@pytest.mark.parametrize("what", [octet.recipe.MXFP8BlockScaling, "mxfp8"])
+@pytest.mark.parametrize("within_it", [octet.autocast, octet.quantized_model_init])
+def test_autocast__what_is_no_recipe_is_refused_at_once(within_it: type, what: object) -> None:
+    with pytest.raises(
+        TypeError, match=r"(?i)recipe is .*mxfp8.*; it is an object of a class of"
+    ):
+        within_it(recipe=what)
+
+
 def test_autocast__default_recipe_is_said() -> None:
     linear = layer()
     x, _ = inputs()

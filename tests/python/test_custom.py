@@ -295,3 +295,34 @@ def test_custom__the_documentations_example_runs() -> None:
     names = {"octet": octet, "layer": layer(), "x": inputs()[0]}
     exec(text, names)
     assert names["y"].shape == (3, 13, 44)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_custom__gradients_that_the_core_quantizes(
+    compile_it: bool, dtype: torch.dtype
+) -> None:
+    """The weight's has its shape and dtype, and the values of a cast afterwards; a graph returns
+    it plain."""
+    mxfp8 = octet.MXFP8Quantizer("e4m3")
+    roles = dict.fromkeys(("input", "weight", "grad_output"), mxfp8)
+    linear = octet.Linear(70, 44, params_dtype=dtype, device="cpu")
+    x = torch.randn(96, 70, dtype=torch.bfloat16, requires_grad=True)
+    found = {}
+    for name, given in {"plain": roles, "quantized": {**roles, "grad_weight": mxfp8}}.items():
+        chosen = custom(**given)
+
+        def forward(x: torch.Tensor, chosen: recipe.CustomRecipe = chosen) -> torch.Tensor:
+            with octet.autocast(recipe=chosen):
+                return linear(x)
+
+        call = torch.compile(forward, backend="aot_eager", fullgraph=True)
+        linear.zero_grad(set_to_none=True)
+        (call if compile_it else forward)(x).float().pow(2).sum().backward()
+        found[name] = linear.weight.grad
+    made = found["quantized"]
+    assert made.shape == (44, 70)
+    assert made.dtype == dtype
+    assert isinstance(made, octet.QuantizedTensor) is not compile_it
+    want = mxfp8(found["plain"]).dequantize()
+    assert torch.equal(made if compile_it else made.dequantize(), want)

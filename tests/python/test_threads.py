@@ -113,3 +113,59 @@ def test_threads__make_quantized_models_of_their_own() -> None:
     found = together({name: work(name) for name in ("block", "mxfp8")})
     assert found == {"block": "fp8-block", "mxfp8": "mxfp8"}
     assert not isinstance(octet.Linear(64, 32, device="cpu").weight, octet.QuantizedTensor)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_threads__leaving_moves_the_scales_of_their_own_step_alone(compile_it: bool) -> None:
+    """The first leaves while the second is inside, whose layer waits until it leaves, too."""
+    x, _ = inputs()
+    delayed = RECIPES["delayed"]
+    linears = {"first": layer(), "second": layer()}
+    calls = {
+        name: compiled(linear)[0] if compile_it else linear for name, linear in linears.items()
+    }
+    for call in calls.values():  # beforehand: threads of torch 2.10 do not compile together
+        with octet.autocast(recipe=delayed):
+            call(x)
+    fresh = {name: linear.fp8_scale.clone() for name, linear in linears.items()}
+
+    def moved(name: str) -> bool:
+        return not torch.equal(linears[name].fp8_scale, fresh[name])
+
+    def first(meet: Callable[[], Any]) -> None:
+        with octet.autocast(recipe=delayed):
+            calls["first"](2 * x)
+            meet()
+        meet()
+
+    def second(meet: Callable[[], Any]) -> list[bool]:
+        with octet.autocast(recipe=delayed):
+            calls["second"](2 * x)
+            meet()
+            meet()
+            early = moved("second")
+        return [early, moved("second")]
+
+    assert together({"first": first, "second": second}) == {
+        "first": None,
+        "second": [False, True],
+    }
+    assert moved("first")
+
+
+def test_threads__a_layer_that_two_use_moves_when_the_last_one_leaves() -> None:
+    x, _ = inputs()
+    linear = layer()
+
+    def work(meet: Callable[[], Any]) -> None:
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            linear(x)
+            meet()
+
+    before = linear.fp8_scale.clone()
+    together({"first": work, "second": work})
+    after = linear.fp8_scale.clone()
+    assert not torch.equal(before, after)
+    with octet.autocast(recipe=RECIPES["delayed"]):
+        linear(4 * x)
+    assert not torch.equal(linear.fp8_scale, after)
