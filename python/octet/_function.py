@@ -41,8 +41,12 @@ def run_forward(
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
     """The output; buffers for the layer to keep; and what backward needs, the block last."""
     problem, signature, _ = task
-    args = tensors[: signature.reads]
-    written = tensors[signature.reads : len(signature.args)]
+    if signature.parted is None:
+        args = tensors[: signature.reads]
+        written = tensors[signature.reads : len(signature.args)]
+    else:
+        args = [tensors[i] for i in signature.parted[0]]
+        written = [tensors[i] for i in signature.parted[1]]
     if written:
         into = _ops.linear_into if is_dynamo_compiling() else _linear_into
         outs = _ops.listed(into[signature.made](written, args, sizes, problem))

@@ -50,7 +50,9 @@ class Forward(NamedTuple):
     others: tuple[_plans.Group, ...]  # tensors that it makes besides, for the layer to keep
     saves: tuple[tuple[bool, int], ...]  # besides the block: (is an argument, which)
     has_block: bool
-    reads: int  # how many arguments it only reads; those that it writes follow
+    reads: int  # how many arguments it only reads before the first that it writes
+    # Where others that it only reads follow (a cached weight): which it reads, which it writes.
+    parted: tuple[tuple[int, ...], tuple[int, ...]] | None
     made: int  # tensors that it returns
     is_simple: bool  # they are the output and, where it saves anything, the block
 
@@ -84,8 +86,10 @@ def forward_signature(problem: str) -> Forward:
     args = _plans.groups(plan.args)
     written = [plan.args[group.start].is_mutable for group in args]
     reads = written.index(True) if True in written else len(written)
-    if not all(written[reads:]):
-        raise ValueError(f"{problem}: what a forward writes comes after all that it reads")
+    parted = tuple(
+        tuple(i for i, is_written in enumerate(written) if is_written is wanted)
+        for wanted in (False, True)
+    )
     output, saves, count = made["output"], _saves(plan), _count(plan)
     return Forward(
         args=tuple(group.name for group in args),
@@ -94,6 +98,7 @@ def forward_signature(problem: str) -> Forward:
         saves=saves,
         has_block=bool(plan.block),
         reads=reads,
+        parted=None if all(written[reads:]) else (parted[0], parted[1]),
         made=count,
         is_simple=not saves and output.quantizer == "none" and count == 1 + bool(plan.block),
     )

@@ -302,7 +302,7 @@ def test_custom__the_documentations_example_runs() -> None:
 def test_custom__gradients_that_the_core_quantizes(
     compile_it: bool, dtype: torch.dtype
 ) -> None:
-    """The weight's has its shape and dtype, and the values of a cast afterwards; a graph returns
+    """The weight's has its shape and dtype, and the values of a cast afterwards; a graph gives
     it plain."""
     mxfp8 = octet.MXFP8Quantizer("e4m3")
     roles = dict.fromkeys(("input", "weight", "grad_output"), mxfp8)

@@ -129,11 +129,13 @@ def test_training__main_grad_takes_the_weights_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
-def test_training__later_microbatches_reuse_the_weight(compile_it: bool) -> None:
-    linear = layer()
+@pytest.mark.parametrize("name", ["mxfp8", "delayed"])
+def test_training__later_microbatches_reuse_the_weight(name: str, compile_it: bool) -> None:
+    linear, recipe = layer(), RECIPES[name]
     x, grad = inputs()
-    usual = step(linear, within(MX, linear), x, grad)
-    call: Any = within(MX, lambda x, first: linear(x, first))
+    for _ in range(3):  # by then delayed scaling's scales stay as they are
+        usual = step(linear, within(recipe, linear), x, grad)
+    call: Any = within(recipe, lambda x, first: linear(x, first))
     call = compiled(call)[0] if compile_it else call
     assert_same(usual, step(linear, lambda x: call(x, True), x, grad))
     with torch.no_grad():
