@@ -172,12 +172,13 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         return *before, *outs, *after
     grads = [None if i < 0 else outs[i] for i in signature.places]
     if not signature.is_plain:
+        of_input, of_weight = signature.operands
         for at, group in signature.grads:
-            of_weight = group.name == "grad_weight"
-            shape = [sizes[-1], sizes[-2]] if of_weight else sizes[:-1]
-            made = _gather(group, outs, signature.operands[of_weight], shape)
+            is_weight = group.name == "grad_weight"
+            shape = [sizes[-1], sizes[-2]] if is_weight else sizes[:-1]
+            made = _gather(group, outs, of_weight if is_weight else of_input, shape)
             # A graph returns a parameter's gradient as the plain tensor that the parameter is.
-            plain = of_weight and is_dynamo_compiling()
+            plain = is_weight and is_dynamo_compiling()
             grads[at] = made.dequantize() if plain else made
     return tuple(grads)
 

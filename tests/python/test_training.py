@@ -9,6 +9,7 @@ import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, plain, step, within
 from octet import recipe
+from torch.torch_version import TorchVersion
 
 import torch
 
@@ -31,7 +32,11 @@ def test_training__a_graph_runs_backward_twice(name: str, compile_it: bool) -> N
     assert_same(list(first), list(torch.autograd.grad(y, [x, linear.weight], grad)))
 
 
-@pytest.mark.parametrize("compile_it", [False, True])
+# Before 2.11 a compiled backward refuses state that another one has moved since its forward.
+MOVES = [False, True] if TorchVersion(torch.__version__) >= (2, 11) else [False]
+
+
+@pytest.mark.parametrize("compile_it", MOVES)
 def test_training__each_backward_rounds_by_the_next_step(compile_it: bool) -> None:
     linear, other = layer(), layer()
     other.rounding_state.copy_(linear.rounding_state + torch.tensor([0, 1]))
