@@ -106,7 +106,8 @@ static inline void oct_store16(void *at, uint4 words) {
     *(uint4 *)at = words;
 }
 
-/* The same for memory that no one writes during the launch, and that is read once. */
+/* The same for memory that no one writes during the launch, and that is read once. Volatile, so
+ * that it stays behind oct_after (chain.h). */
 static inline uint4 oct_stream16(const void *at) {
 #if OCT_PTX
     uint4 v;
