@@ -35,6 +35,7 @@ typedef struct oct_cu_launch {
     X(cuDeviceGet, (int *device, int index))                                                   \
     X(cuDeviceGetName, (char *name, int size, int device))                                     \
     X(cuDeviceGetAttribute, (int *value, int attribute, int device))                           \
+    X(cuDeviceTotalMem_v2, (size_t *bytes, int device))                                        \
     X(cuDevicePrimaryCtxRetain, (void **context, int device))                                  \
     X(cuDevicePrimaryCtxRelease_v2, (int device))                                              \
     X(cuCtxGetCurrent, (void **context))                                                       \
@@ -49,7 +50,18 @@ typedef struct oct_cu_launch {
                          void **extra)) /* CUDA 11.8 */                                        \
     X(cuMemsetD8Async, (uint64_t to, unsigned char value, size_t count, void *stream))         \
     X(cuMemsetD32Async, (uint64_t to, unsigned value, size_t count, void *stream))             \
-    X(cuMemcpyDtoDAsync_v2, (uint64_t to, uint64_t from, size_t bytes, void *stream))
+    X(cuMemcpyDtoDAsync_v2, (uint64_t to, uint64_t from, size_t bytes, void *stream))          \
+    X(cuStreamCreate, (void **stream, unsigned flags))                                         \
+    X(cuStreamDestroy_v2, (void *stream))                                                      \
+    X(cuStreamIsCapturing, (void *stream, int *state))                                         \
+    X(cuStreamBeginCapture_v2, (void *stream, int mode))                                       \
+    X(cuStreamEndCapture, (void *stream, void **graph))                                        \
+    X(cuGraphGetNodes, (void *graph, void **nodes, size_t *count))                             \
+    X(cuGraphNodeGetType, (void *node, int *type))                                             \
+    X(cuGraphInstantiateWithFlags, (void **exec, void *graph, unsigned long long flags))       \
+    X(cuGraphLaunch, (void *exec, void *stream))                                               \
+    X(cuGraphExecDestroy, (void *exec))                                                        \
+    X(cuGraphDestroy, (void *graph))
 
 /* X(result, name, parameters) of NVRTC. */
 #define OCT_NVRTC_CALLS(X)                                                                     \
@@ -127,6 +139,8 @@ typedef struct oct_cublaslt {
 #define OCT_CU_SHARED_OPTIN 97
 #define OCT_CU_FUNC_SHARED 8
 #define OCT_CU_CAPTURE_RELAXED 2
+#define OCT_CU_STREAM_UNTIED 1 /* it does not wait for the default stream */
+#define OCT_CU_KERNEL_NODE 0
 /* A launch with it may begin before its predecessor in the stream has ended. */
 #define OCT_CU_LAUNCH_OVERTAKES 6
 #define OCT_CU_PARAMS_AT ((void *)1)

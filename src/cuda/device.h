@@ -59,7 +59,7 @@ typedef struct oct_cuda_facts {
     int index, arch;  /* 10 * major + minor */
     int processors;   /* multiprocessors */
     int shared_bytes; /* dynamic shared memory a block may ask for */
-    int64_t l2_bytes;
+    int64_t l2_bytes, memory_bytes;
     char name[96];
 } oct_cuda_facts;
 

@@ -58,9 +58,12 @@ static octet_status ask(oct_cuda_facts *out, const oct_driver *driver, int devic
         result =
             driver->cuDeviceGetAttribute(questions[i].value, questions[i].attribute, device);
     }
+    size_t bytes = 0;
+    result = result ? result : driver->cuDeviceTotalMem_v2(&bytes, device);
     if (result) {
         return oct_cuda_failed(err, "cuDeviceGetAttribute", result);
     }
+    out->memory_bytes = (int64_t)bytes;
     out->arch = 10 * major + minor;
     out->l2_bytes = l2;
     return OCTET_OK;
@@ -164,6 +167,7 @@ octet_status octet_cuda_open(octet_cuda **out, const octet_cuda_options *options
     }
     (void)pthread_mutex_init(&cuda->lock, NULL);
     (void)pthread_mutex_init(&cuda->keep_lock, NULL);
+    (void)pthread_mutex_init(&cuda->record_lock, NULL);
     for (int i = 0; i < OCT_MODULE_PARTS; i++) {
         (void)pthread_mutex_init(&cuda->modules[i].lock, NULL);
     }
@@ -183,9 +187,13 @@ void octet_cuda_close(octet_cuda *cuda) {
     if (kept) {
         cuda->keeper->free(kept, cuda);
     }
+    if (cuda->recorder) {
+        (void)cuda->driver->cuStreamDestroy_v2(cuda->recorder);
+    }
     oct_cuda_unload(cuda);
     oct_cuda_leave(cuda, pushed);
     (void)cuda->driver->cuDevicePrimaryCtxRelease_v2(cuda->device);
+    (void)pthread_mutex_destroy(&cuda->record_lock);
     (void)pthread_mutex_destroy(&cuda->keep_lock);
     (void)pthread_mutex_destroy(&cuda->lock);
     free_all(cuda);

@@ -45,6 +45,8 @@ struct octet_cuda {
     pthread_mutex_t keep_lock; /* of what is kept, whose making loads libraries */
     _Atomic(void *) kept;
     const oct_cuda_keeper *keeper;
+    pthread_mutex_t record_lock; /* one recording at a time; of the stream that it needs */
+    void *recorder;              /* CUstream; NULL until first used */
 };
 
 /* NVRTC, loaded on first use. */

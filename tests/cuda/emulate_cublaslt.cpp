@@ -410,10 +410,48 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *op, void *a, void *b, voi
     return status;
 }
 
+namespace {
+
+/* A product, from where its operands are. */
+struct product {
+    problem it;
+    const float *alpha, *beta; /* in device memory; NULL: these */
+    float by, old;
+    const void *a, *b;
+    void *d;
+    uint64_t splits; /* the sum is rounded to d's type half way */
+};
+
+void multiply(const product &p) {
+    const problem &it = p.it;
+    const operation &o = it.op;
+    int64_t m = static_cast<int64_t>(it.d.rows), n = static_cast<int64_t>(it.d.cols);
+    bool scaled = is_fp8(it.a.type) || it.a.type == E2M1;
+    operand x = {p.a, o.scale_a, m, it.k(), it.a.ld, it.a.type, o.mode_a, o.op_a == 0, scaled};
+    operand y = {p.b, o.scale_b, n, it.k(), it.b.ld, it.b.type, o.mode_b, o.op_b == 1, scaled};
+    double by = p.alpha ? *p.alpha : p.by, old = p.beta ? *p.beta : p.old;
+    for (int64_t j = 0; j < n; j++) {
+        for (int64_t i = 0; i < m; i++) {
+            double sum = 0.0;
+            for (int64_t l = 0; l < x.k; l++) {
+                sum += x.at(i, l) * y.at(j, l);
+                sum = p.splits && l == x.k / 2 ? rounded(sum, it.d.type) : sum;
+            }
+            int64_t at = j * it.d.ld + i;
+            sum *= by;
+            sum += old != 0.0 ? old * element(p.d, at, it.d.type) : 0.0;
+            sum += o.epilogue == 4 ? element(o.bias, i, o.bias_type) : 0.0;
+            store(p.d, at, it.d.type, sum);
+        }
+    }
+}
+
+} // namespace
+
 int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, void *a_layout,
                    const void *b, void *b_layout, const void *beta, const void *c,
                    void *c_layout, void *d, void *d_layout, const void *algo, void *workspace,
-                   size_t workspace_bytes, void *) {
+                   size_t workspace_bytes, void *stream) {
     const uint64_t *kept = static_cast<const uint64_t *>(algo);
     problem it = problem_of(op, a_layout, b_layout, d_layout);
     int status = matmul_status ? matmul_status.load() : it.check();
@@ -427,28 +465,24 @@ int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, voi
         return status ? status : INVALID;
     }
     load_kernel(it, kept[0]);
-    spoil(workspace, workspace_bytes);
-    matmuls++;
-    algorithm = kept[0];
-    const operation &o = it.op;
-    int64_t m = static_cast<int64_t>(it.d.rows), n = static_cast<int64_t>(it.d.cols);
-    bool scaled = is_fp8(it.a.type) || it.a.type == E2M1;
-    operand x = {a, o.scale_a, m, it.k(), it.a.ld, it.a.type, o.mode_a, o.op_a == 0, scaled};
-    operand y = {b, o.scale_b, n, it.k(), it.b.ld, it.b.type, o.mode_b, o.op_b == 1, scaled};
-    double by = *static_cast<const float *>(alpha), old = *static_cast<const float *>(beta);
-    for (int64_t j = 0; j < n; j++) {
-        for (int64_t i = 0; i < m; i++) {
-            double sum = 0.0;
-            for (int64_t p = 0; p < x.k; p++) {
-                sum += x.at(i, p) * y.at(j, p);
-                sum = kept[4] && p == x.k / 2 ? rounded(sum, it.d.type) : sum;
-            }
-            int64_t at = j * it.d.ld + i;
-            sum *= by;
-            sum += old != 0.0 ? old * element(c, at, it.d.type) : 0.0;
-            sum += o.epilogue == 4 ? element(o.bias, i, o.bias_type) : 0.0;
-            store(d, at, it.d.type, sum);
-        }
-    }
+    bool there = it.op.device_pointers;
+    const float *by = static_cast<const float *>(alpha),
+                *old = static_cast<const float *>(beta);
+    const product todo = {it,
+                          there ? by : nullptr,
+                          there ? old : nullptr,
+                          there ? 0 : *by,
+                          there ? 0 : *old,
+                          a,
+                          b,
+                          d,
+                          kept[4]};
+    const uint64_t word = kept[0];
+    emulated_do(stream, OCT_CU_KERNEL_NODE, [=] {
+        spoil(workspace, workspace_bytes);
+        matmuls++;
+        algorithm = word;
+        multiply(todo);
+    });
     return OK;
 }

@@ -2,15 +2,20 @@
  * emulation.
  *
  * Device memory is the process's. Compiling gives a module's name as its code, loading it opens
- * the library that was made of it. A stream does everything at once; any handle is one. */
+ * the library that was made of it. A stream does everything at once, unless it is being
+ * captured; any handle is one. */
 #include "cuda/api.h"
 #include "emulate_launch.h"
 
 #include <atomic>
 #include <dlfcn.h>
+#include <functional>
+#include <mutex>
+#include <set>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <vector>
 
 /* The lists are the library's own: a function whose parameters changed does not compile. */
 #define X(name, parameters) extern "C" int name parameters;
@@ -37,11 +42,37 @@ struct module {
     char name[64];
 };
 
+/* A stream that was made, a graph, and one that can be launched: work in order. */
+struct graph {
+    bool capturing = false;
+    std::vector<int> types; /* CUgraphNodeTypes */
+    std::vector<std::function<void()>> work;
+};
+
+std::mutex streams_lock;
+std::set<void *> streams; /* those that were made */
+
+/* The stream, where it is one that was made. */
+graph *stream_of(void *stream) {
+    std::lock_guard<std::mutex> guard(streams_lock);
+    return streams.count(stream) ? static_cast<graph *>(stream) : nullptr;
+}
+
 void *address(uint64_t at) {
     return reinterpret_cast<void *>(static_cast<uintptr_t>(at));
 }
 
 } // namespace
+
+void emulated_do(void *stream, int type, std::function<void()> work) {
+    graph *g = stream_of(stream);
+    if (g && g->capturing) {
+        g->types.push_back(type);
+        g->work.push_back(std::move(work));
+    } else {
+        work();
+    }
+}
 
 int emulated_launches(void) {
     return launches;
@@ -111,6 +142,11 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     }
 }
 
+int cuDeviceTotalMem_v2(size_t *bytes, int) {
+    *bytes = static_cast<size_t>(16) << 30;
+    return 0;
+}
+
 int cuDevicePrimaryCtxRetain(void **context, int) {
     *context = the_context;
     return 0;
@@ -174,31 +210,118 @@ int cuLaunchKernelEx(const oct_cu_launch *how, void *function, void **params, vo
     }
     emulated_launch launch = {function,      {grid[0], grid[1], grid[2]},
                               how->block[0], how->shared_bytes,
-                              extra[1], *static_cast<const size_t *>(extra[3])};
-    launches++;
-    emulated_run(&launch);
+                              extra[1],      *static_cast<const size_t *>(extra[3])};
+    const char *bytes = static_cast<const char *>(launch.params);
+    std::vector<char> copy(bytes, bytes + launch.params_bytes);
+    emulated_do(how->stream, OCT_CU_KERNEL_NODE, [=]() mutable {
+        launches++;
+        launch.params = copy.data();
+        emulated_run(&launch);
+    });
     return 0;
 }
 
-int cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *) {
-    fills++;
-    memset(address(to), value, count);
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *stream) {
+    emulated_do(stream, 2, [=] {
+        fills++;
+        memset(address(to), value, count);
+    });
     return 0;
 }
 
-int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *) {
+int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *stream) {
     if (to % 4) {
         return INVALID;
     }
-    fills++;
-    for (size_t i = 0; i < count; i++) {
-        static_cast<unsigned *>(address(to))[i] = value;
+    emulated_do(stream, 2, [=] {
+        fills++;
+        for (size_t i = 0; i < count; i++) {
+            static_cast<unsigned *>(address(to))[i] = value;
+        }
+    });
+    return 0;
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+    emulated_do(stream, 1, [=] { memmove(address(to), address(from), bytes); });
+    return 0;
+}
+
+/* ---- streams and graphs ---------------------------------------------------------------- */
+
+int cuStreamCreate(void **stream, unsigned) {
+    std::lock_guard<std::mutex> guard(streams_lock);
+    *stream = new graph;
+    streams.insert(*stream);
+    return 0;
+}
+
+int cuStreamDestroy_v2(void *stream) {
+    std::lock_guard<std::mutex> guard(streams_lock);
+    streams.erase(stream);
+    delete static_cast<graph *>(stream);
+    return 0;
+}
+
+int cuStreamIsCapturing(void *stream, int *capturing) {
+    graph *g = stream_of(stream);
+    *capturing = g && g->capturing;
+    return 0;
+}
+
+int cuStreamBeginCapture_v2(void *stream, int mode) {
+    graph *g = stream_of(stream);
+    if (!g || g->capturing || !depth || mode != OCT_CU_CAPTURE_RELAXED) {
+        return INVALID;
+    }
+    *g = graph();
+    g->capturing = true;
+    return 0;
+}
+
+int cuStreamEndCapture(void *stream, void **out) {
+    graph *g = stream_of(stream);
+    if (!g || !g->capturing) {
+        return INVALID;
+    }
+    g->capturing = false;
+    *out = new graph(*g);
+    return 0;
+}
+
+int cuGraphGetNodes(void *handle, void **nodes, size_t *count) {
+    graph *g = static_cast<graph *>(handle);
+    *count = g->types.size();
+    for (size_t i = 0; nodes && i < *count; i++) {
+        nodes[i] = &g->types[i];
     }
     return 0;
 }
 
-int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *) {
-    memmove(address(to), address(from), bytes);
+int cuGraphNodeGetType(void *node, int *type) {
+    *type = *static_cast<int *>(node);
+    return 0;
+}
+
+int cuGraphInstantiateWithFlags(void **exec, void *handle, unsigned long long flags) {
+    *exec = new graph(*static_cast<graph *>(handle));
+    return flags ? INVALID : 0;
+}
+
+int cuGraphLaunch(void *exec, void *) {
+    for (auto &work : static_cast<graph *>(exec)->work) {
+        work();
+    }
+    return depth ? 0 : INVALID;
+}
+
+int cuGraphExecDestroy(void *exec) {
+    delete static_cast<graph *>(exec);
+    return 0;
+}
+
+int cuGraphDestroy(void *handle) {
+    delete static_cast<graph *>(handle);
     return 0;
 }
 

@@ -45,6 +45,10 @@ void emulated_library_version(size_t version);
 
 #ifdef __cplusplus
 }
+
+#include <functional>
+/* Does the work, or keeps it where the stream is being captured; by CUgraphNodeType. */
+void emulated_do(void *stream, int type, std::function<void()> work);
 #endif
 
 #endif

@@ -100,10 +100,11 @@ static void collect(run_group *group, int plan, const octet_step *step) {
 
 static octet_status run_phases(run_group *group, int plan, const octet_exec *exec) {
     const octet_plan *p = &group->plans[plan];
+    run_phase *run = group->options.run ? group->options.run : octet_run_phase;
     octet_status status = OCTET_OK;
     for (int phase = 0; phase < p->phases && !status; phase++) {
         for (int rank = 0; rank < group->ranks && !status; rank++) {
-            status = octet_run_phase(p, phase, &group->memory[rank][plan], exec, &group->err);
+            status = run(p, phase, &group->memory[rank][plan], exec, &group->err);
         }
         for (int i = 0; i < p->step_count && !status; i++) {
             if (p->steps[i].phase == phase && p->steps[i].op == OCTET_OP_COLLECTIVE) {

@@ -7,6 +7,9 @@
 #define RUN_RANKS 4
 #define RUN_PLANS 3
 
+typedef octet_status run_phase(const octet_plan *plan, int phase, const octet_memory *memory,
+                               const octet_exec *exec, octet_error *err);
+
 typedef struct run_options {
     uint64_t seed;
     int fill;         /* of memory that the plan is to write */
@@ -14,6 +17,7 @@ typedef struct run_options {
     int lanes;        /* workers that the plan has workspace for; 0: as many as threads */
     bool strided;     /* rows of plain arguments lie apart */
     octet_cuda *cuda; /* runs plans for a GPU, whose memory is the host's */
+    run_phase *run;   /* what runs them; NULL: octet_run_phase */
 } run_options;
 
 /* The whole layer in double precision, whatever the ranks hold of it. */

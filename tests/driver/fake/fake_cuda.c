@@ -81,6 +81,11 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     return device == 7 ? 0 : 101;
 }
 
+int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    *bytes = atomic_load(&state.memory_mib) * ((size_t)1 << 20);
+    return device == 7 ? 0 : 101;
+}
+
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = &the_context;
     atomic_fetch_add(&state.retains, device == 7);
@@ -163,11 +168,139 @@ int cuFuncSetAttribute(void *function, int attribute, int value) {
     return function ? 0 : 1;
 }
 
+/* ---- streams and graphs ------------------------------------------------------------------ */
+
+/* A stream that was made; what is put there while it captures becomes nodes. An executable
+ * graph is one, too. */
+typedef struct recorder {
+    bool is_capturing;
+    int nodes;
+    int types[8]; /* as CUgraphNodeType */
+} recorder;
+
+static recorder *_Atomic last_stream; /* the one there is */
+
+int cuStreamCreate(void **stream, unsigned flags) {
+    needs_context();
+    recorder *made = flags == OCT_CU_STREAM_UNTIED ? calloc(1, sizeof *made) : NULL;
+    atomic_fetch_add(&state.streams, made != NULL);
+    atomic_store(&last_stream, made);
+    *stream = made;
+    return made ? 0 : 1;
+}
+
+int cuStreamDestroy_v2(void *stream) {
+    needs_context();
+    atomic_fetch_sub(&state.streams, 1);
+    atomic_store(&last_stream, NULL);
+    free(stream);
+    return 0;
+}
+
+static recorder *recorder_of(void *stream) {
+    return stream && stream == atomic_load(&last_stream) ? stream : NULL;
+}
+
+/* Whether a node was added instead of the work that was asked for. */
+static bool is_recorded(void *stream, int type) {
+    recorder *r = recorder_of(stream);
+    if (!r || !r->is_capturing) {
+        return false;
+    }
+    r->types[r->nodes++ % 8] = type;
+    return true;
+}
+
+int cuStreamIsCapturing(void *stream, int *capturing) {
+    recorder *r = recorder_of(stream);
+    *capturing = r ? r->is_capturing : atomic_load(&state.is_capturing);
+    return 0;
+}
+
+int cuStreamBeginCapture_v2(void *stream, int mode) {
+    recorder *r = recorder_of(stream);
+    needs_context();
+    atomic_fetch_add(&state.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
+    if (!r || r->is_capturing || mode != OCT_CU_CAPTURE_RELAXED) {
+        return 1;
+    }
+    r->is_capturing = true;
+    r->nodes = 0;
+    return 0;
+}
+
+int cuStreamEndCapture(void *stream, void **graph) {
+    recorder *r = recorder_of(stream), *made = r ? malloc(sizeof *made) : NULL;
+    if (!made) {
+        return 1;
+    }
+    *made = *r;
+    r->is_capturing = false;
+    atomic_fetch_add(&state.graphs, 1);
+    *graph = made;
+    return 0;
+}
+
+int cuGraphGetNodes(void *graph, void **nodes, size_t *count) {
+    recorder *r = graph;
+    *count = (size_t)r->nodes;
+    for (int i = 0; nodes && i < r->nodes; i++) {
+        nodes[i] = &r->types[i % 8];
+    }
+    return 0;
+}
+
+int cuGraphNodeGetType(void *node, int *type) {
+    *type = *(int *)node;
+    return 0;
+}
+
+int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags) {
+    needs_context();
+    atomic_fetch_add(&state.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
+    int result = flags ? 1 : atomic_load(&state.graph_result);
+    recorder *made = result ? NULL : malloc(sizeof *made);
+    if (made) {
+        memcpy(made, graph, sizeof *made);
+        atomic_fetch_add(&state.graph_execs, 1);
+    }
+    *exec = made;
+    return result;
+}
+
+int cuGraphLaunch(void *exec, void *stream) {
+    needs_context();
+    if (recorder_of(stream)) {
+        return 1;
+    }
+    atomic_fetch_add(&state.graph_nodes, ((recorder *)exec)->nodes);
+    atomic_fetch_add(&state.graph_launches, 1);
+    return atomic_load(&state.launch_result);
+}
+
+int cuGraphExecDestroy(void *exec) {
+    needs_context();
+    atomic_fetch_sub(&state.graph_execs, 1);
+    free(exec);
+    return 0;
+}
+
+int cuGraphDestroy(void *graph) {
+    atomic_fetch_sub(&state.graphs, 1);
+    free(graph);
+    return 0;
+}
+
+/* ---- work -------------------------------------------------------------------------------- */
+
 int cuLaunchKernelEx(const oct_cu_launch *how, void *function, void **params, void **extra) {
     needs_context();
     if (params || how->block[1] != 1 || how->block[2] != 1 || extra[0] != OCT_CU_PARAMS_AT ||
         extra[2] != OCT_CU_PARAMS_BYTES || extra[4]) {
         return 1;
+    }
+    if (is_recorded(how->stream, OCT_CU_KERNEL_NODE)) {
+        return atomic_load(&state.launch_result);
     }
     if (atomic_fetch_add(&state.launches, 1) == 0) {
         (void)snprintf(state.kernel, sizeof state.kernel, "%s", (const char *)function);
@@ -186,16 +319,20 @@ int cuLaunchKernelEx(const oct_cu_launch *how, void *function, void **params, vo
 }
 
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *stream) {
-    (void)stream;
     needs_context();
+    if (is_recorded(stream, 2)) {
+        return 0;
+    }
     memset((void *)(uintptr_t)to, value, count);
     atomic_fetch_add(&state.fills, 1);
     return atomic_load(&state.memset_result);
 }
 
 int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *stream) {
-    (void)stream;
     needs_context();
+    if (is_recorded(stream, 2)) {
+        return 0;
+    }
     for (size_t i = 0; i < count; i++) {
         memcpy((char *)(uintptr_t)to + 4 * i, &value, 4);
     }
@@ -204,8 +341,10 @@ int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *stream) {
 }
 
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
-    (void)stream;
     needs_context();
+    if (is_recorded(stream, 1)) {
+        return 0;
+    }
     memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
     atomic_fetch_add(&state.copies, 1);
     return 0;

@@ -9,15 +9,20 @@
 typedef struct fake_cuda {
     /* What the next calls answer: CUresults, nvrtcResults, facts. */
     atomic_int retain_result, load_result, launch_result, memset_result, compile_result;
-    atomic_int push_result;
-    atomic_int bad_loads; /* so many modules are refused first, with load_result */
+    atomic_int push_result, graph_result;
+    atomic_int is_capturing;  /* of every stream but those that the driver made */
+    atomic_int bad_loads;     /* so many modules are refused first, with load_result */
+    atomic_size_t memory_mib; /* that the GPU has */
     int arch, driver_version;
     const char *log; /* of a compilation; NULL: an error's */
     /* What was called. */
     atomic_int retains, releases, compiles, loads, unloads, functions, launches, fills, copies;
     atomic_int attributes, pushes, pops;
-    atomic_int strict_loads; /* while the thread's capture mode was not relaxed */
-    atomic_int homeless;     /* calls that need the GPU's context, without it */
+    atomic_int streams, graphs, graph_execs; /* there now */
+    atomic_int graph_launches, graph_nodes;  /* nodes: of those that were launched */
+    atomic_int
+        strict_loads;    /* while the thread's capture mode was not relaxed; so are graphs */
+    atomic_int homeless; /* calls that need the GPU's context, without it */
     char options[512], source[64];
     int headers;
     /* Of the first launch. */

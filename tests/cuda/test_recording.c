@@ -1,0 +1,79 @@
+/* test_recording.c - what was recorded does, when it is launched, what was asked for. */
+#include "cuda/recording.h"
+
+#include "../run/check.h"
+#include "device.h"
+#include "emulate_launch.h"
+#include "test.h"
+
+typedef struct phase_of {
+    const octet_plan *plan;
+    int phase;
+    const octet_memory *memory;
+} phase_of;
+
+/* Phases that could be recorded, and those that could not. */
+static struct {
+    int yes, no;
+} recorded;
+
+static octet_status launch(const void *arg, const octet_exec *exec, octet_error *err) {
+    const phase_of *it = arg;
+    return octet_run_phase(it->plan, it->phase, it->memory, exec, err);
+}
+
+/* As octet_run_phase, by a recording that is launched once it is there. */
+static octet_status run_recorded(const octet_plan *plan, int phase, const octet_memory *memory,
+                                 const octet_exec *exec, octet_error *err) {
+    const phase_of it = {plan, phase, memory};
+    const oct_cuda_launches launches = {launch, &it};
+    int before = emulated_launches() + emulated_matmuls() + emulated_fills();
+    oct_cuda_recording *recording = oct_cuda_record(exec, &launches);
+    CHECK_EQ_INT(emulated_launches() + emulated_matmuls() + emulated_fills(), before);
+    recorded.yes += recording != NULL;
+    recorded.no += recording == NULL;
+    octet_status status = recording ? oct_cuda_replay(recording, exec, err)
+                                    : octet_run_phase(plan, phase, memory, exec, err);
+    oct_cuda_recording_free(recording);
+    return status;
+}
+
+static void run_layer_of(run_report *report, const char *text, const run_options *options) {
+    octet_linear_backward_args args;
+    run_group group;
+    report->problem = text;
+    if (!CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+        return;
+    }
+    octet_status status = run_group_make(&group, &args, options);
+    status = status ? status : run_group_run(&group);
+    if (run_expect(report, status == OCTET_OK, "%s", group.err.text)) {
+        run_check_steps(report, &group);
+        run_check_ends(report, &group);
+    }
+    run_group_free(&group);
+}
+
+TEST(recording__of_every_recipe_computes_what_its_launches_do) {
+    static const char *const recipes[] = {"none",  "delayed raise_amax",  "current", "block",
+                                          "mxfp8", "nvfp4 advance_random"};
+    static const char *const ends[] = {"", " bias", " main_grad=add"};
+    static const int rows[] = {64, 37};
+    run_report report = {0};
+    octet_cuda *cuda = cuda_open(90);
+    for (int i = 0; i < 6 * 3 * 2; i++) {
+        run_options options = {
+            .seed = (uint64_t)i, .fill = 0xFF, .cuda = cuda, .run = run_recorded};
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=96 n=48 in=bf16%s recipe=%s device=cuda:0/90",
+                       rows[i % 2], ends[i / 2 % 3], recipes[i / 6]);
+        run_layer_of(&report, text, &options);
+    }
+    octet_cuda_close(cuda);
+    printf("%d recorded, %d not\n", recorded.yes, recorded.no);
+    CHECK_EQ_INT(report.failures, 0);
+    CHECK(recorded.yes >= 60);
+}
+
+TEST_MAIN(recording__of_every_recipe_computes_what_its_launches_do)

@@ -1,0 +1,137 @@
+/* test_recording.c - launches kept as a graph: what is asked of the driver, and what it may
+ * refuse. */
+#define _XOPEN_SOURCE 700 /* setenv */
+#include "cuda/recording.h"
+
+#include "fake_gpu.h"
+
+/* Kernels, fills and copies to launch, and what the last one is to say. */
+typedef struct asked {
+    int kernels, fills, copies;
+    octet_status status;
+} asked;
+
+static octet_status launch(const void *arg, const octet_exec *exec, octet_error *err) {
+    const asked *a = arg;
+    const oct_cuda_on on = {.cuda = exec->cuda, .stream = exec->stream};
+    const oct_cuda_launch one = launch_of("some_kernel");
+    static uint32_t words[4];
+    octet_status status = OCTET_OK;
+    for (int i = 0; i < a->kernels && !status; i++) {
+        status = oct_cuda_launch_kernel(&on, &one, err);
+    }
+    for (int i = 0; i < a->fills && !status; i++) {
+        status = oct_cuda_fill(&on, words, 7, 4, err);
+    }
+    for (int i = 0; i < a->copies && !status; i++) {
+        status = oct_cuda_copy(&on, words, words + 2, 4, err);
+    }
+    return status ? status : a->status;
+}
+
+static oct_cuda_recording *record(octet_cuda *cuda, const asked *a) {
+    octet_exec exec = OCTET_EXEC_INIT;
+    const oct_cuda_launches launches = {launch, a};
+    exec.cuda = cuda;
+    return oct_cuda_record(&exec, &launches);
+}
+
+TEST(recording__is_launched_as_one) {
+    octet_cuda *cuda = begin("");
+    octet_exec exec = OCTET_EXEC_INIT;
+    exec.cuda = cuda;
+    const asked three = {.kernels = 3};
+    oct_cuda_recording *recording = record(cuda, &three);
+    CHECK(fake->launches == 0 && fake->graph_launches == 0);
+    CHECK(fake->graphs == 0 && fake->graph_execs == 1 && fake->streams == 1);
+    if (CHECK(recording != NULL)) {
+        for (int i = 1; i <= 2; i++) {
+            CHECK_EQ_INT(oct_cuda_replay(recording, &exec, NULL), OCTET_OK);
+            CHECK(fake->graph_launches == i && fake->graph_nodes == 3 * i);
+        }
+        oct_cuda_recording *other = record(cuda, &three);
+        CHECK(fake->streams == 1 && fake->graph_execs == 2 && fake->launches == 0);
+        oct_cuda_recording_free(other);
+    }
+    oct_cuda_recording_free(recording);
+    oct_cuda_recording_free(NULL);
+    CHECK_EQ_INT(fake->graph_execs, 0);
+    end(cuda);
+    CHECK_EQ_INT(fake->streams, 0);
+}
+
+/* And leaves nothing behind; the next one is recorded. */
+TEST(recording__of_what_cannot_be_is_none) {
+    static const asked cases[] = {
+        {.kernels = 0},
+        {.kernels = 1, .fills = 1},
+        {.kernels = 1, .copies = 1},
+        {.kernels = 2, .status = OCTET_INVALID},
+        {.kernels = 65},
+    };
+    const asked one = {.kernels = 1};
+    octet_cuda *cuda = begin("");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK(record(cuda, &cases[i]) == NULL);
+        CHECK(fake->graphs == 0 && fake->graph_execs == 0 && fake->launches == 0);
+        CHECK(fake->fills == 0 && fake->copies == 0);
+    }
+    fake->graph_result = OCT_CU_OUT_OF_MEMORY;
+    CHECK(record(cuda, &one) == NULL);
+    fake->graph_result = 0;
+    fake->launch_result = 700;
+    CHECK(record(cuda, &one) == NULL);
+    fake->launch_result = 0;
+    CHECK(fake->graphs == 0 && fake->graph_execs == 0);
+    oct_cuda_recording *recording = record(cuda, &one);
+    CHECK(recording != NULL);
+    oct_cuda_recording_free(recording);
+    end(cuda);
+}
+
+TEST(recording__a_failed_launch_is_told) {
+    octet_cuda *cuda = begin("");
+    octet_exec exec = OCTET_EXEC_INIT;
+    octet_error err = {OCTET_OK, 0, ""};
+    const asked one = {.kernels = 1};
+    exec.cuda = cuda;
+    oct_cuda_recording *recording = record(cuda, &one);
+    fake->launch_result = 700;
+    if (CHECK(recording != NULL)) {
+        CHECK_EQ_INT(oct_cuda_replay(recording, &exec, &err), OCTET_DEVICE);
+        CHECK(strstr(err.text, "cuGraphLaunch: CUDA_ERROR_ILLEGAL_ADDRESS") != NULL);
+        CHECK(strstr(err.text, "launched earlier") != NULL);
+        fake->launch_result = 0;
+        CHECK_EQ_INT(oct_cuda_replay(recording, &exec, NULL), OCTET_OK);
+    }
+    oct_cuda_recording_free(recording);
+    end(cuda);
+}
+
+TEST(recording__streams_that_are_captured_are_known) {
+    octet_cuda *cuda = begin("");
+    octet_exec exec = OCTET_EXEC_INIT;
+    exec.cuda = cuda;
+    CHECK(!oct_cuda_is_captured(&exec));
+    fake->is_capturing = 1;
+    CHECK(oct_cuda_is_captured(&exec));
+    end(cuda);
+}
+
+TEST(recording__a_gpu_has_memory_for_so_many) {
+    static const int64_t cases[][2] = {{0, 1}, {64, 1}, {24 << 10, 384}, {140 << 10, 2240}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        octet_cuda *cuda = NULL, *first = begin("");
+        octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
+        options.cache = "";
+        fake->memory_mib = (size_t)cases[i][0];
+        CHECK_EQ_INT(octet_cuda_open(&cuda, &options, NULL), OCTET_OK);
+        CHECK_EQ_INT(oct_cuda_recordings(cuda), cases[i][1]);
+        octet_cuda_close(cuda);
+        end(first);
+    }
+}
+
+TEST_MAIN(recording__is_launched_as_one, recording__of_what_cannot_be_is_none,
+          recording__a_failed_launch_is_told, recording__streams_that_are_captured_are_known,
+          recording__a_gpu_has_memory_for_so_many)
