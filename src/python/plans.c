@@ -5,6 +5,7 @@
 #include "torch/ops.h"
 #include "torch/plan_cache.h"
 #include "torch/problem.h"
+#include "torch/replay.h"
 
 static int find_kind(const char *name) {
     static const char *const names[OCTET_PLAN_KINDS] = {
@@ -189,6 +190,13 @@ static PyObject *cached_plans(PyObject *self, PyObject *unused) {
     return Py_BuildValue("(ii)", oct_plan_count(), OCT_CACHED_PLANS);
 }
 
+static PyObject *replays(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    oct_replay_counts counts = oct_replay_count();
+    return Py_BuildValue("(iiL)", counts.recordings, OCT_RECORDINGS, (long long)counts.replays);
+}
+
 PyMethodDef oct_py_plan_methods[] = {
     {"describe", describe, METH_VARARGS,
      "describe(kind, text, sizes) -> (args, outs, block, saved, kept, blocks)\n"
@@ -198,6 +206,8 @@ PyMethodDef oct_py_plan_methods[] = {
     {"explain", explain, METH_VARARGS, "explain(kind, text, sizes) -> the plan for people"},
     {"cached_plans", cached_plans, METH_NOARGS,
      "cached_plans() -> (plans that the ops remember, how many they may)"},
+    {"replays", replays, METH_NOARGS,
+     "replays() -> (recordings that the ops keep, how many they may, runs that were one)"},
     {"register_ops", register_ops, METH_VARARGS,
      "register_ops(path of libtorch_cpu) registers the ops; once per process"},
     {NULL, NULL, 0, NULL},

@@ -5,6 +5,7 @@
 
 #include "torch/cuda.h"
 #include "torch/plan_cache.h"
+#include "torch/replay.h"
 #include "torch/threads.h"
 
 static octet_status name_argument(octet_error *err, const octet_plan *plan, int port) {
@@ -178,7 +179,8 @@ static octet_status run_plan(oct_call *call, const octet_plan *plan, octet_error
     if (!status && plan->workspace_bytes) {
         status = make_workspace(&memory, &own, plan, err);
     }
-    status = status ? status : octet_run(plan, &memory, &exec, err);
+    const oct_run run = {plan, &memory, call->moves};
+    status = status ? status : oct_replay_run(&run, &exec, err);
     free_workspace(&own);
     return status;
 }

@@ -148,13 +148,14 @@ octet_status oct_op_linear_backward_into(oct_torch_value *stack, uint64_t output
     octet_status plan = take_planned(&call, OCTET_PLAN_LINEAR_BACKWARD, stack + 1, err);
     octet_status text = oct_take_text(&rule, stack[4], err);
     octet_status status = first(written, first(plan, text));
-    bool moves = !status && rule.at[0];
-    status = moves ? split_scale(&scale, &call.mutated, err) : status;
-    status = status ? status : oct_call_run(&call, err);
-    if (!status && moves) {
-        status =
-            oct_move_scales(scale.at[0], call.mutated.at[0], rule.at, OCTET_GRAD_OUTPUT, err);
+    octet_delayed moves = OCTET_DELAYED_INIT;
+    if (!status && rule.at[0]) {
+        call.moves = &moves;
+        status = split_scale(&scale, &call.mutated, err);
+        status = status ? status
+                        : oct_take_moves(&moves, scale.at[0], call.mutated.at[0], rule.at, err);
     }
+    status = status ? status : oct_call_run(&call, err);
     status = status ? status : give_fixed(stack, &call.out, outputs, err);
     oct_free_text(&rule);
     oct_free_tensors(&scale);

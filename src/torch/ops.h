@@ -52,9 +52,10 @@ OCT_TORCH_OPS(X)
 OCT_TORCH_INTO_OPS(X)
 #undef X
 
-/* Moves a role's scales by the rule, once its amaxes are recorded in the history's row 0. */
-octet_status oct_move_scales(oct_torch_tensor *scale, oct_torch_tensor *history,
-                             const char *rule, octet_role role, octet_error *err);
+/* The state of grad_output, whose scales move by the rule once its amaxes are recorded in the
+ * history's row 0. */
+octet_status oct_take_moves(octet_delayed *out, oct_torch_tensor *scale,
+                            oct_torch_tensor *history, const char *rule, octet_error *err);
 
 /* The kernels in the order of the lists: they call the ops and throw where those fail. */
 extern const oct_torch_kernel oct_torch_kernels[];

@@ -40,7 +40,7 @@ typedef struct set {
     entry *plans[WAYS];
 } set;
 
-/* The one process-wide variable of src/torch that changes: OCT_CACHED_PLANS plans at most. */
+/* OCT_CACHED_PLANS plans at most. */
 static set sets[SETS];
 
 /* ---- keys -------------------------------------------------------------------------------- */
@@ -192,6 +192,10 @@ void oct_plan_release(const octet_plan *plan) {
     if (plan) {
         leave(entry_of(plan));
     }
+}
+
+void oct_plan_keep(const octet_plan *plan) {
+    atomic_fetch_add_explicit(&entry_of(plan)->users, 1, memory_order_relaxed);
 }
 
 const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan) {

@@ -11,6 +11,8 @@
  * number of threads may call at once; none ever waits for another. */
 octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem, octet_error *err);
 void oct_plan_release(const octet_plan *plan);
+/* One more release is needed. */
+void oct_plan_keep(const octet_plan *plan);
 
 /* Blocks that a plan of oct_plan_get has, known since it was made: it saves one, it reads the
  * one that the forward kept, and that the backward kept. An empty block is one, too. */

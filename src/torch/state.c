@@ -136,14 +136,10 @@ static octet_status read_state(octet_delayed *state, oct_torch_tensor *scale,
     return status;
 }
 
-octet_status oct_move_scales(oct_torch_tensor *scale, oct_torch_tensor *history,
-                             const char *rule, octet_role role, octet_error *err) {
-    octet_delayed state = OCTET_DELAYED_INIT;
-    octet_exec exec;
-    octet_status status = read_recipe(&state, rule, role, err);
-    status = status ? status : read_state(&state, scale, history, err);
-    status = status ? status : oct_tensor_exec(&exec, scale, err);
-    return status ? status : octet_delayed_update(&state, NULL, &exec, err);
+octet_status oct_take_moves(octet_delayed *out, oct_torch_tensor *scale,
+                            oct_torch_tensor *history, const char *rule, octet_error *err) {
+    octet_status status = read_recipe(out, rule, OCTET_GRAD_OUTPUT, err);
+    return status ? status : read_state(out, scale, history, err);
 }
 
 /* ---- many states ------------------------------------------------------------------------- */

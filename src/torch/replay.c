@@ -1,0 +1,217 @@
+/* replay.c - a bounded table of recordings by plan and addresses.
+ *
+ * A run belongs to one set by the hash of all that it depends on: its plan, every address and
+ * stride, the state it moves. There its place counts how often it was seen, and keeps its
+ * recording from the third time on. A new run gets only a place whose own run has not come for
+ * long: so a step with more runs than there are places replays as many of them as it can, and
+ * none pushes out another.
+ *
+ * Who finds a set in use by another thread launches for himself. */
+#include "torch/replay.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/recording.h"
+#include "torch/plan_cache.h"
+
+enum { WAYS = 8, SETS = OCT_RECORDINGS / WAYS, RECORD_AT = 3 };
+/* A place is needed until its set was looked through so often without it. */
+enum { STALE_NEW = 8 * WAYS, STALE = 32 * WAYS };
+
+/* What launches depend on. No bytes of it are padding. */
+typedef struct key {
+    const octet_plan *plan;
+    octet_memory memory;
+    octet_delayed moves; /* zeros: none */
+} key;
+
+_Static_assert(sizeof(key) == sizeof(void *) + sizeof(octet_memory) + sizeof(octet_delayed) &&
+                   sizeof(key) % sizeof(uint64_t) == 0,
+               "keys are compared as bytes and hashed as words");
+
+typedef struct place {
+    uint64_t hash;
+    uint64_t used; /* the set's clock when it was */
+    int seen;      /* times, up to RECORD_AT; 0: nothing is here yet */
+    oct_cuda_recording *recording;
+    key key; /* a recording's plan is one that it uses: oct_plan_keep */
+} place;
+
+typedef struct set {
+    atomic_bool in_use;
+    uint64_t clock;      /* times that it was looked through */
+    place *places[WAYS]; /* NULL: never taken */
+} set;
+
+/* Process-wide, as the ops are. */
+static set sets[SETS];
+static atomic_int recordings;
+static atomic_llong replays;
+
+/* ---- keys -------------------------------------------------------------------------------- */
+
+static void set_key(key *out, const oct_run *run) {
+    memset(out, 0, sizeof *out);
+    out->plan = run->plan;
+    out->memory = *run->memory;
+    if (run->moves) {
+        out->moves = *run->moves;
+    }
+}
+
+static uint64_t hash_of(const key *k) {
+    uint64_t words[sizeof *k / sizeof(uint64_t)], hash = 0;
+    memcpy(words, k, sizeof words);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+static place *find(const set *s, const key *k, uint64_t hash) {
+    for (int i = 0; i < WAYS; i++) {
+        place *p = s->places[i];
+        if (p && p->seen && p->hash == hash && !memcmp(&p->key, k, sizeof *k)) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
+/* ---- places ------------------------------------------------------------------------------ */
+
+/* Recorded, or found to be none that can be. */
+static bool is_settled(const place *p) {
+    return p->seen >= RECORD_AT;
+}
+
+static void empty(place *p) {
+    if (p->recording) {
+        oct_cuda_recording_free(p->recording);
+        oct_plan_release(p->key.plan);
+        atomic_fetch_sub_explicit(&recordings, 1, memory_order_relaxed);
+    }
+    p->recording = NULL;
+    p->seen = 0;
+}
+
+static bool is_stale(const set *s, const place *p) {
+    return s->clock - p->used >= (is_settled(p) ? STALE : STALE_NEW);
+}
+
+/* A place for a new run; NULL where all are needed. */
+static place *new_place(set *s) {
+    place *oldest = NULL;
+    for (int i = 0; i < WAYS; i++) {
+        place *p = s->places[i];
+        if (!p) {
+            s->places[i] = calloc(1, sizeof *s->places[i]);
+            return s->places[i];
+        }
+        if (is_stale(s, p) && (!oldest || p->used < oldest->used)) {
+            oldest = p;
+        }
+    }
+    if (oldest) {
+        empty(oldest);
+    }
+    return oldest;
+}
+
+static void note(set *s, const key *k, uint64_t hash) {
+    place *p = new_place(s);
+    if (p) {
+        p->key = *k;
+        p->hash = hash;
+        p->used = s->clock;
+        p->seen = 1;
+    }
+}
+
+/* ---- runs -------------------------------------------------------------------------------- */
+
+static octet_status launch(const void *arg, const octet_exec *exec, octet_error *err) {
+    const oct_run *run = arg;
+    octet_status status = octet_run(run->plan, run->memory, exec, err);
+    return status || !run->moves ? status : octet_delayed_update(run->moves, NULL, exec, err);
+}
+
+static void record(place *p, const oct_run *run, const octet_exec *exec) {
+    const oct_cuda_launches launches = {launch, run};
+    p->recording = oct_cuda_record(exec, &launches);
+    if (p->recording) {
+        oct_plan_keep(p->key.plan);
+        atomic_fetch_add_explicit(&recordings, 1, memory_order_relaxed);
+    }
+}
+
+/* The recording of a run, if there is one by now. */
+static const oct_cuda_recording *recording_of(set *s, uint64_t hash, const key *k,
+                                              const oct_run *run, const octet_exec *exec) {
+    place *p = find(s, k, hash);
+    s->clock++;
+    if (!p) {
+        note(s, k, hash);
+        return NULL;
+    }
+    p->used = s->clock;
+    if (!is_settled(p) && ++p->seen == RECORD_AT) {
+        record(p, run, exec);
+    }
+    return p->recording;
+}
+
+/* The more memory a GPU has, the more sets are in use for it. */
+static set *set_of(uint64_t hash, const octet_exec *exec) {
+    int64_t count = oct_cuda_recordings(exec->cuda) / WAYS;
+    return &sets[hash % (uint64_t)(count < 1 ? 1 : count < SETS ? count : SETS)];
+}
+
+/* Whether it was a recording. The set is held until that is launched, so that nobody frees it
+ * or launches it meanwhile. */
+static bool replay(octet_status *status, const oct_run *run, const octet_exec *exec,
+                   octet_error *err) {
+    key k;
+    set_key(&k, run);
+    uint64_t hash = hash_of(&k);
+    set *s = set_of(hash, exec);
+    if (atomic_exchange_explicit(&s->in_use, true, memory_order_acquire)) {
+        return false;
+    }
+    const oct_cuda_recording *found = recording_of(s, hash, &k, run, exec);
+    if (found) {
+        *status = oct_cuda_replay(found, exec, err);
+        atomic_fetch_add_explicit(&replays, 1, memory_order_relaxed);
+    }
+    atomic_store_explicit(&s->in_use, false, memory_order_release);
+    return found != NULL;
+}
+
+/* Asked once. Threads that ask at the same time get the same answer. */
+static bool is_wanted(void) {
+    static atomic_int answer; /* 0: not asked yet; 1: no; 2: yes */
+    int known = atomic_load_explicit(&answer, memory_order_relaxed);
+    if (!known) {
+        const char *wanted = getenv("OCTET_CUDA_REPLAY"),
+                   *slow = getenv("CUDA_LAUNCH_BLOCKING");
+        bool no = (wanted && !strcmp(wanted, "0")) || (slow && strcmp(slow, "0"));
+        known = no ? 1 : 2;
+        atomic_store_explicit(&answer, known, memory_order_relaxed);
+    }
+    return known == 2;
+}
+
+octet_status oct_replay_run(const oct_run *run, const octet_exec *exec, octet_error *err) {
+    octet_status status = OCTET_OK;
+    bool replays_here =
+        run->plan->device.kind == OCTET_CUDA && is_wanted() && !oct_cuda_is_captured(exec);
+    return replays_here && replay(&status, run, exec, err) ? status : launch(run, exec, err);
+}
+
+oct_replay_counts oct_replay_count(void) {
+    return (oct_replay_counts){atomic_load_explicit(&recordings, memory_order_relaxed),
+                               atomic_load_explicit(&replays, memory_order_relaxed)};
+}
