@@ -61,7 +61,7 @@ def test_replay__computes_what_single_launches_do() -> None:
     for name in RECIPES:
         before = replays()
         found[name] = train(name)
-        assert replays() - before >= STEPS  # of two a step, some at other addresses
+        assert replays() - before >= STEPS // 2  # of two a step; addresses take turns
     assert all(len(set(each)) == STEPS for each in found.values())
     there = subprocess.run(
         [sys.executable, __file__],
