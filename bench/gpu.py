@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
 
+import gpu_model  # noqa: E402
 import gpu_plot  # noqa: E402
 import gpu_trace  # noqa: E402
 import octet  # noqa: E402
@@ -306,7 +307,27 @@ def host_rows() -> dict[str, dict[str, float]]:
     with torch.autograd.set_multithreading_enabled(False):  # backward in the caller's thread
         for name, us in beside(eager, host_us, 15).items():
             rows[name]["eager, one thread"] = min(us)
+        octet._C.allow_replays(False)
+        for name, us in beside(eager, host_us, 15).items():
+            rows[name]["and launched one by one"] = min(us)
+        octet._C.allow_replays(True)
     torch._dynamo.reset()
+    return rows
+
+
+def model_rows() -> dict[str, dict[str, float]]:
+    """Milliseconds of a transformer's training step; the host decides many of them."""
+    models = {"bf16 nn.Linear": gpu_model.Training(None, ours=False)}
+    for name, active in RECIPES.items():
+        if "," not in name:
+            models[name] = gpu_model.Training(active)
+    rows: dict[str, dict[str, float]] = {name: {} for name in models}
+    for way, replays in (("eager", True), ("launched one by one", False)):
+        octet._C.allow_replays(replays)
+        steps = {name: model.step for name, model in models.items()}
+        for name, ms in beside(steps, lambda step: burst_ms(step, 15), 5).items():
+            rows[name][way] = min(ms)
+    octet._C.allow_replays(True)
     return rows
 
 
@@ -348,7 +369,7 @@ def write(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="linear,bias,casts,host,saved,trace")
+    parser.add_argument("--parts", default="linear,bias,casts,host,model,saved,trace")
     parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many of them")
     parts = (given := parser.parse_args()).parts.split(",")
     torch.manual_seed(0)
@@ -377,6 +398,8 @@ def main() -> None:
         add("bf16 cast, 16384 x 8192", cast_rows(), 2)
     if "host" in parts:
         add(f"host us a step at {TINY}", host_rows(), 1)
+    if "model" in parts:
+        add(f"ms a training step, {gpu_model.SHAPE}", model_rows(), 2)
     if "saved" in parts:
         add(f"bytes saved for backward at {SHAPES[0]}", saved_rows(), 3)
     for name in ("delayed", "current", "block", "mxfp8", "nvfp4") if "trace" in parts else ():

@@ -197,6 +197,12 @@ static PyObject *replays(PyObject *self, PyObject *unused) {
     return Py_BuildValue("(iiL)", counts.recordings, OCT_RECORDINGS, (long long)counts.replays);
 }
 
+static PyObject *allow_replays(PyObject *self, PyObject *allow) {
+    (void)self;
+    int is_true = PyObject_IsTrue(allow);
+    return is_true < 0 ? NULL : PyBool_FromLong(oct_replay_allow(is_true));
+}
+
 PyMethodDef oct_py_plan_methods[] = {
     {"describe", describe, METH_VARARGS,
      "describe(kind, text, sizes) -> (args, outs, block, saved, kept, blocks)\n"
@@ -208,6 +214,8 @@ PyMethodDef oct_py_plan_methods[] = {
      "cached_plans() -> (plans that the ops remember, how many they may)"},
     {"replays", replays, METH_NOARGS,
      "replays() -> (recordings that the ops keep, how many they may, runs that were one)"},
+    {"allow_replays", allow_replays, METH_O,
+     "allow_replays(bool) -> bool: whether runs may be recordings; gives what was"},
     {"register_ops", register_ops, METH_VARARGS,
      "register_ops(path of libtorch_cpu) registers the ops; once per process"},
     {NULL, NULL, 0, NULL},

@@ -2,7 +2,7 @@
  *
  * A run belongs to one set by the hash of all that it depends on: its plan, every address and
  * stride, the state it moves. There its place counts how often it was seen, and keeps its
- * recording from the third time on. A new run gets only a place whose own run has not come for
+ * recording from the fourth time on. A new run gets only a place whose own run has not come for
  * long: so a step with more runs than there are places replays as many of them as it can, and
  * none pushes out another.
  *
@@ -16,7 +16,7 @@
 #include "cuda/recording.h"
 #include "torch/plan_cache.h"
 
-enum { WAYS = 8, SETS = OCT_RECORDINGS / WAYS, RECORD_AT = 3 };
+enum { WAYS = 8, SETS = OCT_RECORDINGS / WAYS, RECORD_AT = 4 };
 /* A place is needed until its set was looked through so often without it. */
 enum { STALE_NEW = 8 * WAYS, STALE = 32 * WAYS };
 
@@ -49,6 +49,8 @@ typedef struct set {
 static set sets[SETS];
 static atomic_int recordings;
 static atomic_llong replays;
+enum { UNKNOWN, NO, YES };
+static atomic_int allowed;
 
 /* ---- keys -------------------------------------------------------------------------------- */
 
@@ -190,24 +192,32 @@ static bool replay(octet_status *status, const oct_run *run, const octet_exec *e
     return found != NULL;
 }
 
-/* Asked once. Threads that ask at the same time get the same answer. */
-static bool is_wanted(void) {
-    static atomic_int answer; /* 0: not asked yet; 1: no; 2: yes */
-    int known = atomic_load_explicit(&answer, memory_order_relaxed);
-    if (!known) {
-        const char *wanted = getenv("OCTET_CUDA_REPLAY"),
-                   *slow = getenv("CUDA_LAUNCH_BLOCKING");
-        bool no = (wanted && !strcmp(wanted, "0")) || (slow && strcmp(slow, "0"));
-        known = no ? 1 : 2;
-        atomic_store_explicit(&answer, known, memory_order_relaxed);
+static bool is_asked_for(void) {
+    const char *wanted = getenv("OCTET_CUDA_REPLAY"), *slow = getenv("CUDA_LAUNCH_BLOCKING");
+    return !(wanted && !strcmp(wanted, "0")) && !(slow && strcmp(slow, "0"));
+}
+
+/* The environment is read once, unless somebody says it before. */
+static bool is_allowed(void) {
+    int known = atomic_load_explicit(&allowed, memory_order_relaxed);
+    if (known == UNKNOWN) {
+        int found = is_asked_for() ? YES : NO;
+        (void)atomic_compare_exchange_strong(&allowed, &known, found);
+        known = known == UNKNOWN ? found : known;
     }
-    return known == 2;
+    return known == YES;
+}
+
+bool oct_replay_allow(bool allow) {
+    bool before = is_allowed();
+    atomic_store_explicit(&allowed, allow ? YES : NO, memory_order_relaxed);
+    return before;
 }
 
 octet_status oct_replay_run(const oct_run *run, const octet_exec *exec, octet_error *err) {
     octet_status status = OCTET_OK;
     bool replays_here =
-        run->plan->device.kind == OCTET_CUDA && is_wanted() && !oct_cuda_is_captured(exec);
+        run->plan->device.kind == OCTET_CUDA && is_allowed() && !oct_cuda_is_captured(exec);
     return replays_here && replay(&status, run, exec, err) ? status : launch(run, exec, err);
 }
 

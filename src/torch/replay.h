@@ -15,15 +15,18 @@ typedef struct oct_run {
     const octet_delayed *moves;
 } oct_run;
 
-/* Runs it. On a GPU a run of the same plan on the same addresses as two before it is recorded,
- * and from then on one call to the driver launches all its kernels: most of a small run's host
- * time is the launches, and torch's allocator gives the tensors of each step where it gave
- * those of the last. Kernels, parameters and order are those of a run that is not recorded, so
- * nothing that it computes depends on it. Launched one by one are: runs on a stream that
- * is being captured, those that meet another thread here, those past the bound, and all of them
- * where $OCTET_CUDA_REPLAY is 0 or $CUDA_LAUNCH_BLOCKING is set. Any number of threads may call
- * at once; none waits for another. */
+/* Runs it. On a GPU a run of the same plan on the same addresses as three before it is
+ * recorded, and from then on one call to the driver launches all its kernels: most of a small
+ * run's host time is the launches, and torch's allocator gives the tensors of each step where
+ * it gave those of the last. Kernels, parameters and order are those of a run that is not
+ * recorded, so nothing that it computes depends on it. Launched one by one are: runs on a
+ * stream that is being captured, those that meet another thread here, those past the bound, and
+ * all of them where $OCTET_CUDA_REPLAY is 0 or $CUDA_LAUNCH_BLOCKING is set. Any number of
+ * threads may call at once; none waits for another. */
 octet_status oct_replay_run(const oct_run *run, const octet_exec *exec, octet_error *err);
+
+/* Whether runs may be replayed from now on, whatever the environment says; gives what was. */
+bool oct_replay_allow(bool allow);
 
 /* How many recordings are kept now, and how many runs were one of them. */
 typedef struct oct_replay_counts {

@@ -85,17 +85,23 @@ static void times(int count, int at, int64_t rows, const octet_exec *exec) {
     oct_plan_release(plan);
 }
 
-TEST(replay__from_the_third_time_on) {
+TEST(replay__from_the_fourth_time_on) {
     octet_exec exec = exec_of();
     oct_replay_counts before = oct_replay_count();
-    times(2, 0, 16, &exec);
-    CHECK(fake->launches == 4 && fake->graph_launches == 0);
+    times(3, 0, 16, &exec);
+    CHECK(fake->launches == 6 && fake->graph_launches == 0);
     times(1, 0, 16, &exec);
-    CHECK(fake->launches == 4 && fake->graph_launches == 1 && fake->graph_nodes == 2);
+    CHECK(fake->launches == 6 && fake->graph_launches == 1 && fake->graph_nodes == 2);
     times(5, 0, 16, &exec);
-    CHECK(fake->launches == 4 && fake->graph_launches == 6 && fake->graph_nodes == 12);
+    CHECK(fake->launches == 6 && fake->graph_launches == 6 && fake->graph_nodes == 12);
     oct_replay_counts after = oct_replay_count();
     CHECK(after.recordings == before.recordings + 1 && after.replays == before.replays + 6);
+    CHECK(oct_replay_allow(false));
+    times(2, 0, 16, &exec);
+    CHECK(fake->launches == 10 && fake->graph_launches == 6);
+    CHECK(!oct_replay_allow(true));
+    times(1, 0, 16, &exec);
+    CHECK(fake->launches == 10 && fake->graph_launches == 7);
 }
 
 /* Another plan, any other address or stride, or a state that moves: another run. */
@@ -117,18 +123,18 @@ TEST(replay__of_nothing_else) {
     others[2].outs[1] = (char *)usual.outs[1] + 64;
     others[3].workspace = (char *)usual.workspace + 64;
     others[4].arg_strides[0] = 40;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         run(plan, &usual, NULL, &exec);
     }
-    CHECK(fake->launches == 4 && fake->graph_launches == 2);
+    CHECK(fake->launches == 6 && fake->graph_launches == 2);
     for (int i = 0; i < 5; i++) {
         run(i ? plan : other, &others[i], NULL, &exec);
-        CHECK(fake->launches == 4 + 2 * (i + 1) && fake->graph_launches == 2);
+        CHECK(fake->launches == 6 + 2 * (i + 1) && fake->graph_launches == 2);
     }
     fake->graph_nodes = 0;
-    for (int i = 0; i < 6; i++) {
-        run(plan, &usual, i < 3 ? &state : &later, &exec);
-        CHECK_EQ_INT(fake->launches, 14 + 3 * (i < 3 ? i + 1 : i) - 3 * (i % 3 == 2));
+    for (int i = 0; i < 8; i++) { /* three launches each; the fourth of either is replayed */
+        run(plan, &usual, i < 4 ? &state : &later, &exec);
+        CHECK_EQ_INT(fake->launches, 16 + 3 * (i + 1 - (i >= 3) - (i == 7)));
     }
     CHECK(fake->graph_launches == 4 && fake->graph_nodes == 6);
     run(plan, &usual, NULL, &exec);
@@ -143,11 +149,11 @@ TEST(replay__not_into_a_capture) {
     times(5, 200, 16, &exec);
     CHECK(fake->launches == 10 && fake->graph_launches == 0);
     fake->is_capturing = 0;
-    times(4, 200, 16, &exec);
-    CHECK(fake->launches == 14 && fake->graph_launches == 2);
+    times(5, 200, 16, &exec);
+    CHECK(fake->launches == 16 && fake->graph_launches == 2);
     fake->is_capturing = 1;
     times(1, 200, 16, &exec);
-    CHECK(fake->launches == 16 && fake->graph_launches == 2);
+    CHECK(fake->launches == 18 && fake->graph_launches == 2);
     fake->is_capturing = 0;
 }
 
@@ -159,7 +165,7 @@ TEST(replay__where_recording_fails_runs_are_launched) {
     fake->graph_result = 0;
     times(5, 300, 16, &exec);
     CHECK(fake->launches == 20 && fake->graph_launches == 0);
-    times(3, 301, 16, &exec);
+    times(4, 301, 16, &exec);
     CHECK_EQ_INT(fake->graph_launches, 1);
     const octet_plan *plan = plan_of(16);
     octet_memory memory = memory_at(301, plan);
@@ -179,14 +185,14 @@ TEST(replay__is_bounded) {
     octet_exec exec = exec_of();
     const octet_plan *plan = plan_of(16);
     int most = 0;
-    for (int step = 0; step < 6; step++) {
+    for (int step = 0; step < 7; step++) {
         fake->graph_launches = 0;
         for (int at = 1000; at < 4500; at++) {
             octet_memory memory = memory_at(at, plan);
             run(plan, &memory, NULL, &exec);
         }
         CHECK(oct_replay_count().recordings <= OCT_RECORDINGS);
-        CHECK(step < 4 || fake->graph_launches >= most);
+        CHECK(step < 5 || fake->graph_launches >= most);
         most = fake->graph_launches;
     }
     printf("%d of 3500 runs are replayed\n", most);
@@ -209,7 +215,7 @@ TEST(replay__is_bounded) {
  * address. */
 TEST(replay__keeps_its_plan) {
     octet_exec exec = exec_of();
-    times(4, 6100, 16, &exec);
+    times(5, 6100, 16, &exec);
     CHECK_EQ_INT(fake->graph_launches, 2);
     for (int64_t rows = 100; rows < 100 + 30 * OCT_CACHED_PLANS; rows++) {
         oct_plan_release(plan_of(rows));
@@ -258,7 +264,7 @@ TEST(replay__only_where_it_is_wanted) {
         if (!child) {
             (void)setenv(cases[i][0], cases[i][1], 1);
             octet_exec exec = exec_of();
-            times(4, 0, 16, &exec);
+            times(5, 0, 16, &exec);
             _exit(fake->graph_launches == replays[i] ? 0 : 1);
         }
         int status = -1;
@@ -266,7 +272,7 @@ TEST(replay__only_where_it_is_wanted) {
     }
 }
 
-TEST_MAIN(replay__only_where_it_is_wanted, replay__from_the_third_time_on,
+TEST_MAIN(replay__only_where_it_is_wanted, replay__from_the_fourth_time_on,
           replay__of_nothing_else, replay__not_into_a_capture,
           replay__where_recording_fails_runs_are_launched, replay__is_bounded,
           replay__keeps_its_plan, replay__by_many_threads)
