@@ -225,27 +225,37 @@ TEST(replay__keeps_its_plan) {
     CHECK(fake->launches == 4 && fake->graph_launches == 0);
 }
 
+typedef struct some_runs {
+    octet_exec exec;
+    const octet_plan *plan;
+    int failures;
+} some_runs;
+
 static void *run_some(void *arg) {
-    octet_exec exec = *(const octet_exec *)arg;
-    const octet_plan *plan = plan_of(16);
+    some_runs *some = arg;
     for (int i = 0; i < 4000; i++) {
-        octet_memory memory = memory_at(7000 + i % 64, plan);
-        run(plan, &memory, NULL, &exec);
+        octet_memory memory = memory_at(7000 + i % 64, some->plan);
+        const oct_run it = {some->plan, &memory, NULL};
+        some->failures += oct_replay_run(&it, &some->exec, NULL) != OCTET_OK;
     }
-    oct_plan_release(plan);
     return NULL;
 }
 
 TEST(replay__by_many_threads) {
     enum { THREADS = 4 };
     pthread_t threads[THREADS];
+    some_runs runs[THREADS];
     octet_exec exec = exec_of();
+    const octet_plan *plan = plan_of(16);
     for (int i = 0; i < THREADS; i++) {
-        CHECK_EQ_INT(pthread_create(&threads[i], NULL, run_some, &exec), 0);
+        runs[i] = (some_runs){exec, plan, 0};
+        CHECK_EQ_INT(pthread_create(&threads[i], NULL, run_some, &runs[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) {
         CHECK_EQ_INT(pthread_join(threads[i], NULL), 0);
+        CHECK_EQ_INT(runs[i].failures, 0);
     }
+    oct_plan_release(plan);
     CHECK_EQ_INT(fake->launches / 2 + fake->graph_launches, THREADS * 4000);
     CHECK(fake->graph_launches > 0);
     CHECK_EQ_INT(fake->graph_execs, oct_replay_count().recordings);
