@@ -85,6 +85,10 @@ def convert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
     qualified names or several (``"blocks.*.mlp.*"``), or a function of name and layer. A
     subclass with a ``forward`` of its own stays as it is. A second call changes nothing.
 
+    A module that reads the weight of such a layer instead of calling it computes as before:
+    ``nn.MultiheadAttention`` its ``out_proj``, ``nn.TransformerEncoderLayer`` in evaluation all
+    of its layers, unless ``torch.backends.mha.set_fastpath_enabled(False)``.
+
     >>> linear = torch.nn.Linear
     >>> model = torch.nn.Sequential(linear(8, 8), torch.nn.ReLU(), linear(8, 4))
     >>> octet.convert(model, where=lambda name, layer: layer.out_features > 4)

@@ -459,9 +459,13 @@ def step_of(
     return [y.detach(), x.grad, *grads]
 
 
-@pytest.mark.parametrize("split", [("a", "b", "c"), {"a": 1, "b": 2}, ()], ids=str)
+@pytest.mark.parametrize(
+    "split",
+    [("a", "b", "c"), {"a": 1, "b": 2}, (), ("a", "a_"), {"a": 45, "b": -1}],
+    ids=str,
+)
 def test_split__must_add_up(split: Any) -> None:  # noqa: ANN401
-    with pytest.raises(ValueError, match="parameters_split"):
+    with pytest.raises(ValueError, match=r"70 -> 44.*parameters_split"):
         layer(parameters_split=split)
 
 
