@@ -52,7 +52,7 @@ def _converted(module: torch.nn.Linear, name: str) -> Linear:
         ACTIVE.init = init
     layer._parameters.update(module._parameters)
     layer._make_state(weight.device)
-    layer.reset_state()
+    layer.reset_state(name)
     for key, value in vars(module).items():
         if "_hooks" in key or key not in vars(layer):
             vars(layer)[key] = value

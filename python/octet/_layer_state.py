@@ -1,5 +1,6 @@
 """A layer's state: delayed scaling's scales and amaxes, the random step, a cached weight."""
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,8 @@ class Use:
 class LayerState(torch.nn.Module):
     """The part of a layer that moves while it trains, as buffers that are saved once used."""
 
+    _lacks_seed = False  # it came from meta, and by no name: all such layers have one seed
+
     def _label(self) -> str:
         raise NotImplementedError
 
@@ -100,17 +103,28 @@ class LayerState(torch.nn.Module):
         self._log = Log()
         LAYERS[id(self)] = self
 
-    def reset_state(self) -> None:
-        """Forgets amaxes, scales and the cached weight; takes a new seed for rounding."""
+    def reset_state(self, name: str = "") -> None:
+        """Forgets amaxes, scales and the cached weight; takes a new seed for rounding.
+
+        Layers that draw nothing between each other's seeds round alike, unless by their names.
+        """
+        for key in (*_STATE, "rounding_state"):
+            self._reset(key, name)
+        self._cache = self._own_weight = None
+        self._lacks_seed = False
+
+    def _reset(self, key: str, name: str) -> None:
+        """One buffer of the state as a new layer's."""
         with torch.no_grad():
-            for key in _STATE:
+            if key in _STATE:
                 getattr(self, key).fill_(0.0 if key.endswith("history") else 1.0)
+                return
             # From a copy of torch's generator, so that a layer draws what nn.Linear draws.
             generator = torch.Generator()
             generator.set_state(torch.get_rng_state())
             base = torch.randint(2**62, (1,), generator=generator, device="cpu")
+            base ^= zlib.crc32(name.encode()) << 29
             self.rounding_state.copy_(torch.cat([base, torch.zeros_like(base)]))
-        self._cache = self._own_weight = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -130,7 +144,11 @@ class LayerState(torch.nn.Module):
         state = {key: getattr(self, key) for key in _STATE}
         quantized = [p for p in self._parameters.values() if isinstance(p, QuantizedTensor)]
         carried = [Carried(parameter) for parameter in quantized]
+        was_meta = self.fp8_scale.is_meta
         super()._apply(fn, recurse)
+        if was_meta and not self.fp8_scale.is_meta:
+            self.reset_state()  # there was nothing to move
+            self._lacks_seed = True
         for each in carried:
             each.put_back()
         for key, old in state.items():
@@ -179,19 +197,27 @@ class LayerState(torch.nn.Module):
             plain, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
         self._leave_meta()
+        has_weight = any(
+            prefix + key in state_dict for key in self._parameters if key != "bias"
+        )
         for key, name in named.items():
             if key in state_dict:
                 self._load_state(name, state_dict[key], key, error_msgs)
+            elif has_weight and (name in _STATE or self._lacks_seed):
+                self._reset(name, prefix)
+            elif has_weight:
+                self.rounding_state[1] = 0
         self._cache = self._own_weight = None
 
     def _leave_meta(self) -> None:
         """State of a layer that was made on meta and whose parameters a checkpoint brought."""
-        parameter = next(p for p in self._parameters.values() if p is not None)
-        if self.fp8_scale.is_meta and not parameter.is_meta:
+        parameters = [p for p in self._parameters.values() if p is not None]
+        if self.fp8_scale.is_meta and parameters and not parameters[0].is_meta:
             for key in (*_STATE, "rounding_state"):
-                state = torch.empty_like(getattr(self, key), device=parameter.device)
+                state = torch.empty_like(getattr(self, key), device=parameters[0].device)
                 setattr(self, key, state)
             self.reset_state()
+            self._lacks_seed = True
 
     def _load_state(
         self, name: str, saved: torch.Tensor, key: str, error_msgs: list[str]

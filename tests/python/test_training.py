@@ -335,6 +335,44 @@ def test_state__meta_layers_take_a_checkpoint_as_it_is(quantized: bool) -> None:
     assert_same(step(linear, call, x, grad)[:-1], found)
 
 
+def test_state__that_a_checkpoint_lacks_starts_afresh() -> None:
+    linear = layer()
+    fresh = copy.deepcopy(linear.state_dict())
+    x, grad = inputs()
+    for name in ("delayed", "nvfp4"):
+        step(linear, within(RECIPES[name], linear), x, grad)
+    linear.load_state_dict({"bias": torch.zeros(44)}, strict=False)
+    assert not torch.equal(linear.fp8_scale, torch.ones(3))
+    linear.load_state_dict({}, strict=False)
+    linear.load_state_dict(fresh)
+    assert torch.equal(linear.fp8_scale, torch.ones(3))
+    assert not linear.fp8_amax_history.any()
+    assert not linear.fp8_grad_amax_history.any()
+    assert linear.rounding_state[1] == 0
+
+
+def test_state__of_a_layer_without_memory_is_a_new_layers() -> None:
+    """Of what a checkpoint of nn.Linear does not bring, nothing is left to chance."""
+    linear = layer(device="meta").to_empty(device="cpu")
+    assert torch.equal(linear.fp8_scale, torch.ones(3))
+    assert torch.equal(linear.fp8_grad_scale, torch.ones(2))
+    assert not linear.fp8_amax_history.any()
+    assert linear.rounding_state[1] == 0
+
+
+def test_state__layers_that_draw_nothing_round_each_in_its_own_way() -> None:
+    def model() -> torch.nn.Sequential:
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+
+    converted = octet.convert(model())
+    with torch.device("meta"):
+        assigned, copied = octet.convert(model()), octet.convert(model()).to_empty(device="cpu")
+    assigned.load_state_dict(model().state_dict(), assign=True)
+    copied.load_state_dict(model().state_dict())
+    for made in (converted, assigned, copied):
+        assert not torch.equal(made[0].rounding_state, made[1].rounding_state)
+
+
 def test_state__of_other_sizes_is_torchs_error() -> None:
     linear = layer()
     state = linear.state_dict() | {"fp8_scale": torch.ones(7)}
