@@ -154,7 +154,7 @@ def _once(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
 
 def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> tuple[str, ...]:
     words: tuple[str, ...] = ()
-    if layer.return_bias:
+    if layer._hands_bias_back():
         words += ("return_bias",)
     if asked.fp8_output and own.output is None:
         words += ("quantize_output",)

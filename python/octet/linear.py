@@ -116,7 +116,7 @@ class Linear(Parameters):
         )
         self.in_features, self.out_features = in_features, out_features
         self.name = name
-        self.return_bias = return_bias and bias
+        self.return_bias = return_bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.save_original_input = save_original_input
         self.delay_wgrad_compute = delay_wgrad_compute
@@ -150,6 +150,10 @@ class Linear(Parameters):
             return self._said(region.recipe, region.enabled)
         return _NOTHING
 
+    def _hands_bias_back(self) -> bool:
+        """Whether there is a bias that is not added."""
+        return self.return_bias and getattr(self, f"{self._parts[0][0]}bias") is not None
+
     def _main_grad(self, weight: torch.Tensor) -> torch.Tensor:
         """What backward adds the weight's gradient to."""
         found = getattr(weight, "main_grad", None)
@@ -176,7 +180,7 @@ class Linear(Parameters):
         fp8_grad: bool,
     ) -> tuple[str, ...]:
         words: tuple[str, ...] = ()
-        if self.return_bias:
+        if self._hands_bias_back():
             words += ("return_bias",)
         if fp8_output:
             words += ("quantize_output",)
@@ -318,7 +322,8 @@ class Linear(Parameters):
         fp8_output: bool = False,
         fp8_grad: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b)."""
+        """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b), where
+        b is None if there is no bias."""
         if is_dynamo_compiling():
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         try:

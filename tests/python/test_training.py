@@ -191,6 +191,21 @@ def test_training__original_input_gives_the_same_gradients() -> None:
     )
 
 
+@pytest.mark.parametrize("split", [None, ("a", "b")])
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__return_bias_is_a_pair_without_a_bias_too(
+    compile_it: bool, split: tuple[str, ...] | None
+) -> None:
+    x, _ = inputs()
+    linear = layer(return_bias=True, bias=False, parameters_split=split)
+    other = layer(bias=False, parameters_split=split)
+    for active in (MX, recipe.CustomRecipe(lambda role: octet.MXFP8Quantizer("e4m3"))):
+        call = within(active, linear)
+        y, bias = (compiled(call)[0] if compile_it else call)(x)
+        assert bias is None
+        assert torch.equal(y, within(active, other)(x))
+
+
 def test_training__return_bias_hands_it_back() -> None:
     linear, other = layer(return_bias=True), layer(bias=False)
     x, _ = inputs()
