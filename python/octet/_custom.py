@@ -165,10 +165,7 @@ def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> t
     if layer.delay_wgrad_compute:
         words += ("delay_wgrad",)
     if layer.fuse_wgrad_accumulation and weight.requires_grad:
-        words += (
-            "main_grad=overwrite" if asked.is_first_microbatch else "main_grad=add",
-            f"main_grad_dtype={dtype_name(layer._main_grad(weight).dtype)}",
-        )
+        words += layer._main_grad_words(weight, asked.is_first_microbatch)
     return words
 
 

@@ -172,6 +172,15 @@ class Linear(Parameters):
             f"make it a contiguous tensor {tuple(weight.shape)} of float32, bfloat16 or float16"
         )
 
+    def _main_grad_words(self, weight: torch.Tensor, is_first: bool | None) -> tuple[str, ...]:
+        """The words for what backward does to main_grad: the first microbatch overwrites it, as
+        does every one where the weight says ``overwrite_main_grad``."""
+        overwrites = is_first or getattr(weight, "overwrite_main_grad", False)
+        return (
+            "main_grad=overwrite" if overwrites else "main_grad=add",
+            f"main_grad_dtype={dtype_name(self._main_grad(weight).dtype)}",
+        )
+
     def _options(
         self,
         weight: torch.Tensor,
@@ -194,10 +203,7 @@ class Linear(Parameters):
             reuse = not is_first_microbatch and self._cache is not None
             words += ("cache=read" if reuse else "cache=write",)
         if self.fuse_wgrad_accumulation and weight.requires_grad:
-            words += (
-                "main_grad=overwrite" if is_first_microbatch else "main_grad=add",
-                f"main_grad_dtype={dtype_name(self._main_grad(weight).dtype)}",
-            )
+            words += self._main_grad_words(weight, is_first_microbatch)
         return words
 
     def _checked(self, inp: torch.Tensor | TensorProto) -> Any:  # noqa: ANN401

@@ -155,6 +155,22 @@ def test_training__main_grad_takes_the_weights_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
+def test_training__a_weight_may_ask_to_overwrite_its_main_grad(compile_it: bool) -> None:
+    linear = layer(fuse_wgrad_accumulation=True)
+    x, grad = inputs()
+    call = within(MX, linear)
+    call = compiled(call)[0] if compile_it else call
+    linear.weight.main_grad = torch.zeros(44, 70)
+    call(x).backward(grad)
+    once = linear.weight.main_grad.clone()
+    call(x).backward(grad)
+    assert torch.equal(linear.weight.main_grad, once + once)
+    linear.weight.overwrite_main_grad = True
+    call(x).backward(grad)
+    assert torch.equal(linear.weight.main_grad, once)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
 @pytest.mark.parametrize("name", ["mxfp8", "delayed"])
 def test_training__later_microbatches_reuse_the_weight(name: str, compile_it: bool) -> None:
     linear, recipe = layer(), RECIPES[name]
