@@ -15,8 +15,14 @@ from torch import is_grad_enabled
 if TYPE_CHECKING:
     from octet.linear import Linear
 
-# Layers, so that leaving an autocast finds those that recorded amaxes inside compiled code.
-LAYERS: "weakref.WeakSet[Linear]" = weakref.WeakSet()
+# Layers by their id, so that leaving an autocast finds those that recorded amaxes inside
+# compiled code.
+LAYERS: "weakref.WeakValueDictionary[int, Linear]" = weakref.WeakValueDictionary()
+
+
+def all_layers() -> "list[Linear]":
+    """The layers that there are; other threads may make some meanwhile."""
+    return [layer for ref in LAYERS.valuerefs() if (layer := ref()) is not None]
 
 
 _DEFAULT = MXFP8BlockScaling()
@@ -41,19 +47,21 @@ def checked(recipe: Recipe | None) -> Recipe:
     return _DEFAULT if recipe is None else recipe
 
 
-def _roll(used: "list[tuple[Linear, Rule]]") -> None:
-    """Moves the scales of layers that recorded amaxes: at once where rule and device agree."""
+# A layer's scales and history, and by which rule the former move.
+Moved = tuple[torch.Tensor, torch.Tensor, Rule]
+
+
+def _roll(used: list[Moved]) -> None:
+    """Moves scales whose amaxes are recorded: at once where rule and device agree."""
     if len(used) == 1:
-        layer, rule = used[0]
-        state = layer._buffers
-        update([state["fp8_scale"]], [state["fp8_amax_history"]], rule, "input")
+        scale, history, rule = used[0]
+        update([scale], [history], rule, "input")
         return
     groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-    for layer, rule in used:
-        scale = layer._buffers["fp8_scale"]
+    for scale, history, rule in used:
         scales, histories = groups.setdefault((rule, scale.device), ([], []))
         scales.append(scale)
-        histories.append(layer._buffers["fp8_amax_history"])
+        histories.append(history)
     for (rule, _), (scales, histories) in groups.items():
         update(scales, histories, rule, "input")
 
@@ -63,20 +71,21 @@ def _end(step: Step, failed: bool) -> None:
 
     Nor do they where it failed: amaxes stay for the next one, and no error hides the first."""
     trains = is_grad_enabled() and not failed
-    moved: list[tuple[Linear, Rule]] = []
+    moved: list[Moved] = []
     if step.traced:
-        for layer, rule in step.used if trains else ():
-            if all(layer is not other for other, _ in moved):  # or else it has moved by then
-                moved.append((layer, rule))
+        for scale, history, rule in step.used if trains else ():
+            # Or else it has moved by then.
+            if all(scale is not other for other, _, _ in moved):
+                moved.append((scale, history, rule))
         _roll(moved)
         return
-    for layer in list(LAYERS) if step.in_graph else step.used:
+    for layer in all_layers() if step.in_graph else step.used:
         use = layer._use
         if use.waits and use.token is step.token:  # and not in another thread's
-            use.waits = False
             if trains:
                 layer._log.before_moving()
-                moved.append((layer, use.rule))
+                moved.append((*use.state(layer), use.rule))
+            use.end()
     if moved:
         _roll(moved)
 

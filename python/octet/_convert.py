@@ -52,7 +52,7 @@ def _converted(module: torch.nn.Linear, name: str) -> Linear:
         ACTIVE.init = init
     layer._parameters.update(module._parameters)
     layer._make_state(weight.device)
-    layer.reset_state()
+    layer.reset_state(name)
     for key, value in vars(module).items():
         if "_hooks" in key or key not in vars(layer):
             vars(layer)[key] = value
@@ -84,6 +84,10 @@ def convert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
     ``state_dict`` names stay), their hooks and attributes. ``where`` chooses: a pattern of
     qualified names or several (``"blocks.*.mlp.*"``), or a function of name and layer. A
     subclass with a ``forward`` of its own stays as it is. A second call changes nothing.
+
+    A module that reads the weight of such a layer instead of calling it computes as before:
+    ``nn.MultiheadAttention`` its ``out_proj``, ``nn.TransformerEncoderLayer`` in evaluation all
+    of its layers, unless ``torch.backends.mha.set_fastpath_enabled(False)``.
 
     >>> linear = torch.nn.Linear
     >>> model = torch.nn.Sequential(linear(8, 8), torch.nn.ReLU(), linear(8, 4))

@@ -7,6 +7,8 @@ or a plain tensor, is what is multiplied and what is kept for backward.
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch.compiler import is_dynamo_compiling
+
 import torch
 from octet import _function, _ops, _problem
 from octet._dtypes import dtype_name
@@ -133,22 +135,26 @@ class _CustomFunction(torch.autograd.Function):
         return LinearFunction.forward(ctx, fixed.problem, None, fixed.n, x, w, *others)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
-        fixed, (own_dy, own_dx, own_dw) = ctx.fixed, ctx.own
-        dy = _quantized(own_dy, grad, "grad_output", fixed.label)
-        grads = list(_function._backward(ctx, dy)[3:])
-        if fixed.bias_problem:
-            words = f" dy={dtype_name(grad.dtype)}"
-            (grads[2],) = _ops.linear_backward([grad], ctx.call[2], fixed.bias_problem + words)
-        grads[0] = _quantized(own_dx, grads[0], "grad_input", fixed.label)
-        grads[1] = _quantized(own_dw, grads[1], "grad_weight", fixed.label)
-        return *([None] * 6), *grads
+        return _once(ctx, grad if is_dynamo_compiling() else _function.told(ctx, grad, 6))
+
+
+@torch.autograd.function.once_differentiable
+def _once(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+    fixed, (own_dy, own_dx, own_dw) = ctx.fixed, ctx.own
+    dy = _quantized(own_dy, grad, "grad_output", fixed.label)
+    grads = list(_function._backward(ctx, dy)[3:])
+    if fixed.bias_problem:
+        words = f" dy={dtype_name(grad.dtype)}"
+        (grads[2],) = _ops.linear_backward([grad], ctx.call[2], fixed.bias_problem + words)
+    grads[0] = _quantized(own_dx, grads[0], "grad_input", fixed.label)
+    grads[1] = _quantized(own_dw, grads[1], "grad_weight", fixed.label)
+    return *([None] * 6), *grads
 
 
 def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> tuple[str, ...]:
     words: tuple[str, ...] = ()
-    if layer.return_bias:
+    if layer._hands_bias_back():
         words += ("return_bias",)
     if asked.fp8_output and own.output is None:
         words += ("quantize_output",)
@@ -159,10 +165,7 @@ def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> t
     if layer.delay_wgrad_compute:
         words += ("delay_wgrad",)
     if layer.fuse_wgrad_accumulation and weight.requires_grad:
-        words += (
-            "main_grad=overwrite" if asked.is_first_microbatch else "main_grad=add",
-            f"main_grad_dtype={dtype_name(weight.main_grad.dtype)}",
-        )
+        words += layer._main_grad_words(weight, asked.is_first_microbatch)
     return words
 
 
@@ -213,7 +216,7 @@ def forward(
     wants = layer._wants(inp, weight, bias)
     dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
     texts = (_text_of(used[0]), _text_of(used[1]))
-    where = layer._where(inp, weight)
+    where = layer._where(inp, weight, bias)
     options = _options(layer, weight, asked, own) + where
     apart = wants[2] and own.grad_output is not None
     call = _problem.call_of(

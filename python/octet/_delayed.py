@@ -53,18 +53,22 @@ def _amax(recipe: DelayedScaling, rows: torch.Tensor) -> torch.Tensor:
 
 def _by_functions(
     scale: torch.Tensor, history: torch.Tensor, recipe: DelayedScaling, role: str
-) -> None:
-    """A slot without a new amax does not move; the history rolls as ever."""
+) -> torch.Tensor:
+    """The new scale; a slot without a new amax does not move."""
     rows = history[: _texts.history_rows(recipe.text)].clone()
-    moves = rows[0] != 0
+    moves, made = rows[0] != 0, scale.clone()
     amax = torch.where(moves, _amax(recipe, rows), torch.zeros_like(scale))
-    delayed_update([scale.clone()], [history], _rolling(recipe.text), role)
     if recipe.scaling_factor_compute_algo is None:
-        delayed_update([scale], [amax.reshape(1, -1)], _scaling(recipe.text), role)
-        return
+        delayed_update([made], [amax.reshape(1, -1)], _scaling(recipe.text), role)
+        return made
     top = _top(recipe.text, role)
-    made = recipe.scaling_factor_compute_algo(amax, scale.clone(), top, recipe)
-    scale.copy_(torch.where(moves, made, scale))
+    made = recipe.scaling_factor_compute_algo(amax, made, top, recipe)
+    if made.shape != scale.shape:
+        raise ValueError(
+            f"scaling_factor_compute_algo made {tuple(made.shape)} of amaxes "
+            f"{tuple(amax.shape)}; it returns one scale for each"
+        )
+    return torch.where(moves, made, scale)
 
 
 def rule_of(recipe: DelayedScaling) -> Rule:
@@ -80,5 +84,9 @@ def update(
         (delayed_update if is_dynamo_compiling() else _update)(scales, histories, rule, role)
         return
     with torch.no_grad():
-        for scale, history in zip(scales, histories, strict=True):
-            _by_functions(scale, history, rule, role)
+        states = list(zip(scales, histories, strict=True))
+        made = [_by_functions(scale, history, rule, role) for scale, history in states]
+        # All or none: a function that fails has failed by now.
+        for (scale, history), new in zip(states, made, strict=True):
+            delayed_update([scale.clone()], [history], _rolling(rule.text), role)
+            scale.copy_(new)

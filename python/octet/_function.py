@@ -8,7 +8,13 @@ from torch.compiler import is_dynamo_compiling
 import torch
 from octet import _ops, _plans, _wgrad
 from octet._delayed import Rule, update
-from octet._problem import Backward, Forward, backward_signature, forward_signature
+from octet._problem import (
+    Backward,
+    Forward,
+    backward_signature,
+    delays,
+    forward_signature,
+)
 from octet._recompute import Way
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
@@ -107,7 +113,9 @@ class LinearFunction(torch.autograd.Function):
         if is_dynamo_compiling():
             return _once(ctx, grad) if is_grad_enabled() else _backward(ctx, grad)
         try:
-            return _once(ctx, grad) if is_grad_enabled() else _backward(ctx, grad)
+            if is_grad_enabled():
+                return _once(ctx, told(ctx, grad, 3))
+            return _backward(ctx, grad)
         except MemoryError as error:  # an op's; those who wait for torch's get torch's
             raise torch.OutOfMemoryError(str(error)) from None
 
@@ -184,3 +192,13 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
 
 
 _once = torch.autograd.function.once_differentiable(_backward)
+
+
+def told(ctx: Any, grad: torch.Tensor, first: int) -> torch.Tensor:  # noqa: ANN401
+    """The gradient that arrived, such that gradients of its gradients are an error.
+
+    They depend on more than it, which is all that once_differentiable looks at: on the weight
+    and the input, arguments of the function from `first` on. Else they would be none."""
+    of_input, of_weight = ctx.needs_input_grad[first : first + 2]
+    depends = of_input and (of_weight or delays(ctx.call[0][0]))
+    return grad.detach().requires_grad_() if depends and is_grad_enabled() else grad

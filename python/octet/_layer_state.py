@@ -1,5 +1,6 @@
 """A layer's state: delayed scaling's scales and amaxes, the random step, a cached weight."""
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ from torch.compiler import is_compiling
 
 import torch
 from octet import _delayed, _kept_weight, _texts
-from octet._autocast import LAYERS
+from octet._autocast import LAYERS, all_layers
 from octet._recompute import (
     REMEMBERED,
     Log,
@@ -18,7 +19,7 @@ from octet._recompute import (
     unseen,
 )
 from octet._state import Token, current
-from octet.tensor import QuantizedTensor
+from octet.tensor import Carried, QuantizedTensor
 
 HISTORY = 1024  # rows of amax history that a layer starts with
 _STATE = {
@@ -30,7 +31,7 @@ _STATE = {
 
 
 def _make_room_everywhere(rows: int) -> bool:
-    for layer in list(LAYERS):
+    for layer in all_layers():
         layer._lengthen(rows)
     return True
 
@@ -42,7 +43,7 @@ _make_room_everywhere._dynamo_marked_constant = True  # type: ignore[attr-define
 def _keep_scales_everywhere() -> bool:
     Way.moves_unseen = True
     with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-        for layer in list(LAYERS):
+        for layer in all_layers():
             layer._log.before_moving()
     return True
 
@@ -55,13 +56,32 @@ class Use:
     """Delayed scaling's step of a layer: whether its scales wait to be moved, and by what."""
 
     def __init__(self) -> None:
+        self.token: Token | None = None  # of the step that moves them
+        self.end()
+
+    def end(self) -> None:
+        """The step is over: nothing waits, and nothing of a user's is kept."""
         self.waits = False
         self.rule: _delayed.Rule = ""
-        self.token: Token | None = None  # of the step that moves them
+        self.scale: torch.Tensor | None = None
+        self.history: torch.Tensor | None = None
+
+    def forget_state(self) -> None:
+        """The layer's own are new tensors: those of the call are they no more."""
+        self.scale = self.history = None
+
+    def state(self, layer: "LayerState") -> tuple[torch.Tensor, torch.Tensor]:
+        """The scales and the history of the call: the layer's, or those that it was given for
+        that call (torch.func.functional_call); compiled code does not say."""
+        if self.scale is not None:
+            return self.scale, self.history
+        return layer._buffers["fp8_scale"], layer._buffers["fp8_amax_history"]
 
 
 class LayerState(torch.nn.Module):
     """The part of a layer that moves while it trains, as buffers that are saved once used."""
+
+    _lacks_seed = False  # it came from meta, and by no name: all such layers have one seed
 
     def _label(self) -> str:
         raise NotImplementedError
@@ -81,27 +101,39 @@ class LayerState(torch.nn.Module):
         self._own_maker = ""
         self._use = Use()
         self._log = Log()
-        LAYERS.add(self)
+        LAYERS[id(self)] = self
 
-    def reset_state(self) -> None:
-        """Forgets amaxes, scales and the cached weight; takes a new seed for rounding."""
+    def reset_state(self, name: str = "") -> None:
+        """Forgets amaxes, scales and the cached weight; takes a new seed for rounding.
+
+        Layers that draw nothing between each other's seeds round alike, unless by their names.
+        """
+        for key in (*_STATE, "rounding_state"):
+            self._reset(key, name)
+        self._cache = self._own_weight = None
+        self._lacks_seed = False
+
+    def _reset(self, key: str, name: str) -> None:
+        """One buffer of the state as a new layer's."""
         with torch.no_grad():
-            for key in _STATE:
+            if key in _STATE:
                 getattr(self, key).fill_(0.0 if key.endswith("history") else 1.0)
+                return
             # From a copy of torch's generator, so that a layer draws what nn.Linear draws.
             generator = torch.Generator()
             generator.set_state(torch.get_rng_state())
             base = torch.randint(2**62, (1,), generator=generator, device="cpu")
+            base ^= zlib.crc32(name.encode()) << 29
             self.rounding_state.copy_(torch.cat([base, torch.zeros_like(base)]))
-        self._cache = self._own_weight = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        LAYERS.add(self)
+        LAYERS[id(self)] = self
         self._number = _kept_weight.number(self)
         region = current()
-        self._use.waits = self._use.waits and (region.enabled or region.calibrating)
-        if self._use.waits:  # a copy of a layer that was used in this step
+        if not (region.enabled or region.calibrating):
+            self._use.end()
+        elif self._use.waits:  # a copy of a layer that was used in this step
             region.step.used.append(self)
             self._use.token = region.step.token
 
@@ -110,11 +142,20 @@ class LayerState(torch.nn.Module):
     ) -> "LayerState":
         """Moves the state with the layer, but keeps it float32."""
         state = {key: getattr(self, key) for key in _STATE}
+        quantized = [p for p in self._parameters.values() if isinstance(p, QuantizedTensor)]
+        carried = [Carried(parameter) for parameter in quantized]
+        was_meta = self.fp8_scale.is_meta
         super()._apply(fn, recurse)
+        if was_meta and not self.fp8_scale.is_meta:
+            self.reset_state()  # there was nothing to move
+            self._lacks_seed = True
+        for each in carried:
+            each.put_back()
         for key, old in state.items():
             new = getattr(self, key)
             if new.dtype != old.dtype:
                 setattr(self, key, old.to(new.device))
+        self._use.forget_state()
         self._cache = self._own_weight = None
         return self
 
@@ -155,16 +196,47 @@ class LayerState(torch.nn.Module):
         super()._load_from_state_dict(
             plain, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        with torch.no_grad():
-            for key, name in named.items():
-                if key not in state_dict:
-                    continue
-                if name.endswith("history"):
-                    self._lengthen(len(state_dict[key]))
-                    getattr(self, name).zero_()[: len(state_dict[key])] = state_dict[key]
-                else:
-                    getattr(self, name).copy_(state_dict[key])
+        self._leave_meta()
+        has_weight = any(
+            prefix + key in state_dict for key in self._parameters if key != "bias"
+        )
+        for key, name in named.items():
+            if key in state_dict:
+                self._load_state(name, state_dict[key], key, error_msgs)
+            elif has_weight and (name in _STATE or self._lacks_seed):
+                self._reset(name, prefix)
+            elif has_weight:
+                self.rounding_state[1] = 0
         self._cache = self._own_weight = None
+
+    def _leave_meta(self) -> None:
+        """State of a layer that was made on meta and whose parameters a checkpoint brought."""
+        parameters = [p for p in self._parameters.values() if p is not None]
+        if self.fp8_scale.is_meta and parameters and not parameters[0].is_meta:
+            for key in (*_STATE, "rounding_state"):
+                state = torch.empty_like(getattr(self, key), device=parameters[0].device)
+                setattr(self, key, state)
+            self.reset_state()
+            self._lacks_seed = True
+
+    def _load_state(
+        self, name: str, saved: torch.Tensor, key: str, error_msgs: list[str]
+    ) -> None:
+        """Copies what was saved; a history may be of any length."""
+        own = getattr(self, name)
+        skipped = int(name.endswith("history"))
+        if saved.dim() != own.dim() or saved.shape[skipped:] != own.shape[skipped:]:
+            error_msgs.append(
+                f"size mismatch for {key}: it is {tuple(saved.shape)} in the checkpoint, "
+                f"{tuple(own.shape)} in the layer"
+            )
+            return
+        with torch.no_grad():
+            if skipped:
+                self._lengthen(len(saved))
+                getattr(self, name).zero_()[: len(saved)] = saved
+            else:
+                own.copy_(saved)
 
     # ---- delayed scaling -------------------------------------------------------------------
 
@@ -184,6 +256,7 @@ class LayerState(torch.nn.Module):
             for key in ("fp8_amax_history", "fp8_grad_amax_history"):
                 longer = torch.nn.functional.pad(getattr(self, key), (0, 0, 0, more))
                 setattr(self, key, longer)
+            self._use.forget_state()
 
     def _note_use(self, said: Said, has_graph: bool) -> _delayed.Rule | None:
         """Notes by what a call quantizes, and that leaving the outermost autocast moves scales.
@@ -211,10 +284,11 @@ class LayerState(torch.nn.Module):
 
     def _is_first(self, rule: _delayed.Rule) -> bool:
         step, use = current().step, self._use
+        scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
         if step.traced:
-            is_first = (self, rule) not in step.used
+            is_first = all(scale is not s or rule != r for s, _, r in step.used)
             if is_first:
-                step.used.append((self, rule))
+                step.used.append((scale, history, rule))
                 _keep_scales_everywhere()
             return is_first
         is_first = not use.waits
@@ -223,6 +297,7 @@ class LayerState(torch.nn.Module):
         elif is_first or use.token is not step.token:  # or else another thread's waits
             is_first = True
             step.used.append(self)
+            use.scale, use.history = scale, history
         use.waits, use.rule, use.token = True, rule, step.token
         return is_first
 

@@ -32,17 +32,28 @@ def _has_default_device() -> bool:
     return any(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
 
 
-def _parts(split: Split, rows: int) -> tuple[tuple[str, int], ...]:
+def _parts(split: Split, rows: int, label: str) -> tuple[tuple[str, int], ...]:
     """The prefix and the rows of each parameter; a single one has no prefix."""
     if split is None:
         return (("", rows),)
-    if not isinstance(split, dict):
-        if not split or rows % len(split):
-            raise ValueError(f"parameters_split: {rows} rows do not split into {len(split)}")
-        split = dict.fromkeys(split, rows // len(split))
-    if sum(split.values()) != rows:
-        raise ValueError(f"parameters_split: {split} does not add up to {rows} rows")
-    return tuple((name.rstrip("_") + "_", count) for name, count in split.items())
+    prefixes = [name.rstrip("_") + "_" for name in split]
+    if len(set(prefixes)) < len(prefixes):
+        raise ValueError(
+            f"{label}: parameters_split={split!r} names a parameter twice; name each once"
+        )
+    if isinstance(split, dict):
+        counts = list(split.values())
+        if sum(counts) != rows or min(counts, default=0) < 0:
+            raise ValueError(
+                f"{label}: parameters_split={split!r} does not add up to {rows} rows"
+            )
+        return tuple(zip(prefixes, counts, strict=True))
+    if not split or rows % len(split):
+        raise ValueError(
+            f"{label}: parameters_split={split!r}: {rows} rows do not split into {len(split)}; "
+            "give a dict of the rows of each"
+        )
+    return tuple((prefix, rows // len(split)) for prefix in prefixes)
 
 
 class Parameters(LayerState):
@@ -63,13 +74,16 @@ class Parameters(LayerState):
         """Parameters and state, drawn afresh; quantized where quantized_model_init says so."""
         dtype = dtype or torch.get_default_dtype()
         if dtype not in HIGH_PRECISION:
-            raise ValueError(f"params_dtype is {dtype}; it is float32, bfloat16 or float16")
+            raise ValueError(
+                f"{self._label()}: params_dtype is {dtype}; it is float32, bfloat16 or float16"
+            )
         if device is None and torch.cuda.is_available() and not _has_default_device():
             device = "cuda"
-        self._parts = _parts(split, self.out_features)
+        self._parts = _parts(split, self.out_features, self._label())
         if len(self._parts) > 1 and self.fuse_wgrad_accumulation:
             raise ValueError(
-                "fuse_wgrad_accumulation needs one weight; leave out parameters_split"
+                f"{self._label()}: fuse_wgrad_accumulation needs one weight; leave out "
+                f"parameters_split={split!r}"
             )
         for prefix, rows in self._parts:
             weight = torch.empty(rows, self.in_features, dtype=dtype, device=device)
@@ -94,7 +108,11 @@ class Parameters(LayerState):
     def _quantize_weight(self, init: Init) -> None:
         """Stores the weight quantized; delayed scaling's by its own amax, once."""
         if len(self._parts) > 1:
-            raise ValueError("a quantized weight is one tensor; leave out parameters_split")
+            names = [f"{prefix}weight" for prefix, _ in self._parts]
+            raise ValueError(
+                f"{self._label()}: quantized_model_init makes one quantized weight, but "
+                f"parameters_split makes {', '.join(names)}; leave out one of the two"
+            )
         (name,) = [f"{prefix}weight" for prefix, _ in self._parts]
         plain, recipe = getattr(self, name).detach(), init.recipe
         where = _problem.device_words(plain.device.type, plain.device.index)

@@ -17,7 +17,7 @@ class Step:
     def __init__(self, traced: bool) -> None:
         self.token = Token()
         self.traced = traced  # it was entered in traced code: `used` is the graph's
-        self.used: list[Any] = []  # layers; in traced code (layer, rule)
+        self.used: list[Any] = []  # layers; in traced code (scale, history, rule)
         # Code that was traced inside used some, too, and marked them alone: it cannot append to
         # what lies outside of it without a guard on the length.
         self.in_graph = False

@@ -32,6 +32,12 @@ def usages(text: str) -> tuple[bool, bool]:
 
 
 @constant
+def kind(text: str) -> str:
+    """The quantizer but for which bytes it makes."""
+    return _C.make("quantizer", text, {"rowwise": True, "columnwise": True})
+
+
+@constant
 def with_usage(text: str, rowwise: bool | None, columnwise: bool | None) -> str:
     """The quantizer with these usages; None keeps one as it is."""
     now = usages(text)

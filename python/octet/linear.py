@@ -116,7 +116,7 @@ class Linear(Parameters):
         )
         self.in_features, self.out_features = in_features, out_features
         self.name = name
-        self.return_bias = return_bias and bias
+        self.return_bias = return_bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.save_original_input = save_original_input
         self.delay_wgrad_compute = delay_wgrad_compute
@@ -150,6 +150,37 @@ class Linear(Parameters):
             return self._said(region.recipe, region.enabled)
         return _NOTHING
 
+    def _hands_bias_back(self) -> bool:
+        """Whether there is a bias that is not added."""
+        return self.return_bias and getattr(self, f"{self._parts[0][0]}bias") is not None
+
+    def _main_grad(self, weight: torch.Tensor) -> torch.Tensor:
+        """What backward adds the weight's gradient to."""
+        found = getattr(weight, "main_grad", None)
+        if not isinstance(found, torch.Tensor):
+            given = "there is none" if found is None else f"it is a {type(found).__name__}"
+        elif found.shape != weight.shape or not _is_high_precision(found.dtype):
+            given = f"it is {tuple(found.shape)} of {found.dtype}"
+        elif found.device != weight.device:
+            given = f"it is on {found.device}, the weight on {weight.device}"
+        elif not found.is_contiguous():
+            given = "it is not contiguous"
+        else:
+            return found
+        raise ValueError(
+            f"{self._label()}: fuse_wgrad_accumulation adds to weight.main_grad, but {given}; "
+            f"make it a contiguous tensor {tuple(weight.shape)} of float32, bfloat16 or float16"
+        )
+
+    def _main_grad_words(self, weight: torch.Tensor, is_first: bool | None) -> tuple[str, ...]:
+        """The words for what backward does to main_grad: the first microbatch overwrites it, as
+        does every one where the weight says ``overwrite_main_grad``."""
+        overwrites = is_first or getattr(weight, "overwrite_main_grad", False)
+        return (
+            "main_grad=overwrite" if overwrites else "main_grad=add",
+            f"main_grad_dtype={dtype_name(self._main_grad(weight).dtype)}",
+        )
+
     def _options(
         self,
         weight: torch.Tensor,
@@ -158,7 +189,7 @@ class Linear(Parameters):
         fp8_grad: bool,
     ) -> tuple[str, ...]:
         words: tuple[str, ...] = ()
-        if self.return_bias:
+        if self._hands_bias_back():
             words += ("return_bias",)
         if fp8_output:
             words += ("quantize_output",)
@@ -172,23 +203,13 @@ class Linear(Parameters):
             reuse = not is_first_microbatch and self._cache is not None
             words += ("cache=read" if reuse else "cache=write",)
         if self.fuse_wgrad_accumulation and weight.requires_grad:
-            if not hasattr(weight, "main_grad"):
-                raise ValueError(
-                    f"{self._label()}: fuse_wgrad_accumulation adds to weight.main_grad; make "
-                    "it, a tensor of the weight's shape"
-                )
-            words += (
-                "main_grad=overwrite" if is_first_microbatch else "main_grad=add",
-                f"main_grad_dtype={dtype_name(weight.main_grad.dtype)}",
-            )
+            words += self._main_grad_words(weight, is_first_microbatch)
         return words
 
     def _checked(self, inp: torch.Tensor | TensorProto) -> Any:  # noqa: ANN401
         """The input in the dtype that torch.autocast asks for."""
-        if _is_any_autocast_enabled():
-            kind = inp.device.type
-            if torch.is_autocast_enabled(kind):
-                inp = inp.to(torch.get_autocast_dtype(kind))
+        if not isinstance(inp, torch.Tensor | TensorProto):
+            raise TypeError(f"{self._label()}: input is a {type(inp).__name__}, not a tensor")
         if not _is_high_precision(inp.dtype):
             raise ValueError(
                 f"{self._label()}: input is {inp.dtype}; cast it to float32, bfloat16 or "
@@ -200,6 +221,8 @@ class Linear(Parameters):
                 f"{self._label()}: input is {tuple(shape)}; its last axis must be "
                 f"{self.in_features}"
             )
+        if _is_any_autocast_enabled() and torch.is_autocast_enabled(inp.device.type):
+            return inp.to(torch.get_autocast_dtype(inp.device.type))
         return inp
 
     def _wants(
@@ -216,14 +239,27 @@ class Linear(Parameters):
             grad and bias is not None and bias.requires_grad and not self.return_bias,
         )
 
-    def _where(self, inp: torch.Tensor | TensorProto, weight: torch.Tensor) -> tuple[str, ...]:
-        """The words for the device that a call runs on."""
+    def _where(
+        self,
+        inp: torch.Tensor | TensorProto,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[str, ...]:
+        """The words for the device that a call runs on, where its operands are all there."""
         device = inp.device
-        if device != weight.device:
-            raise ValueError(
-                f"{self._label()}: input is on {device}, weight on {weight.device}; move one "
-                "of them"
-            )
+        for name, found in (("weight", weight), ("bias", bias)):
+            if found is None:
+                continue
+            if found.device != device:
+                raise ValueError(
+                    f"{self._label()}: input is on {device}, {name} on {found.device}; move "
+                    "one of them"
+                )
+            if not _is_high_precision(found.dtype):
+                raise ValueError(
+                    f"{self._label()}: {name} is {found.dtype}; cast it to float32, bfloat16 "
+                    "or float16"
+                )
         return device_words(device.type, device.index)
 
     def _call(
@@ -237,7 +273,7 @@ class Linear(Parameters):
         inp, weight, bias = operands
         dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
         texts = (_text_of(inp), _text_of(weight))
-        options += self._where(inp, weight)
+        options += self._where(inp, weight, bias)
         call = call_of(dtypes, texts, recipe, wants, options)
         if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
             options = tuple("cache=write" if o == "cache=read" else o for o in options)
@@ -292,7 +328,8 @@ class Linear(Parameters):
         fp8_output: bool = False,
         fp8_grad: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b)."""
+        """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b), where
+        b is None if there is no bias."""
         if is_dynamo_compiling():
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         try:

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 _DTYPES = {member.value: member for member in DType}
 
 
+def _check_out(text: str, out: "QuantizedTensor") -> None:
+    """What a quantizer writes into is of its own kind, in one direction or both."""
+    found = getattr(out, "_text", None)
+    if found is None:
+        raise TypeError(f"out is a {type(out).__name__}; it is a QuantizedTensor of {text}")
+    if _texts.kind(found) != _texts.kind(text):
+        raise ValueError(
+            f"out is {found}, the quantizer {text}: make one by its make_empty, or write "
+            "out.quantize_(x), which quantizes as out is"
+        )
+
+
 class Quantizer(metaclass=QuantizerMeta):
     """The base of every quantizer. Callable: ``q(x)`` is the quantized tensor.
 
@@ -103,6 +115,7 @@ class Quantizer(metaclass=QuantizerMeta):
         from octet.tensor import quantize, quantize_into
 
         if out is not None:
+            _check_out(self.text, out)
             return quantize_into(out, tensor, self._live(tensor.device))
         return quantize(self.text, tensor, self._live(tensor.device))
 
@@ -340,6 +353,8 @@ class Float8Quantizer(Quantizer):
         """Quantizes by ``scale`` and raises ``amax``."""
         from octet.tensor import QuantizedTensor, quantize_into, straight_through
 
+        if out is not None:
+            _check_out(self.text, out)
         text = f"{dtype_name(tensor.dtype)} {self.text}"
         with torch.no_grad():
             *buffers, amax = _ops.quantize(tensor.detach(), [self.scale.reshape(1)], text)

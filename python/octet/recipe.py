@@ -84,6 +84,18 @@ class QuantizerRole:
 
 Fields = tuple[tuple[str, Any], ...]
 
+
+def _check_params(recipe: "Recipe") -> None:
+    """Groups of fields are what they are called."""
+    for name, value in vars(recipe).items():
+        kind = QParams if "_quant_" in name else MMParams if "_gemm_" in name else None
+        if kind and value is not None and not isinstance(value, kind):
+            raise TypeError(
+                f"octet.recipe.{type(recipe).__name__}: {name} is {value!r}; it is a "
+                f"{kind.__name__} or None"
+            )
+
+
 _CLASSES = {
     "delayed": "DelayedScaling",
     "current": "Float8CurrentScaling",
@@ -194,6 +206,7 @@ class Float8CurrentScaling(Recipe):
     fp8_mha: bool = False
 
     def __post_init__(self) -> None:
+        _check_params(self)
         plain = QParams(power_2_scale=self.use_power_2_scales)
         self._set(
             "current",
@@ -270,6 +283,7 @@ class Float8BlockScaling(Recipe):
     fp8_mha: bool = False
 
     def __post_init__(self) -> None:
+        _check_params(self)
         pow2 = not self.use_f32_scales
         x, w, g = (
             self.x_block_scaling_dim,
@@ -316,6 +330,7 @@ class NVFP4BlockScaling(Recipe):
     fp8_mha: bool = False
 
     def __post_init__(self) -> None:
+        _check_params(self)
         if self.fp4_format is not Format.E2M1:
             raise ValueError(f"fp4_format is {self.fp4_format}; it is Format.E2M1")
         rht, rounding = not self.disable_rht, not self.disable_stochastic_rounding
@@ -359,6 +374,13 @@ class CustomRecipe(Recipe):
     backward_override: str | None = None
     fp8_dpa: bool = False
     fp8_mha: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.qfactory):
+            raise TypeError(
+                f"octet.recipe.CustomRecipe: qfactory is {self.qfactory!r}; it is a function "
+                "of a QuantizerRole that answers with a quantizer or None"
+            )
 
     def answers(self, module_type: str, name: str) -> "dict[str, Quantizer]":
         """What the factory answers to a layer now, role by role."""

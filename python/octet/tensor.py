@@ -1,11 +1,14 @@
 """QuantizedTensor: one tensor subclass for every scheme: a text, a shape and its buffers."""
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from octet import _ops, _texts, quantizers
 from octet._dtypes import dtype_name
+
+_DATA: Any = torch.Tensor.data  # torch's own property
 
 # What ops do to quantized tensors, filled by octet._tensor_ops; None stands for all others.
 HANDLERS: dict[Any, Callable[[Any, Any, Any], Any]] = {}
@@ -127,7 +130,35 @@ class QuantizedTensor(torch.Tensor):
         """Quantizes a tensor into these buffers."""
         return quantize_into(self, tensor)
 
+    def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401
+        """Writes some elements; all are quantized anew.
+
+        Torch would write into a view, and a view of some elements is a decoded copy."""
+        plain = self.dequantize()
+        plain[index] = value
+        self.copy_(plain)
+
     # ---- its memory: torch asks these without an op, and a wrapper has none ------------------
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        """The same tensor without its gradient; setting it replaces the buffers.
+
+        What is not quantized is quantized as this tensor is."""
+        return _DATA.__get__(self)
+
+    @data.setter
+    def data(self, tensor: torch.Tensor) -> None:
+        if not isinstance(tensor, QuantizedTensor):
+            dtype_name(tensor.dtype)  # or it is nothing that could be quantized
+            like = self.detach().to(tensor.device, tensor.dtype, copy=True)
+            tensor = quantize_into(like, tensor)
+        _DATA.__set__(self, tensor)
+        for name in _texts.buffer_names(self._text):
+            delattr(self, name)
+        self._text = tensor._text
+        for name in _texts.buffer_names(self._text):
+            setattr(self, name, getattr(tensor, name))
 
     def share_memory_(self) -> "QuantizedTensor":  # type: ignore[override]
         """Moves its buffers to shared memory."""
@@ -158,15 +189,15 @@ class QuantizedTensor(torch.Tensor):
         del protocol
         state = (self.buffers(), self._text, self.dtype, tuple(self.shape))
         is_param = isinstance(self, torch.nn.Parameter)
-        return rebuild, (*state, self.requires_grad, is_param)
+        value = self.get_high_precision_init_val()
+        preserved = () if value is None else (value,)
+        return rebuild, (*state, self.requires_grad, is_param, *preserved)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "QuantizedTensor":
         if id(self) not in memo:
-            buffers = [buffer.clone() for buffer in self.buffers()]
-            is_param = isinstance(self, torch.nn.Parameter)
-            memo[id(self)] = rebuild(
-                buffers, self._text, self.dtype, self.shape, self.requires_grad, is_param
-            )
+            # By the memo: what else is copied may hold its buffers, too.
+            function, args = self.__reduce_ex__(None)
+            memo[id(self)] = function(*copy.deepcopy(args, memo))
         return memo[id(self)]
 
     @classmethod
@@ -183,6 +214,31 @@ class QuantizedTensor(torch.Tensor):
         return HANDLERS[None](func, args, kwargs or {}) if result is NotImplemented else result
 
 
+class Carried:
+    """What is attached to a quantized parameter and not part of it: attributes and hooks.
+
+    Modules move such a parameter by making another and swapping the two; what a plain one would
+    keep then is put back."""
+
+    def __init__(self, tensor: QuantizedTensor) -> None:
+        self._tensor = tensor
+        self._attributes = dict(vars(tensor))
+        self._hooks = tensor._backward_hooks
+        self._grad_hooks = tensor._post_accumulate_grad_hooks
+
+    def put_back(self) -> None:
+        """Attaches what is not attached any more."""
+        own = vars(self._tensor)
+        parts = _texts.buffer_names(self._tensor._text)
+        for name, value in self._attributes.items():
+            if name not in own and name not in parts:
+                own[name] = value
+        if self._hooks is not None:
+            self._tensor._backward_hooks = self._hooks
+        if self._grad_hooks is not None:
+            self._tensor._post_accumulate_grad_hooks = self._grad_hooks
+
+
 def rebuild(
     buffers: Sequence[torch.Tensor],
     text: str,
@@ -190,12 +246,17 @@ def rebuild(
     shape: Sequence[int],
     requires_grad: bool,
     is_param: bool,
+    init_val: torch.Tensor | None = None,
 ) -> QuantizedTensor:
     """A quantized tensor as it was saved."""
     made = QuantizedTensor(buffers, text, dtype, shape)
     if is_param:
-        return torch.nn.Parameter(made, requires_grad)  # type: ignore[return-value]
-    return made.requires_grad_(requires_grad)
+        made = torch.nn.Parameter(made, requires_grad)  # type: ignore[assignment]
+    else:
+        made.requires_grad_(requires_grad)
+    if init_val is not None:
+        made._high_precision_init_val = init_val
+    return made
 
 
 class _Quantize(torch.autograd.Function):

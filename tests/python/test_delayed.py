@@ -1,10 +1,11 @@
 """Delayed scaling by a user's functions of the history, and histories of any length."""
 
+import pickle
 from typing import Any
 
 import octet
 import pytest
-from laws import assert_same, compiled, inputs, layer, step, twins, within
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
 from octet import recipe
 from torch.torch_version import TorchVersion
 
@@ -80,6 +81,69 @@ def test_delayed__a_function_of_the_wrong_shape_is_refused() -> None:
     linear = layer()
     with pytest.raises(ValueError, match=r"amax_compute_algo made \(\).*\(3,\)"):
         within(active, linear)(inputs()[0])
+
+
+@pytest.mark.parametrize("made", [KeyError("went wrong"), torch.ones(7), torch.ones(())])
+def test_delayed__a_function_that_fails_moves_nothing(made: Any) -> None:  # noqa: ANN401
+    """Neither its layer's history nor what layers before it recorded."""
+
+    def scaling(amax: torch.Tensor, *_: Any) -> torch.Tensor:  # noqa: ANN401
+        if amax[0] == 3.0:
+            return torch.full_like(amax, 2.0)
+        if isinstance(made, KeyError):
+            raise made
+        return made
+
+    active = recipe.DelayedScaling(scaling_factor_compute_algo=scaling)
+    first, second = layer(), layer()
+
+    def run() -> None:
+        with octet.autocast(recipe=active):
+            first(torch.full((2, 70), 3.0))
+            second(torch.full((2, 70), 5.0))
+
+    with pytest.raises((KeyError, ValueError), match=r"went wrong|scaling_factor.*\(3,\)"):
+        run()
+    for linear, amax in ((first, 3.0), (second, 5.0)):
+        assert linear.fp8_amax_history[0, 0] == amax
+        assert torch.equal(linear.fp8_scale, torch.ones(3))
+
+
+def test_delayed__a_layer_keeps_no_function_of_a_users() -> None:
+    """So it can be saved whole."""
+    linear = layer()
+    active = recipe.DelayedScaling(amax_compute_algo=lambda history: history.amax(0))
+    x, grad = inputs()
+    step(linear, within(active, linear), x, grad)
+    other = pickle.loads(pickle.dumps(linear))
+    call = within(active, linear), within(active, other)
+    assert_same(step(linear, call[0], x, grad), step(other, call[1], x, grad))
+
+
+@pytest.mark.parametrize(
+    ("compile_it", "inside"), [(False, False), (False, True), (True, True)]
+)
+def test_delayed__state_that_a_call_is_given_moves_in_place_of_the_layers(
+    compile_it: bool, inside: bool
+) -> None:
+    active = RECIPES["delayed"]
+    linear, other = twins()
+    given = {key: value.detach().clone() for key, value in linear.named_buffers()}
+    given |= {key: value.detach() for key, value in linear.named_parameters()}
+
+    def call(given: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(linear, given, (x,))
+
+    def run(given: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return (within(active, call) if inside else call)(given, x)
+
+    run = within(active if not inside else None, compiled(run)[0] if compile_it else run)
+    x = inputs()[0]
+    for factor in (1, 2, 4):
+        assert torch.equal(run(given, x * factor), within(active, other)(x * factor))
+    assert torch.equal(given["fp8_scale"], other.fp8_scale)
+    assert torch.equal(given["fp8_amax_history"], other.fp8_amax_history)
+    assert torch.equal(linear.fp8_scale, torch.ones(3))
 
 
 def test_delayed__recipes_with_functions_are_values() -> None:

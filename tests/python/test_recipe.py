@@ -153,6 +153,20 @@ def test_recipe__a_refusal_names_class_value_and_choices(
         make()
 
 
+@pytest.mark.parametrize(
+    ("make", "pattern"),
+    [
+        (lambda: recipe.Float8CurrentScaling(fp8_gemm_fprop=True), "fp8_gemm_fprop is True"),
+        (lambda: recipe.Float8BlockScaling(fp8_quant_fwd_inp={}), r"fp8_quant_fwd_inp is \{\}"),
+        (lambda: recipe.NVFP4BlockScaling(fp4_quant_bwd_grad=1), "fp4_quant_bwd_grad is 1"),
+        (lambda: recipe.CustomRecipe(None), "qfactory is None"),
+    ],
+)
+def test_recipe__groups_and_functions_are_such(make: Any, pattern: str) -> None:  # noqa: ANN401
+    with pytest.raises(TypeError, match=pattern):
+        make()
+
+
 def test_recipe__a_format_is_one() -> None:
     for make in (recipe.DelayedScaling, recipe.MXFP8BlockScaling, recipe.NVFP4BlockScaling):
         with pytest.raises(TypeError, match=r"fp8_format is 'e4m3'; it is a Format"):

@@ -1,5 +1,6 @@
 """Threads: each is inside the autocast that it entered, or else inside the main thread's."""
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -169,3 +170,33 @@ def test_threads__a_layer_that_two_use_moves_when_the_last_one_leaves() -> None:
     with octet.autocast(recipe=RECIPES["delayed"]):
         linear(4 * x)
     assert not torch.equal(linear.fp8_scale, after)
+
+
+def test_threads__make_layers_while_another_leaves_an_autocast() -> None:
+    """Leaving one that compiled code ran in looks at all the layers that there are."""
+    x, _ = inputs()
+    linear, is_over = layer(), threading.Event()
+    others = [octet.Linear(1, 1, device="cpu") for _ in range(1000)]
+    call = within(RECIPES["delayed"], compiled(linear)[0])
+    call(x)
+
+    def leave(meet: Callable[[], Any]) -> None:
+        meet()
+        try:
+            for _ in range(40):
+                call(x)
+        finally:
+            is_over.set()
+
+    def make(meet: Callable[[], Any]) -> None:
+        meet()
+        while not is_over.is_set():
+            others.append(octet.Linear(1, 1, device="cpu"))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        found = together({"leave": leave, "make": make})
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == {"leave": None, "make": None}

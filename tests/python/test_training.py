@@ -87,6 +87,27 @@ def test_training__double_backward_is_torchs_error() -> None:
         dx.sum().backward()
 
 
+@pytest.mark.parametrize("options", [{}, {"delay_wgrad_compute": True}], ids=str)
+@pytest.mark.parametrize("name", ["none", "mxfp8"])
+def test_training__a_penalty_on_gradients_is_not_dropped(
+    name: str, options: dict[str, bool]
+) -> None:
+    """The input's gradient depends on the weight even where what arrived is a constant."""
+    x, _ = inputs()
+    linear = layer(**options)
+    y = within(RECIPES[name], linear)(x.requires_grad_())
+    (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        (y.sum() + dx.pow(2).sum()).backward()
+
+
+def test_training__a_gradient_of_a_frozen_layer_may_be_a_constant() -> None:
+    x, _ = inputs()
+    y = within(MX, layer().requires_grad_(False))(x.requires_grad_())
+    (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    assert not dx.requires_grad
+
+
 def live_bytes() -> int:
     gc.collect()
     tensors = [o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)]
@@ -134,6 +155,22 @@ def test_training__main_grad_takes_the_weights_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
+def test_training__a_weight_may_ask_to_overwrite_its_main_grad(compile_it: bool) -> None:
+    linear = layer(fuse_wgrad_accumulation=True)
+    x, grad = inputs()
+    call = within(MX, linear)
+    call = compiled(call)[0] if compile_it else call
+    linear.weight.main_grad = torch.zeros(44, 70)
+    call(x).backward(grad)
+    once = linear.weight.main_grad.clone()
+    call(x).backward(grad)
+    assert torch.equal(linear.weight.main_grad, once + once)
+    linear.weight.overwrite_main_grad = True
+    call(x).backward(grad)
+    assert torch.equal(linear.weight.main_grad, once)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
 @pytest.mark.parametrize("name", ["mxfp8", "delayed"])
 def test_training__later_microbatches_reuse_the_weight(name: str, compile_it: bool) -> None:
     linear, recipe = layer(), RECIPES[name]
@@ -168,6 +205,21 @@ def test_training__original_input_gives_the_same_gradients() -> None:
     assert_same(
         step(saving, within(MX, saving), x, grad), step(other, within(MX, other), x, grad)
     )
+
+
+@pytest.mark.parametrize("split", [None, ("a", "b")])
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__return_bias_is_a_pair_without_a_bias_too(
+    compile_it: bool, split: tuple[str, ...] | None
+) -> None:
+    x, _ = inputs()
+    linear = layer(return_bias=True, bias=False, parameters_split=split)
+    other = layer(bias=False, parameters_split=split)
+    for active in (MX, recipe.CustomRecipe(lambda role: octet.MXFP8Quantizer("e4m3"))):
+        call = within(active, linear)
+        y, bias = (compiled(call)[0] if compile_it else call)(x)
+        assert bias is None
+        assert torch.equal(y, within(active, other)(x))
 
 
 def test_training__return_bias_hands_it_back() -> None:
@@ -300,6 +352,69 @@ def test_state__meta_layers_materialize() -> None:
     assert within(RECIPES["delayed"], linear)(torch.randn(2, 70)).isfinite().all()
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+def test_state__meta_layers_take_a_checkpoint_as_it_is(quantized: bool) -> None:
+    """load_state_dict(assign=True) brings parameters; state comes to where they are."""
+    with octet.quantized_model_init(enabled=quantized, recipe=MX):
+        linear, other = layer(), layer(device="meta")
+    call = within(RECIPES["delayed"], linear)
+    x, grad = inputs()
+    step(linear, call, x, grad)
+    other.load_state_dict(copy.deepcopy(linear.state_dict()), assign=True)
+    assert not other.rounding_state.is_meta
+    found = step(other, within(RECIPES["delayed"], other), x, grad)[:-1]
+    assert_same(step(linear, call, x, grad)[:-1], found)
+
+
+def test_state__that_a_checkpoint_lacks_starts_afresh() -> None:
+    linear = layer()
+    fresh = copy.deepcopy(linear.state_dict())
+    x, grad = inputs()
+    for name in ("delayed", "nvfp4"):
+        step(linear, within(RECIPES[name], linear), x, grad)
+    linear.load_state_dict({"bias": torch.zeros(44)}, strict=False)
+    assert not torch.equal(linear.fp8_scale, torch.ones(3))
+    linear.load_state_dict({}, strict=False)
+    linear.load_state_dict(fresh)
+    assert torch.equal(linear.fp8_scale, torch.ones(3))
+    assert not linear.fp8_amax_history.any()
+    assert not linear.fp8_grad_amax_history.any()
+    assert linear.rounding_state[1] == 0
+
+
+def test_state__of_a_layer_without_memory_is_a_new_layers() -> None:
+    """Of what a checkpoint of nn.Linear does not bring, nothing is left to chance."""
+    linear = layer(device="meta").to_empty(device="cpu")
+    assert torch.equal(linear.fp8_scale, torch.ones(3))
+    assert torch.equal(linear.fp8_grad_scale, torch.ones(2))
+    assert not linear.fp8_amax_history.any()
+    assert linear.rounding_state[1] == 0
+
+
+def test_state__layers_that_draw_nothing_round_each_in_its_own_way() -> None:
+    def model() -> torch.nn.Sequential:
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+
+    converted = octet.convert(model())
+    with torch.device("meta"):
+        assigned, copied = octet.convert(model()), octet.convert(model()).to_empty(device="cpu")
+    assigned.load_state_dict(model().state_dict(), assign=True)
+    copied.load_state_dict(model().state_dict())
+    for made in (converted, assigned, copied):
+        assert not torch.equal(made[0].rounding_state, made[1].rounding_state)
+
+
+def test_state__of_other_sizes_is_torchs_error() -> None:
+    linear = layer()
+    state = linear.state_dict() | {"fp8_scale": torch.ones(7)}
+    with pytest.raises(RuntimeError, match=r"size mismatch for fp8_scale.*\(7,\).*\(3,\)"):
+        linear.load_state_dict(state)
+    state = linear.state_dict() | {"fp8_amax_history": torch.ones(7, 9)}
+    with pytest.raises(RuntimeError, match=r"fp8_amax_history.*\(7, 9\).*\(1024, 3\)"):
+        linear.load_state_dict(state)
+    assert not linear.fp8_amax_history.any()
+
+
 def test_state__is_float32_in_a_half_layer() -> None:
     linear = layer().to(torch.float16)
     assert linear.weight.dtype == torch.float16
@@ -314,6 +429,7 @@ def test_state__is_float32_in_a_half_layer() -> None:
     [
         (lambda f: f(torch.randn(2, 69).bfloat16()), r"'fc1'.*\(2, 69\).*70"),
         (lambda f: f(torch.randn(2, 70).double()), r"'fc1'.*float64.*cast"),
+        (lambda f: f(torch.ones(2, 70, dtype=torch.int64)), r"'fc1'.*int64.*cast"),
         (lambda f: f(torch.randn(2, 70).bfloat16(), None, True), r"'fc1'.*quantize_output"),
     ],
 )
@@ -323,6 +439,44 @@ def test_refused__names_the_layer_the_value_and_the_rule(call: Any, pattern: str
         call(linear)
     with pytest.raises(Exception, match=pattern):
         call(compiled(linear)[0])
+
+
+@pytest.mark.parametrize("what", ["weight", "bias"])
+def test_refused__parameters_of_another_dtype(what: str) -> None:
+    linear = layer(name="fc1")
+    setattr(linear, what, torch.nn.Parameter(getattr(linear, what).double()))
+    with pytest.raises(ValueError, match=rf"'fc1'.*{what} is torch.float64; cast it"):
+        linear(inputs()[0])
+
+
+@pytest.mark.parametrize("what", [None, [[0.0] * 70]])
+def test_refused__an_input_that_is_no_tensor(what: Any) -> None:  # noqa: ANN401
+    with pytest.raises(TypeError, match=r"'fc1'.*input is a (NoneType|list)"):
+        layer(name="fc1")(what)
+
+
+def test_refused__torch_autocast_casts_no_integers() -> None:
+    """Nor does it for nn.Linear."""
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match=r"int64.*cast"):
+        layer()(torch.ones(2, 70, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("main_grad", "pattern"),
+    [
+        (None, "there is none"),
+        (torch.zeros(3, 3), r"it is \(3, 3\)"),
+        (torch.zeros(44, 70, dtype=torch.int32), r"of torch\.int32"),
+        (torch.zeros(70, 44).t(), "not contiguous"),
+        (torch.zeros(44, 70, device="meta"), "it is on meta, the weight on cpu"),
+    ],
+)
+def test_refused__main_grads_before_the_step(main_grad: Any, pattern: str) -> None:  # noqa: ANN401
+    linear = layer(fuse_wgrad_accumulation=True, name="fc1")
+    linear.weight.main_grad = main_grad
+    with pytest.raises(ValueError, match=rf"'fc1'.*main_grad.*{pattern}.*\(44, 70\)"):
+        within(RECIPES["delayed"], linear)(inputs()[0])
+    assert not linear.fp8_amax_history.any()
 
 
 def test_refused__options_that_contradict() -> None:
@@ -374,9 +528,13 @@ def step_of(
     return [y.detach(), x.grad, *grads]
 
 
-@pytest.mark.parametrize("split", [("a", "b", "c"), {"a": 1, "b": 2}, ()], ids=str)
+@pytest.mark.parametrize(
+    "split",
+    [("a", "b", "c"), {"a": 1, "b": 2}, (), ("a", "a_"), {"a": 45, "b": -1}],
+    ids=str,
+)
 def test_split__must_add_up(split: Any) -> None:  # noqa: ANN401
-    with pytest.raises(ValueError, match="parameters_split"):
+    with pytest.raises(ValueError, match=r"70 -> 44.*parameters_split"):
         layer(parameters_split=split)
 
 
@@ -407,7 +565,7 @@ def test_refused__a_tensor_that_was_left_on_meta(what: str) -> None:
         linear.bias = torch.nn.Parameter(linear.bias.to("meta"))
     else:
         linear.fp8_scale = linear.fp8_scale.to("meta")
-    with pytest.raises(ValueError, match=r"on (meta|cpu), another on (meta|cpu)"):
+    with pytest.raises(ValueError, match=r"on (meta|cpu), \w+( \w+)? on (meta|cpu)"):
         call(x).backward(grad)
 
 

@@ -150,6 +150,27 @@ def test_float8_quantizer__its_tensors_know_no_scale_for_others() -> None:
         made.quantizer(torch.randn(4, 8))
 
 
+DELAYED = octet.Float8Quantizer(torch.ones(1), torch.zeros(1), "e4m3")
+
+
+@pytest.mark.parametrize("q", [octet.MXFP8Quantizer("e4m3"), DELAYED], ids=str)
+def test_quantizer__writes_into_tensors_of_its_own_kind_alone(q: octet.Quantizer) -> None:
+    x = torch.randn(32, 64)
+    for other in (octet.MXFP8Quantizer("e5m2"), octet.Float8CurrentScalingQuantizer("e4m3")):
+        out = other(x)
+        before = [buffer.clone() for buffer in out.buffers()]
+        with pytest.raises(ValueError, match=f"out is {other.text[:10]}"):
+            q.quantize(-x, out=out)
+        with pytest.raises(ValueError, match=f"out is {other.text[:10]}"):
+            q.update_quantized(-x, out)
+        assert all(map(torch.equal, before, out.buffers()))
+    with pytest.raises(TypeError, match="out is a Tensor; it is a QuantizedTensor"):
+        q.quantize(x, out=torch.empty(32, 64))
+    rows = q.make_empty((32, 64))
+    rows.update_usage(columnwise_usage=False)
+    assert torch.equal(q.quantize(x, out=rows).dequantize(), q(x).dequantize())
+
+
 def test_quantizer__draws_where_the_tensor_is() -> None:
     x = torch.randn(16, 32)
     q = octet.NVFP4Quantizer(stochastic_rounding=True, columnwise=False)
