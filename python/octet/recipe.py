@@ -85,15 +85,20 @@ class QuantizerRole:
 Fields = tuple[tuple[str, Any], ...]
 
 
-def _check_params(recipe: "Recipe") -> None:
-    """Groups of fields are what they are called."""
-    for name, value in vars(recipe).items():
-        kind = QParams if "_quant_" in name else MMParams if "_gemm_" in name else None
-        if kind and value is not None and not isinstance(value, kind):
-            raise TypeError(
-                f"octet.recipe.{type(recipe).__name__}: {name} is {value!r}; it is a "
-                f"{kind.__name__} or None"
-            )
+def _check_params(recipe: "Recipe", bits: str) -> None:
+    """Groups of fields are what they are called; by names, which every torch can trace."""
+    for kind, names in (
+        (QParams, ("quant_fwd_inp", "quant_fwd_weight", "quant_bwd_grad")),
+        (MMParams, ("gemm_fprop", "gemm_dgrad", "gemm_wgrad")),
+    ):
+        for short in names:
+            name = f"{bits}_{short}"
+            value = getattr(recipe, name, None)
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(
+                    f"octet.recipe.{type(recipe).__name__}: {name} is {value!r}; it is a "
+                    f"{kind.__name__} or None"
+                )
 
 
 _CLASSES = {
@@ -206,7 +211,7 @@ class Float8CurrentScaling(Recipe):
     fp8_mha: bool = False
 
     def __post_init__(self) -> None:
-        _check_params(self)
+        _check_params(self, "fp8")
         plain = QParams(power_2_scale=self.use_power_2_scales)
         self._set(
             "current",
@@ -283,7 +288,7 @@ class Float8BlockScaling(Recipe):
     fp8_mha: bool = False
 
     def __post_init__(self) -> None:
-        _check_params(self)
+        _check_params(self, "fp8")
         pow2 = not self.use_f32_scales
         x, w, g = (
             self.x_block_scaling_dim,
@@ -330,7 +335,7 @@ class NVFP4BlockScaling(Recipe):
     fp8_mha: bool = False
 
     def __post_init__(self) -> None:
-        _check_params(self)
+        _check_params(self, "fp4")
         if self.fp4_format is not Format.E2M1:
             raise ValueError(f"fp4_format is {self.fp4_format}; it is Format.E2M1")
         rht, rounding = not self.disable_rht, not self.disable_stochastic_rounding
