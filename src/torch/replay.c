@@ -1,10 +1,10 @@
 /* replay.c - a bounded table of recordings by plan and addresses.
  *
  * A run belongs to one set by the hash of all that it depends on: its plan, every address and
- * stride, the state it moves. There its place counts how often it was seen, and keeps its
- * recording from the fourth time on. A new run gets only a place whose own run has not come for
- * long: so a step with more runs than there are places replays as many of them as it can, and
- * none pushes out another.
+ * stride, the state it moves. A set notes the runs that came last, and how often; one that has
+ * come four times is recorded and gets a place. It keeps that until it has not come for long:
+ * so a step with more runs than there are places replays as many of them as it can, and none
+ * pushes out another.
  *
  * Who finds a set in use by another thread launches for himself. */
 #include "torch/replay.h"
@@ -16,9 +16,8 @@
 #include "cuda/recording.h"
 #include "torch/plan_cache.h"
 
-enum { WAYS = 8, SETS = OCT_RECORDINGS / WAYS, RECORD_AT = 4 };
-/* A place is needed until its set was looked through so often without it. */
-enum { STALE_NEW = 8 * WAYS, STALE = 32 * WAYS };
+enum { WAYS = 8, SETS = OCT_RECORDINGS / WAYS, NOTES = 32, RECORD_AT = 4 };
+enum { STALE = 32 * WAYS }; /* a place is free when its set was used so often without it */
 
 /* What launches depend on. No bytes of it are padding. */
 typedef struct key {
@@ -33,15 +32,22 @@ _Static_assert(sizeof(key) == sizeof(void *) + sizeof(octet_memory) + sizeof(oct
 
 typedef struct place {
     uint64_t hash;
-    uint64_t used; /* the set's clock when it was */
-    int seen;      /* times, up to RECORD_AT; 0: nothing is here yet */
-    oct_cuda_recording *recording;
-    key key; /* a recording's plan is one that it uses: oct_plan_keep */
+    uint64_t used;                 /* the set's clock when it was */
+    oct_cuda_recording *recording; /* NULL: the run cannot be recorded */
+    key key;                       /* a recording's plan is one that it uses: oct_plan_keep */
 } place;
+
+/* A run that has no place. Two of one hash count as one: the worse for neither, since it is by
+ * its key that a place is found. */
+typedef struct noted {
+    uint64_t hash;
+    int64_t times;
+} noted;
 
 typedef struct set {
     atomic_bool in_use;
-    uint64_t clock;      /* times that it was looked through */
+    uint64_t clock;      /* times that it was */
+    noted notes[NOTES];  /* the last one first; 0 times: none */
     place *places[WAYS]; /* NULL: never taken */
 } set;
 
@@ -73,21 +79,16 @@ static uint64_t hash_of(const key *k) {
     return hash;
 }
 
+/* ---- places ------------------------------------------------------------------------------ */
+
 static place *find(const set *s, const key *k, uint64_t hash) {
     for (int i = 0; i < WAYS; i++) {
         place *p = s->places[i];
-        if (p && p->seen && p->hash == hash && !memcmp(&p->key, k, sizeof *k)) {
+        if (p && p->hash == hash && !memcmp(&p->key, k, sizeof *k)) {
             return p;
         }
     }
     return NULL;
-}
-
-/* ---- places ------------------------------------------------------------------------------ */
-
-/* Recorded, or found to be none that can be. */
-static bool is_settled(const place *p) {
-    return p->seen >= RECORD_AT;
 }
 
 static void empty(place *p) {
@@ -97,15 +98,10 @@ static void empty(place *p) {
         atomic_fetch_sub_explicit(&recordings, 1, memory_order_relaxed);
     }
     p->recording = NULL;
-    p->seen = 0;
 }
 
-static bool is_stale(const set *s, const place *p) {
-    return s->clock - p->used >= (is_settled(p) ? STALE : STALE_NEW);
-}
-
-/* A place for a new run; NULL where all are needed. */
-static place *new_place(set *s) {
+/* A place that is free; NULL where all are needed. */
+static place *free_place(set *s) {
     place *oldest = NULL;
     for (int i = 0; i < WAYS; i++) {
         place *p = s->places[i];
@@ -113,7 +109,7 @@ static place *new_place(set *s) {
             s->places[i] = calloc(1, sizeof *s->places[i]);
             return s->places[i];
         }
-        if (is_stale(s, p) && (!oldest || p->used < oldest->used)) {
+        if (s->clock - p->used >= STALE && (!oldest || p->used < oldest->used)) {
             oldest = p;
         }
     }
@@ -123,14 +119,17 @@ static place *new_place(set *s) {
     return oldest;
 }
 
-static void note(set *s, const key *k, uint64_t hash) {
-    place *p = new_place(s);
-    if (p) {
-        p->key = *k;
-        p->hash = hash;
-        p->used = s->clock;
-        p->seen = 1;
+/* Notes that a run has come, and gives how often it has. */
+static int64_t note(set *s, uint64_t hash) {
+    int at = 0;
+    while (at < NOTES - 1 && s->notes[at].times && s->notes[at].hash != hash) {
+        at++;
     }
+    noted found = s->notes[at];
+    int64_t times = found.hash == hash ? found.times + 1 : 1;
+    memmove(s->notes + 1, s->notes, (size_t)at * sizeof *s->notes);
+    s->notes[0] = (noted){hash, times};
+    return times;
 }
 
 /* ---- runs -------------------------------------------------------------------------------- */
@@ -141,13 +140,19 @@ static octet_status launch(const void *arg, const octet_exec *exec, octet_error 
     return status || !run->moves ? status : octet_delayed_update(run->moves, NULL, exec, err);
 }
 
-static void record(place *p, const oct_run *run, const octet_exec *exec) {
+/* Records a run that has come often enough, if there is a place for it. */
+static place *record(set *s, const key *k, const oct_run *run, const octet_exec *exec) {
     const oct_cuda_launches launches = {launch, run};
-    p->recording = oct_cuda_record(exec, &launches);
-    if (p->recording) {
-        oct_plan_keep(p->key.plan);
+    place *p = free_place(s);
+    if (p) {
+        p->key = *k;
+        p->recording = oct_cuda_record(exec, &launches);
+    }
+    if (p && p->recording) {
+        oct_plan_keep(k->plan);
         atomic_fetch_add_explicit(&recordings, 1, memory_order_relaxed);
     }
+    return p;
 }
 
 /* The recording of a run, if there is one by now. */
@@ -155,14 +160,14 @@ static const oct_cuda_recording *recording_of(set *s, uint64_t hash, const key *
                                               const oct_run *run, const octet_exec *exec) {
     place *p = find(s, k, hash);
     s->clock++;
+    if (!p && note(s, hash) >= RECORD_AT) {
+        p = record(s, k, run, exec);
+    }
     if (!p) {
-        note(s, k, hash);
         return NULL;
     }
+    p->hash = hash;
     p->used = s->clock;
-    if (!is_settled(p) && ++p->seen == RECORD_AT) {
-        record(p, run, exec);
-    }
     return p->recording;
 }
 

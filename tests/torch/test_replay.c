@@ -211,6 +211,20 @@ TEST(replay__is_bounded) {
     oct_plan_release(plan);
 }
 
+/* Those that never come again keep no others out. */
+TEST(replay__after_many_runs_that_came_once) {
+    octet_exec exec = exec_of();
+    const octet_plan *plan = plan_of(40);
+    for (int at = 0; at < 8000; at++) {
+        octet_memory memory = memory_at(at, plan);
+        run(plan, &memory, NULL, &exec);
+    }
+    CHECK(fake->launches == 16000 && fake->graph_launches == 0);
+    times(10, 6200, 40, &exec);
+    CHECK(fake->graph_launches == 7 || fake->graph_launches == 8); /* it is one of those */
+    oct_plan_release(plan);
+}
+
 /* A plan that its table has pushed out stays with its recording, so that no other gets its
  * address. */
 TEST(replay__keeps_its_plan) {
@@ -284,5 +298,6 @@ TEST(replay__only_where_it_is_wanted) {
 
 TEST_MAIN(replay__only_where_it_is_wanted, replay__from_the_fourth_time_on,
           replay__of_nothing_else, replay__not_into_a_capture,
-          replay__where_recording_fails_runs_are_launched, replay__keeps_its_plan,
+          replay__where_recording_fails_runs_are_launched,
+          replay__after_many_runs_that_came_once, replay__keeps_its_plan,
           replay__by_many_threads, replay__is_bounded)
