@@ -5,7 +5,7 @@
 ...     y = layer(torch.randn(8, 64))
 """
 
-from octet import _tensor_ops, recipe
+from octet import _flops, _tensor_ops, recipe
 from octet._autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
 from octet._C import version as _version
 from octet._convert import convert
@@ -33,7 +33,7 @@ from octet.quantizers import (
 )
 from octet.tensor import QuantizedTensor
 
-del _tensor_ops  # imported for what it adds to QuantizedTensor
+del _flops, _tensor_ops  # imported for what they add to torch and to QuantizedTensor
 
 __version__ = _version()
 __all__ = [

@@ -55,6 +55,12 @@ def describe(kind: str, text: str) -> Plan:
     return Plan(tuple(map(_port, args)), tuple(map(_port, outs)), block, saved, kept, blocks)
 
 
+@constant
+def products(kind: str, text: str) -> int:
+    """How many matrix products Linear's plan of this text has, of M x K x N each."""
+    return _C.products(kind, text, (1, 1, 1))
+
+
 class Axes(NamedTuple):
     """What the axes of a call measure."""
 

@@ -156,6 +156,19 @@ static PyObject *measure(PyObject *self, PyObject *args) {
                          (long long)plan.workspace_bytes);
 }
 
+static PyObject *products(PyObject *self, PyObject *args) {
+    octet_plan plan;
+    long count = 0;
+    (void)self;
+    if (read_plan(&plan, args)) {
+        return NULL;
+    }
+    for (int i = 0; i < plan.step_count; i++) {
+        count += plan.steps[i].op == OCTET_OP_GEMM;
+    }
+    return PyLong_FromLong(count);
+}
+
 static PyObject *explain(PyObject *self, PyObject *args) {
     octet_plan plan;
     (void)self;
@@ -209,6 +222,8 @@ PyMethodDef oct_py_plan_methods[] = {
      "args and outs: (name, part, dtype, dims, is_mutable, alias or -1, quantizer)"},
     {"measure", measure, METH_VARARGS,
      "measure(kind, text, sizes) -> (saved bytes, aliased bytes, workspace bytes)"},
+    {"products", products, METH_VARARGS,
+     "products(kind, text, sizes) -> how many matrix products the plan has"},
     {"explain", explain, METH_VARARGS, "explain(kind, text, sizes) -> the plan for people"},
     {"cached_plans", cached_plans, METH_NOARGS,
      "cached_plans() -> (plans that the ops remember, how many they may)"},

@@ -1,0 +1,26 @@
+"""What torch.utils.flop_counter counts of the ops: their products, whatever multiplies them."""
+
+import math
+from typing import Any
+
+from torch.utils.flop_counter import register_flop_formula
+
+import torch
+from octet import _ops, _plans
+
+
+def _formula(kind: str, first: int) -> None:
+    """Registers an op, the sizes and text of which are arguments `first` and the next."""
+    packet = getattr(torch.ops.octet, kind)
+    of = kind.removesuffix("_into")
+
+    def flop(*args: Any, **_: Any) -> Any:  # noqa: ANN401
+        return 2 * _plans.products(of, args[first + 1]) * math.prod(args[first])
+
+    register_flop_formula(packet, get_raw=True)(flop)
+
+
+for _kind in ("linear", "linear_backward", "linear_wgrad"):
+    _formula(_kind, 1)
+    _formula(f"{_kind}_into", 2)
+del _kind, _ops  # imported for the ops that it registers
