@@ -2,11 +2,11 @@
  *
  * Everything here is a value: a struct without pointers or hidden state, copied by assignment.
  * Functions take the out parameter first and an optional octet_error last. They never abort,
- * exit, print or allocate (octet_pool_create and an open GPU do), and write nothing to *out
- * unless they return OCTET_OK. They keep no state, so any thread may call any of them at any
- * time as long as no other thread is writing the structs passed in. A `const char *` that is
- * returned points at static text; text written through `char *, size_t` is the caller's, and
- * the length it needs is returned as by snprintf.
+ * exit, print or allocate (octet_pool_create, octet_record and an open GPU do), and write
+ * nothing to *out unless they return OCTET_OK. They keep no state, so any thread may call any
+ * of them at any time as long as no other thread is writing the structs passed in. A `const
+ * char *` that is returned points at static text; text written through `char *, size_t` is the
+ * caller's, and the length it needs is returned as by snprintf.
  *
  * Structs begin with their size. Those that the caller fills (octet_linear_args, ...) or keeps
  * for the library to fill (octet_plan) start from their _INIT macro, which sets it; a size from
@@ -27,6 +27,7 @@
 #include "octet/linear.h"
 #include "octet/plan.h"
 #include "octet/quant.h"
+#include "octet/record.h"
 #include "octet/run.h"
 
 #endif

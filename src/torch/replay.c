@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/recording.h"
+#include "octet/record.h"
 #include "torch/plan_cache.h"
 
 enum { WAYS = 8, SETS = OCT_RECORDINGS / WAYS, NOTES = 32, RECORD_AT = 4 };
@@ -32,9 +32,9 @@ _Static_assert(sizeof(key) == sizeof(void *) + sizeof(octet_memory) + sizeof(oct
 
 typedef struct place {
     uint64_t hash;
-    uint64_t used;                 /* the set's clock when it was */
-    oct_cuda_recording *recording; /* NULL: the run cannot be recorded */
-    key key;                       /* a recording's plan is one that it uses: oct_plan_keep */
+    uint64_t used;              /* the set's clock when it was */
+    octet_recording *recording; /* NULL: the run cannot be recorded */
+    key key;                    /* a recording's plan is one that it uses: oct_plan_keep */
 } place;
 
 /* A run that has no place. Two of one hash count as one: the worse for neither, since it is by
@@ -93,7 +93,7 @@ static place *find(const set *s, const key *k, uint64_t hash) {
 
 static void empty(place *p) {
     if (p->recording) {
-        oct_cuda_recording_free(p->recording);
+        octet_recording_free(p->recording);
         oct_plan_release(p->key.plan);
         atomic_fetch_sub_explicit(&recordings, 1, memory_order_relaxed);
     }
@@ -142,13 +142,12 @@ static octet_status launch(const void *arg, const octet_exec *exec, octet_error 
 
 /* Records a run that has come often enough, if there is a place for it. */
 static place *record(set *s, const key *k, const oct_run *run, const octet_exec *exec) {
-    const oct_cuda_launches launches = {launch, run};
     place *p = free_place(s);
-    if (p) {
-        p->key = *k;
-        p->recording = oct_cuda_record(exec, &launches);
+    if (!p) {
+        return NULL;
     }
-    if (p && p->recording) {
+    p->key = *k;
+    if (!octet_record(&p->recording, launch, run, exec, NULL)) {
         oct_plan_keep(k->plan);
         atomic_fetch_add_explicit(&recordings, 1, memory_order_relaxed);
     }
@@ -156,8 +155,8 @@ static place *record(set *s, const key *k, const oct_run *run, const octet_exec 
 }
 
 /* The recording of a run, if there is one by now. */
-static const oct_cuda_recording *recording_of(set *s, uint64_t hash, const key *k,
-                                              const oct_run *run, const octet_exec *exec) {
+static const octet_recording *recording_of(set *s, uint64_t hash, const key *k,
+                                           const oct_run *run, const octet_exec *exec) {
     place *p = find(s, k, hash);
     s->clock++;
     if (!p && note(s, hash) >= RECORD_AT) {
@@ -173,7 +172,7 @@ static const oct_cuda_recording *recording_of(set *s, uint64_t hash, const key *
 
 /* The more memory a GPU has, the more sets are in use for it. */
 static set *set_of(uint64_t hash, const octet_exec *exec) {
-    int64_t count = oct_cuda_recordings(exec->cuda) / WAYS;
+    int64_t count = octet_cuda_recordings(exec->cuda) / WAYS;
     return &sets[hash % (uint64_t)(count < 1 ? 1 : count < SETS ? count : SETS)];
 }
 
@@ -188,9 +187,9 @@ static bool replay(octet_status *status, const oct_run *run, const octet_exec *e
     if (atomic_exchange_explicit(&s->in_use, true, memory_order_acquire)) {
         return false;
     }
-    const oct_cuda_recording *found = recording_of(s, hash, &k, run, exec);
+    const octet_recording *found = recording_of(s, hash, &k, run, exec);
     if (found) {
-        *status = oct_cuda_replay(found, exec, err);
+        *status = octet_replay(found, exec, err);
         atomic_fetch_add_explicit(&replays, 1, memory_order_relaxed);
     }
     atomic_store_explicit(&s->in_use, false, memory_order_release);
@@ -222,7 +221,7 @@ bool oct_replay_allow(bool allow) {
 octet_status oct_replay_run(const oct_run *run, const octet_exec *exec, octet_error *err) {
     octet_status status = OCTET_OK;
     bool replays_here =
-        run->plan->device.kind == OCTET_CUDA && is_allowed() && !oct_cuda_is_captured(exec);
+        run->plan->device.kind == OCTET_CUDA && is_allowed() && !octet_is_captured(exec);
     return replays_here && replay(&status, run, exec, err) ? status : launch(run, exec, err);
 }
 

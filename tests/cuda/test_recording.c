@@ -1,6 +1,4 @@
 /* test_recording.c - what was recorded does, when it is launched, what was asked for. */
-#include "cuda/recording.h"
-
 #include "../run/check.h"
 #include "device.h"
 #include "emulate_launch.h"
@@ -26,15 +24,15 @@ static octet_status launch(const void *arg, const octet_exec *exec, octet_error 
 static octet_status run_recorded(const octet_plan *plan, int phase, const octet_memory *memory,
                                  const octet_exec *exec, octet_error *err) {
     const phase_of it = {plan, phase, memory};
-    const oct_cuda_launches launches = {launch, &it};
     int before = emulated_launches() + emulated_matmuls() + emulated_fills();
-    oct_cuda_recording *recording = oct_cuda_record(exec, &launches);
+    octet_recording *recording = NULL;
+    octet_status made = octet_record(&recording, launch, &it, exec, NULL);
     CHECK_EQ_INT(emulated_launches() + emulated_matmuls() + emulated_fills(), before);
-    recorded.yes += recording != NULL;
-    recorded.no += recording == NULL;
-    octet_status status = recording ? oct_cuda_replay(recording, exec, err)
-                                    : octet_run_phase(plan, phase, memory, exec, err);
-    oct_cuda_recording_free(recording);
+    recorded.yes += made == OCTET_OK;
+    recorded.no += made == OCTET_UNSUPPORTED;
+    octet_status status = made ? octet_run_phase(plan, phase, memory, exec, err)
+                               : octet_replay(recording, exec, err);
+    octet_recording_free(recording);
     return status;
 }
 

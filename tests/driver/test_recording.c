@@ -1,9 +1,8 @@
 /* test_recording.c - launches kept as a graph: what is asked of the driver, and what it may
  * refuse. */
 #define _XOPEN_SOURCE 700 /* setenv */
-#include "cuda/recording.h"
-
 #include "fake_gpu.h"
+#include "octet/record.h"
 
 /* Kernels, fills and copies to launch, and what the last one is to say. */
 typedef struct asked {
@@ -29,11 +28,14 @@ static octet_status launch(const void *arg, const octet_exec *exec, octet_error 
     return status ? status : a->status;
 }
 
-static oct_cuda_recording *record(octet_cuda *cuda, const asked *a) {
+/* NULL where the status is not OK, which is *status then. */
+static octet_recording *record(octet_cuda *cuda, const asked *a, octet_error *err) {
     octet_exec exec = OCTET_EXEC_INIT;
-    const oct_cuda_launches launches = {launch, a};
+    octet_recording *recording = NULL;
     exec.cuda = cuda;
-    return oct_cuda_record(&exec, &launches);
+    octet_status status = octet_record(&recording, launch, a, &exec, err);
+    CHECK((status == OCTET_OK) == (recording != NULL));
+    return recording;
 }
 
 TEST(recording__is_launched_as_one) {
@@ -41,20 +43,20 @@ TEST(recording__is_launched_as_one) {
     octet_exec exec = OCTET_EXEC_INIT;
     exec.cuda = cuda;
     const asked three = {.kernels = 3};
-    oct_cuda_recording *recording = record(cuda, &three);
+    octet_recording *recording = record(cuda, &three, NULL);
     CHECK(fake->launches == 0 && fake->graph_launches == 0);
     CHECK(fake->graphs == 0 && fake->graph_execs == 1 && fake->streams == 1);
     if (CHECK(recording != NULL)) {
         for (int i = 1; i <= 2; i++) {
-            CHECK_EQ_INT(oct_cuda_replay(recording, &exec, NULL), OCTET_OK);
+            CHECK_EQ_INT(octet_replay(recording, &exec, NULL), OCTET_OK);
             CHECK(fake->graph_launches == i && fake->graph_nodes == 3 * i);
         }
-        oct_cuda_recording *other = record(cuda, &three);
+        octet_recording *other = record(cuda, &three, NULL);
         CHECK(fake->streams == 1 && fake->graph_execs == 2 && fake->launches == 0);
-        oct_cuda_recording_free(other);
+        octet_recording_free(other);
     }
-    oct_cuda_recording_free(recording);
-    oct_cuda_recording_free(NULL);
+    octet_recording_free(recording);
+    octet_recording_free(NULL);
     CHECK_EQ_INT(fake->graph_execs, 0);
     end(cuda);
     CHECK_EQ_INT(fake->streams, 0);
@@ -62,30 +64,66 @@ TEST(recording__is_launched_as_one) {
 
 /* And leaves nothing behind; the next one is recorded. */
 TEST(recording__of_what_cannot_be_is_none) {
-    static const asked cases[] = {
-        {.kernels = 0},
-        {.kernels = 1, .fills = 1},
-        {.kernels = 1, .copies = 1},
-        {.kernels = 2, .status = OCTET_INVALID},
-        {.kernels = 65},
+    static const struct {
+        asked launches;
+        octet_status status;
+        const char *text;
+    } cases[] = {
+        {{.kernels = 0}, OCTET_UNSUPPORTED, "launch 0 kernels"},
+        {{.kernels = 257}, OCTET_UNSUPPORTED, "launch 257 kernels; a recording has 1 to 256"},
+        {{.kernels = 3, .fills = 1}, OCTET_UNSUPPORTED, "1 of the 4 launches are fills"},
+        {{.kernels = 1, .copies = 1}, OCTET_UNSUPPORTED, "1 of the 2 launches are fills"},
+        {{.kernels = 2, .status = OCTET_INVALID}, OCTET_INVALID, ""},
     };
     const asked one = {.kernels = 1};
     octet_cuda *cuda = begin("");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        CHECK(record(cuda, &cases[i]) == NULL);
+        octet_error err = {OCTET_OK, 0, ""};
+        CHECK(record(cuda, &cases[i].launches, &err) == NULL);
+        CHECK(!cases[i].text[0] || err.status == cases[i].status);
+        CHECK_OF(strstr(err.text, cases[i].text) != NULL, err.text);
         CHECK(fake->graphs == 0 && fake->graph_execs == 0 && fake->launches == 0);
         CHECK(fake->fills == 0 && fake->copies == 0);
     }
+    octet_error err = {OCTET_OK, 0, ""};
     fake->graph_result = OCT_CU_OUT_OF_MEMORY;
-    CHECK(record(cuda, &one) == NULL);
+    CHECK(record(cuda, &one, &err) == NULL && err.status == OCTET_NO_MEMORY);
     fake->graph_result = 0;
     fake->launch_result = 700;
-    CHECK(record(cuda, &one) == NULL);
+    CHECK(record(cuda, &one, NULL) == NULL);
     fake->launch_result = 0;
     CHECK(fake->graphs == 0 && fake->graph_execs == 0);
-    oct_cuda_recording *recording = record(cuda, &one);
+    octet_recording *recording = record(cuda, &one, NULL);
     CHECK(recording != NULL);
-    oct_cuda_recording_free(recording);
+    octet_recording_free(recording);
+    end(cuda);
+}
+
+TEST(recording__bad_arguments_are_refused) {
+    octet_cuda *cuda = begin(""), *other = NULL;
+    octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
+    octet_exec exec = OCTET_EXEC_INIT, none = OCTET_EXEC_INIT;
+    octet_error err = {OCTET_OK, 0, ""};
+    octet_recording *recording = NULL;
+    const asked one = {.kernels = 1};
+    exec.cuda = cuda;
+    CHECK_EQ_INT(octet_record(NULL, launch, &one, &exec, &err), OCTET_INVALID);
+    CHECK_EQ_INT(octet_record(&recording, NULL, &one, &exec, &err), OCTET_INVALID);
+    CHECK_EQ_INT(octet_record(&recording, launch, &one, NULL, &err), OCTET_INVALID);
+    CHECK_EQ_INT(octet_record(&recording, launch, &one, &none, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "octet_cuda_open") != NULL && !recording);
+    CHECK(!octet_is_captured(NULL) && !octet_is_captured(&none));
+    CHECK_EQ_INT(octet_cuda_recordings(NULL), 1);
+    recording = record(cuda, &one, NULL);
+    CHECK_EQ_INT(octet_replay(NULL, &exec, &err), OCTET_INVALID);
+    CHECK_EQ_INT(octet_replay(recording, &none, &err), OCTET_INVALID);
+    options.cache = "";
+    CHECK_EQ_INT(octet_cuda_open(&other, &options, NULL), OCTET_OK);
+    none.cuda = other;
+    CHECK_EQ_INT(octet_replay(recording, &none, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "the recording is of GPU 0") != NULL);
+    octet_cuda_close(other);
+    octet_recording_free(recording);
     end(cuda);
 }
 
@@ -95,16 +133,16 @@ TEST(recording__a_failed_launch_is_told) {
     octet_error err = {OCTET_OK, 0, ""};
     const asked one = {.kernels = 1};
     exec.cuda = cuda;
-    oct_cuda_recording *recording = record(cuda, &one);
+    octet_recording *recording = record(cuda, &one, NULL);
     fake->launch_result = 700;
     if (CHECK(recording != NULL)) {
-        CHECK_EQ_INT(oct_cuda_replay(recording, &exec, &err), OCTET_DEVICE);
+        CHECK_EQ_INT(octet_replay(recording, &exec, &err), OCTET_DEVICE);
         CHECK(strstr(err.text, "cuGraphLaunch: CUDA_ERROR_ILLEGAL_ADDRESS") != NULL);
         CHECK(strstr(err.text, "launched earlier") != NULL);
         fake->launch_result = 0;
-        CHECK_EQ_INT(oct_cuda_replay(recording, &exec, NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_replay(recording, &exec, NULL), OCTET_OK);
     }
-    oct_cuda_recording_free(recording);
+    octet_recording_free(recording);
     end(cuda);
 }
 
@@ -112,9 +150,9 @@ TEST(recording__streams_that_are_captured_are_known) {
     octet_cuda *cuda = begin("");
     octet_exec exec = OCTET_EXEC_INIT;
     exec.cuda = cuda;
-    CHECK(!oct_cuda_is_captured(&exec));
+    CHECK(!octet_is_captured(&exec));
     fake->is_capturing = 1;
-    CHECK(oct_cuda_is_captured(&exec));
+    CHECK(octet_is_captured(&exec));
     end(cuda);
 }
 
@@ -126,12 +164,13 @@ TEST(recording__a_gpu_has_memory_for_so_many) {
         options.cache = "";
         fake->memory_mib = (size_t)cases[i][0];
         CHECK_EQ_INT(octet_cuda_open(&cuda, &options, NULL), OCTET_OK);
-        CHECK_EQ_INT(oct_cuda_recordings(cuda), cases[i][1]);
+        CHECK_EQ_INT(octet_cuda_recordings(cuda), cases[i][1]);
         octet_cuda_close(cuda);
         end(first);
     }
 }
 
 TEST_MAIN(recording__is_launched_as_one, recording__of_what_cannot_be_is_none,
-          recording__a_failed_launch_is_told, recording__streams_that_are_captured_are_known,
+          recording__bad_arguments_are_refused, recording__a_failed_launch_is_told,
+          recording__streams_that_are_captured_are_known,
           recording__a_gpu_has_memory_for_so_many)
