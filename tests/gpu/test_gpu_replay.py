@@ -49,6 +49,7 @@ def train(name: str) -> list[int]:
                 p -= 0.01 * p.grad
                 p.grad = None
             x.grad = None
+        del y  # or it would be somewhere else every other time
     return found
 
 
