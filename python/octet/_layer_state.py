@@ -301,6 +301,12 @@ class LayerState(torch.nn.Module):
         use.waits, use.rule, use.token = True, rule, step.token
         return is_first
 
+    def _unuse(self) -> None:
+        """The call that began the layer's step has failed: another one may begin it."""
+        used = current().step.used
+        used[:] = [layer for layer in used if layer is not self]
+        self._use.end()
+
     def _recomputed(self) -> Way | None:
         """What the first run of this call did, where a checkpoint runs it again."""
         if not is_recomputing() or self._log.is_empty():

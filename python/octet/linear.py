@@ -332,10 +332,15 @@ class Linear(Parameters):
         b is None if there is no bias."""
         if is_dynamo_compiling():
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+        waits = self._use.waits
         try:
             return self._run_eagerly(inp, is_first_microbatch, fp8_output, fp8_grad)
-        except MemoryError as error:  # an op's; those who wait for torch's get torch's
-            raise torch.OutOfMemoryError(f"{self._label()}: {error}") from None
+        except BaseException as error:
+            if self._use.waits and not waits:
+                self._unuse()
+            if isinstance(error, MemoryError):  # an op's; who waits for torch's gets torch's
+                raise torch.OutOfMemoryError(f"{self._label()}: {error}") from None
+            raise
 
     def _run_eagerly(
         self,

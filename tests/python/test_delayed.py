@@ -190,3 +190,21 @@ def test_delayed__a_step_that_fails_moves_nothing() -> None:
         linear(torch.full((4, 32), 2.0))
     assert history[0, 0] == 0.0
     assert linear.fp8_scale[0] == 448.0 / 7.0
+
+
+def test_delayed__a_call_that_failed_is_none_of_the_step() -> None:
+    """There is no memory for it; a smaller one in its place does all that a first one does."""
+    one, other = twins()
+    x, grad = inputs()
+    many = x.detach()[:1].expand(2**40, -1, -1).detach().requires_grad_()
+    with octet.autocast(recipe=RECIPES["delayed"]):
+        with pytest.raises(torch.OutOfMemoryError):
+            one(many)
+        y = one(x)
+    y.backward(grad)
+    found = [y, one.weight.grad, *one.buffers()]
+    with octet.autocast(recipe=RECIPES["delayed"]):
+        y = other(x.detach())
+    y.backward(grad)
+    assert_same(found, [y, other.weight.grad, *other.buffers()])
+    assert (one.fp8_grad_scale != 1).any()
