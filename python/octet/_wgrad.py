@@ -15,6 +15,41 @@ from octet import _ops, _problem
 from octet._tensor_ops import expand_args
 from octet.tensor import HANDLERS, QuantizedTensor
 
+# ---- gradients in main_grad ------------------------------------------------------------------
+
+
+def is_zeroed(weight: torch.Tensor) -> bool:
+    """Whether an empty gradient of it is to be zeros."""
+    return getattr(weight, "zero_out_wgrad", False) is True
+
+
+def empty_gradient(weight: torch.Tensor, zeroed: bool) -> torch.Tensor:
+    """What a weight gets whose gradient is in main_grad and that has grad_added_to_main_grad:
+    a gradient that says nothing, so that its hooks run."""
+    make = torch.zeros if zeroed else torch.empty
+    return make(weight.shape, dtype=weight.dtype, device=weight.device)
+
+
+class _Reported(torch.autograd.Function):
+    """A weight that gets an empty gradient in the place of none."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, zeroed: bool) -> torch.Tensor:  # noqa: ANN401
+        ctx.made_of = weight, zeroed
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, _: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        return empty_gradient(*ctx.made_of), None
+
+
+def reported(weight: torch.Tensor) -> torch.Tensor:
+    """The weight, such that backward gives it an empty gradient."""
+    return _Reported.apply(weight, is_zeroed(weight))
+
+
+# ---- gradients that come later ---------------------------------------------------------------
+
 
 class Kept(NamedTuple):
     """The arguments of one wgrad call."""

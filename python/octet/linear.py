@@ -467,7 +467,17 @@ class Linear(Parameters):
         """The weight as the graph sees it: not at all where its gradient comes later."""
         if self.delay_wgrad_compute and (wants[0] or wants[2]):
             return weight.detach()  # so that its hooks wait for backward_dw
+        if wants[1] and not self.delay_wgrad_compute and self._reports(weight):
+            return _wgrad.reported(weight)
         return weight
+
+    def _reports(self, weight: torch.Tensor) -> bool:
+        """Whether the weight gets an empty gradient beside the one in main_grad. It says so by
+        the attribute that tells its hooks, and they find True there."""
+        reports = self.fuse_wgrad_accumulation and hasattr(weight, "grad_added_to_main_grad")
+        if reports:
+            weight.grad_added_to_main_grad = True
+        return reports
 
     def _lends(
         self, name: str, state: dict[str, torch.Tensor | None], weight: torch.Tensor
@@ -510,6 +520,9 @@ class Linear(Parameters):
         weight, kept = self._whole("weight"), self._wgrads.calls[0]
         if self.fuse_wgrad_accumulation:
             kept.add_to(weight.main_grad)
+            if self._reports(weight):
+                grad = _wgrad.empty_gradient(weight, _wgrad.is_zeroed(weight))
+                torch.autograd.backward([weight], [grad])
         else:
             torch.autograd.backward([weight], [kept.gradient()])
         self._wgrads.calls.popleft()

@@ -171,6 +171,45 @@ def test_training__a_weight_may_ask_to_overwrite_its_main_grad(compile_it: bool)
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_training__hooks_hear_of_a_gradient_in_main_grad(
+    later: bool, quantized: bool, compile_it: bool
+) -> None:
+    """The weight asks for it, as Megatron's do: it gets a gradient without a meaning."""
+    with octet.quantized_model_init(enabled=quantized, recipe=MX):
+        linear = layer(fuse_wgrad_accumulation=True, delay_wgrad_compute=later)
+    weight, (x, grad) = linear.weight, inputs()
+    call, counter = compiled(within(MX, linear)) if compile_it else (within(MX, linear), None)
+    seen: list[Any] = []
+
+    def hook(w: torch.Tensor) -> None:
+        if w.grad is not None:
+            seen.append((tuple(w.grad.shape), w.grad.dtype, w.grad_added_to_main_grad))
+
+    weight.register_post_accumulate_grad_hook(hook)
+
+    def train() -> None:
+        weight.main_grad, weight.grad = torch.zeros(44, 70), None
+        call(x).backward(grad)
+        if later:
+            linear.backward_dw()
+
+    train()
+    wanted = weight.main_grad
+    assert weight.grad is None
+    assert not seen
+    for zeroed in (False, True):
+        weight.grad_added_to_main_grad, weight.zero_out_wgrad = False, zeroed
+        train()
+        assert torch.equal(weight.main_grad, wanted)
+        assert weight.grad_added_to_main_grad is True
+    assert not weight.grad.any()
+    assert seen == [((44, 70), weight.dtype, True)] * 2
+    assert counter is None or counter.frame_count <= 3
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
 @pytest.mark.parametrize("name", ["mxfp8", "delayed"])
 def test_training__later_microbatches_reuse_the_weight(name: str, compile_it: bool) -> None:
     linear, recipe = layer(), RECIPES[name]
