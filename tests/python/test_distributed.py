@@ -1,6 +1,7 @@
 """Data parallelism by torch's own wrappers: two processes that train one model."""
 
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,9 @@ def run(rank: int, store: str, work: Any) -> None:  # noqa: ANN401
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     work(rank)
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # gloo's threads have been seen to abort a process that ends in the usual way
 
 
 @pytest.mark.parametrize("work", [in_ddp, in_fsdp])
