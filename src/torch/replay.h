@@ -22,7 +22,7 @@ typedef struct oct_run {
  * recorded, so nothing that it computes depends on it. Launched one by one are: runs on a
  * stream that is being captured, those that meet another thread here, those past the bound, and
  * all of them where $OCTET_CUDA_REPLAY is 0 or $CUDA_LAUNCH_BLOCKING is set. Any number of
- * threads may call at once; none waits for another. */
+ * threads may call at once; none waits for another but to record. */
 octet_status oct_replay_run(const oct_run *run, const octet_exec *exec, octet_error *err);
 
 /* Whether runs may be replayed from now on, whatever the environment says; gives what was. */
