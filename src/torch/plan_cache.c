@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "torch/api.h"
+#include "torch/table.h"
 
 typedef struct entry {
     atomic_int users; /* the table, and the calls that run the plan */
@@ -45,24 +46,19 @@ static set sets[SETS];
 
 /* ---- keys -------------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t hash, uint64_t word) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 32;
-}
-
 /* Picks a set and tells most keys apart; `same` decides. */
 static uint64_t hash_of(const oct_problem *p, size_t length) {
     const octet_device *d = &p->device;
-    uint64_t hash = mix((uint64_t)p->kind, p->threads);
-    hash = mix(hash, (uint64_t)d->kind << 24 | (uint64_t)d->index << 16 | d->arch);
+    uint64_t hash = oct_mix((uint64_t)p->kind, p->threads);
+    hash = oct_mix(hash, (uint64_t)d->kind << 24 | (uint64_t)d->index << 16 | d->arch);
     for (int i = 0; i < p->rank; i++) {
-        hash = mix(hash, (uint64_t)p->sizes[i]);
+        hash = oct_mix(hash, (uint64_t)p->sizes[i]);
     }
     for (size_t at = 0; at < length; at += sizeof(uint64_t)) {
         uint64_t word = 0;
         size_t left = length - at;
         memcpy(&word, p->text + at, left < sizeof word ? left : sizeof word);
-        hash = mix(hash, word);
+        hash = oct_mix(hash, word);
     }
     return hash;
 }
@@ -122,14 +118,6 @@ static octet_status make(entry **out, const oct_problem *p, uint64_t hash, octet
 
 /* ---- sets -------------------------------------------------------------------------------- */
 
-static bool enter_set(set *s) {
-    return !atomic_exchange_explicit(&s->in_use, true, memory_order_acquire);
-}
-
-static void leave_set(set *s) {
-    atomic_store_explicit(&s->in_use, false, memory_order_release);
-}
-
 /* Puts an entry first; those before `at` move down by one. */
 static void put_first(set *s, entry *e, int at) {
     memmove(s->plans + 1, s->plans, (size_t)at * sizeof *s->plans);
@@ -139,7 +127,7 @@ static void put_first(set *s, entry *e, int at) {
 /* The entry of a problem, with its caller among the users; NULL where there is none. */
 static entry *find(set *s, const oct_problem *p, uint64_t hash, size_t length) {
     entry *found = NULL;
-    if (!enter_set(s)) {
+    if (!oct_enter_set(&s->in_use)) {
         return NULL;
     }
     for (int i = 0; i < WAYS && s->plans[i] && !found; i++) {
@@ -149,19 +137,19 @@ static entry *find(set *s, const oct_problem *p, uint64_t hash, size_t length) {
             atomic_fetch_add_explicit(&found->users, 1, memory_order_relaxed);
         }
     }
-    leave_set(s);
+    oct_leave_set(&s->in_use);
     return found;
 }
 
 /* Two threads that miss at once remember a plan twice; the one used less is pushed out. */
 static void remember(set *s, entry *e) {
-    if (!enter_set(s)) {
+    if (!oct_enter_set(&s->in_use)) {
         return;
     }
     entry *last = s->plans[WAYS - 1];
     atomic_fetch_add_explicit(&e->users, 1, memory_order_relaxed);
     put_first(s, e, WAYS - 1);
-    leave_set(s);
+    oct_leave_set(&s->in_use);
     leave(last);
 }
 
@@ -205,11 +193,11 @@ const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan) {
 int oct_plan_count(void) {
     int count = 0;
     for (int i = 0; i < SETS; i++) {
-        if (enter_set(&sets[i])) {
+        if (oct_enter_set(&sets[i].in_use)) {
             for (int way = 0; way < WAYS; way++) {
                 count += sets[i].plans[way] != NULL;
             }
-            leave_set(&sets[i]);
+            oct_leave_set(&sets[i].in_use);
         }
     }
     return count;

@@ -15,6 +15,7 @@
 
 #include "octet/record.h"
 #include "torch/plan_cache.h"
+#include "torch/table.h"
 
 enum { WAYS = 8, SETS = OCT_RECORDINGS / WAYS, NOTES = 32, RECORD_AT = 4 };
 enum { STALE = 32 * WAYS }; /* a place is free when its set was used so often without it */
@@ -73,8 +74,7 @@ static uint64_t hash_of(const key *k) {
     uint64_t words[sizeof *k / sizeof(uint64_t)], hash = 0;
     memcpy(words, k, sizeof words);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 32;
+        hash = oct_mix(hash, words[i]);
     }
     return hash;
 }
@@ -184,7 +184,7 @@ static bool replay(octet_status *status, const oct_run *run, const octet_exec *e
     set_key(&k, run);
     uint64_t hash = hash_of(&k);
     set *s = set_of(hash, exec);
-    if (atomic_exchange_explicit(&s->in_use, true, memory_order_acquire)) {
+    if (!oct_enter_set(&s->in_use)) {
         return false;
     }
     const octet_recording *found = recording_of(s, hash, &k, run, exec);
@@ -192,7 +192,7 @@ static bool replay(octet_status *status, const oct_run *run, const octet_exec *e
         *status = octet_replay(found, exec, err);
         atomic_fetch_add_explicit(&replays, 1, memory_order_relaxed);
     }
-    atomic_store_explicit(&s->in_use, false, memory_order_release);
+    oct_leave_set(&s->in_use);
     return found != NULL;
 }
 
