@@ -58,10 +58,13 @@ static octet_status ask(oct_cuda_facts *out, const oct_driver *driver, int devic
         result =
             driver->cuDeviceGetAttribute(questions[i].value, questions[i].attribute, device);
     }
-    size_t bytes = 0;
-    result = result ? result : driver->cuDeviceTotalMem_v2(&bytes, device);
     if (result) {
         return oct_cuda_failed(err, "cuDeviceGetAttribute", result);
+    }
+    size_t bytes = 0;
+    result = driver->cuDeviceTotalMem_v2(&bytes, device);
+    if (result) {
+        return oct_cuda_failed(err, "cuDeviceTotalMem", result);
     }
     out->memory_bytes = (int64_t)bytes;
     out->arch = 10 * major + minor;

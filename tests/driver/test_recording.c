@@ -28,7 +28,7 @@ static octet_status launch(const void *arg, const octet_exec *exec, octet_error 
     return status ? status : a->status;
 }
 
-/* NULL where the status is not OK, which is *status then. */
+/* NULL where it fails. */
 static octet_recording *record(octet_cuda *cuda, const asked *a, octet_error *err) {
     octet_exec exec = OCTET_EXEC_INIT;
     octet_recording *recording = NULL;
