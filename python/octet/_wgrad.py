@@ -18,14 +18,16 @@ from octet.tensor import HANDLERS, QuantizedTensor
 # ---- gradients in main_grad ------------------------------------------------------------------
 
 
-def is_zeroed(weight: torch.Tensor) -> bool:
-    """Whether an empty gradient of it is to be zeros."""
+# A weight whose gradient is in main_grad and that has grad_added_to_main_grad gets a gradient
+# that says nothing, so that its hooks run; they find True there. Zeros where it has
+# zero_out_wgrad.
+
+
+def _is_zeroed(weight: torch.Tensor) -> bool:
     return getattr(weight, "zero_out_wgrad", False) is True
 
 
-def empty_gradient(weight: torch.Tensor, zeroed: bool) -> torch.Tensor:
-    """What a weight gets whose gradient is in main_grad and that has grad_added_to_main_grad:
-    a gradient that says nothing, so that its hooks run."""
+def _empty_gradient(weight: torch.Tensor, zeroed: bool) -> torch.Tensor:
     make = torch.zeros if zeroed else torch.empty
     return make(weight.shape, dtype=weight.dtype, device=weight.device)
 
@@ -40,12 +42,19 @@ class _Reported(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Any) -> tuple[Any, ...]:  # noqa: ANN401
-        return empty_gradient(*ctx.made_of), None
+        return _empty_gradient(*ctx.made_of), None
 
 
 def reported(weight: torch.Tensor) -> torch.Tensor:
     """The weight, such that backward gives it an empty gradient."""
-    return _Reported.apply(weight, is_zeroed(weight))
+    weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    return _Reported.apply(weight, _is_zeroed(weight))
+
+
+def report(weight: torch.Tensor) -> None:
+    """Gives it an empty gradient now."""
+    weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    torch.autograd.backward([weight], [_empty_gradient(weight, _is_zeroed(weight))])
 
 
 # ---- gradients that come later ---------------------------------------------------------------

@@ -472,12 +472,8 @@ class Linear(Parameters):
         return weight
 
     def _reports(self, weight: torch.Tensor) -> bool:
-        """Whether the weight gets an empty gradient beside the one in main_grad. It says so by
-        the attribute that tells its hooks, and they find True there."""
-        reports = self.fuse_wgrad_accumulation and hasattr(weight, "grad_added_to_main_grad")
-        if reports:
-            weight.grad_added_to_main_grad = True
-        return reports
+        """Whether the weight gets an empty gradient beside the one in main_grad."""
+        return self.fuse_wgrad_accumulation and hasattr(weight, "grad_added_to_main_grad")
 
     def _lends(
         self, name: str, state: dict[str, torch.Tensor | None], weight: torch.Tensor
@@ -521,8 +517,7 @@ class Linear(Parameters):
         if self.fuse_wgrad_accumulation:
             kept.add_to(weight.main_grad)
             if self._reports(weight):
-                grad = _wgrad.empty_gradient(weight, _wgrad.is_zeroed(weight))
-                torch.autograd.backward([weight], [grad])
+                _wgrad.report(weight)
         else:
             torch.autograd.backward([weight], [kept.gradient()])
         self._wgrads.calls.popleft()
