@@ -1,8 +1,6 @@
 """Linear inside training: autograd's features, options, state, and what is refused."""
 
-import copy
 import gc
-import pickle
 from typing import Any
 
 import octet
@@ -340,124 +338,6 @@ def test_training__inference_computes_the_same(mode: Any) -> None:  # noqa: ANN4
     with mode():
         assert torch.equal(within(MX, linear)(x), want)
         assert torch.equal(compiled(within(MX, linear))[0](x), want)
-
-
-# ---- state -----------------------------------------------------------------------------------
-
-
-def test_state__weights_load_to_and_from_torch() -> None:
-    linear, other = layer(), torch.nn.Linear(70, 44, dtype=torch.bfloat16)
-    other.load_state_dict(linear.state_dict())
-    linear.load_state_dict(other.state_dict())
-    torch.manual_seed(5)
-    ours = octet.Linear(70, 44, device="cpu")
-    torch.manual_seed(5)
-    theirs = torch.nn.Linear(70, 44)
-    assert torch.equal(ours.weight, theirs.weight)
-    assert torch.equal(ours.bias, theirs.bias)
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_state__resuming_continues_bit_for_bit(name: str) -> None:
-    first, second = layer(), layer()
-    second.rounding_state.fill_(3 if name == "nvfp4" else 0)
-    first.rounding_state.mul_(name == "nvfp4")
-    x, grad = inputs()
-    for _ in range(3):
-        step(first, within(RECIPES[name], first), x, grad)
-    second.load_state_dict(first.state_dict(), strict=True)
-    for scale in (2, 1):
-        assert_same(
-            step(first, within(RECIPES[name], first), x * scale, grad),
-            step(second, within(RECIPES[name], second), x * scale, grad),
-        )
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_state__copies_go_on_alike(name: str) -> None:
-    linear = layer()
-    x, grad = inputs()
-    step(linear, within(RECIPES[name], linear), x, grad)
-    others = [copy.deepcopy(linear), pickle.loads(pickle.dumps(linear))]
-    for _ in range(2):
-        want = step(linear, within(RECIPES[name], linear), x, grad)
-        for other in others:
-            assert_same(want, step(other, within(RECIPES[name], other), x, grad))
-
-
-def test_state__meta_layers_materialize() -> None:
-    linear = octet.Linear(70, 44, device="meta").to_empty(device="cpu")
-    linear.reset_parameters()
-    assert within(RECIPES["delayed"], linear)(torch.randn(2, 70)).isfinite().all()
-
-
-@pytest.mark.parametrize("quantized", [False, True])
-def test_state__meta_layers_take_a_checkpoint_as_it_is(quantized: bool) -> None:
-    """load_state_dict(assign=True) brings parameters; state comes to where they are."""
-    with octet.quantized_model_init(enabled=quantized, recipe=MX):
-        linear, other = layer(), layer(device="meta")
-    call = within(RECIPES["delayed"], linear)
-    x, grad = inputs()
-    step(linear, call, x, grad)
-    other.load_state_dict(copy.deepcopy(linear.state_dict()), assign=True)
-    assert not other.rounding_state.is_meta
-    found = step(other, within(RECIPES["delayed"], other), x, grad)[:-1]
-    assert_same(step(linear, call, x, grad)[:-1], found)
-
-
-def test_state__that_a_checkpoint_lacks_starts_afresh() -> None:
-    linear = layer()
-    fresh = copy.deepcopy(linear.state_dict())
-    x, grad = inputs()
-    for name in ("delayed", "nvfp4"):
-        step(linear, within(RECIPES[name], linear), x, grad)
-    linear.load_state_dict({"bias": torch.zeros(44)}, strict=False)
-    assert not torch.equal(linear.fp8_scale, torch.ones(3))
-    linear.load_state_dict({}, strict=False)
-    linear.load_state_dict(fresh)
-    assert torch.equal(linear.fp8_scale, torch.ones(3))
-    assert not linear.fp8_amax_history.any()
-    assert not linear.fp8_grad_amax_history.any()
-    assert linear.rounding_state[1] == 0
-
-
-def test_state__of_a_layer_without_memory_is_a_new_layers() -> None:
-    """Of what a checkpoint of nn.Linear does not bring, nothing is left to chance."""
-    linear = layer(device="meta").to_empty(device="cpu")
-    assert torch.equal(linear.fp8_scale, torch.ones(3))
-    assert torch.equal(linear.fp8_grad_scale, torch.ones(2))
-    assert not linear.fp8_amax_history.any()
-    assert linear.rounding_state[1] == 0
-
-
-def test_state__layers_that_draw_nothing_round_each_in_its_own_way() -> None:
-    def model() -> torch.nn.Sequential:
-        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-
-    converted = octet.convert(model())
-    with torch.device("meta"):
-        assigned, copied = octet.convert(model()), octet.convert(model()).to_empty(device="cpu")
-    assigned.load_state_dict(model().state_dict(), assign=True)
-    copied.load_state_dict(model().state_dict())
-    for made in (converted, assigned, copied):
-        assert not torch.equal(made[0].rounding_state, made[1].rounding_state)
-
-
-def test_state__of_other_sizes_is_torchs_error() -> None:
-    linear = layer()
-    state = linear.state_dict() | {"fp8_scale": torch.ones(7)}
-    with pytest.raises(RuntimeError, match=r"size mismatch for fp8_scale.*\(7,\).*\(3,\)"):
-        linear.load_state_dict(state)
-    state = linear.state_dict() | {"fp8_amax_history": torch.ones(7, 9)}
-    with pytest.raises(RuntimeError, match=r"fp8_amax_history.*\(7, 9\).*\(1024, 3\)"):
-        linear.load_state_dict(state)
-    assert not linear.fp8_amax_history.any()
-
-
-def test_state__is_float32_in_a_half_layer() -> None:
-    linear = layer().to(torch.float16)
-    assert linear.weight.dtype == torch.float16
-    assert linear.fp8_scale.dtype == torch.float32
 
 
 # ---- what is refused -------------------------------------------------------------------------
