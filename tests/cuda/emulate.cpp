@@ -57,8 +57,11 @@ struct fiber {
     bool done;
 };
 
-fiber fibers[MOST_THREADS], outside;
-fiber *current = &outside, *before;
+/* Those of a launch, and what waits for them to end; a second set for a launch that comes
+ * between while another is under way. */
+fiber sets[2][MOST_THREADS], outsides[2];
+fiber *fibers = sets[0], *outside = &outsides[0];
+fiber *current = outside, *before;
 
 } // namespace
 
@@ -87,9 +90,9 @@ UNSEEN void arrive(fiber *self) {
     const void *bottom;
     size_t bytes;
     __sanitizer_finish_switch_fiber(self->fake, &bottom, &bytes);
-    if (before == &outside) {
-        outside.stack = static_cast<char *>(const_cast<void *>(bottom));
-        outside.stack_bytes = bytes;
+    if (before == outside) {
+        outside->stack = static_cast<char *>(const_cast<void *>(bottom));
+        outside->stack_bytes = bytes;
     }
 #else
     (void)self;
@@ -161,14 +164,14 @@ UNSEEN fiber *next_fiber(int from) {
     if (now.alive) {
         emulated_fail("threads wait at different barriers, for ever");
     }
-    return &outside;
+    return outside;
 }
 
 UNSEEN void go_on_with(fiber *to) {
     fiber *self = current;
-    threadIdx.x = to == &outside ? 0 : static_cast<unsigned>(thread_of(to));
+    threadIdx.x = to == outside ? 0 : static_cast<unsigned>(thread_of(to));
     change_to(to);
-    if (self != &outside) {
+    if (self != outside) {
         threadIdx.x = static_cast<unsigned>(thread_of(self));
     }
 }
@@ -287,9 +290,100 @@ void start_block(unsigned x, unsigned y, unsigned z) {
     go_on_with(&fibers[now.backward ? threads - 1 : 0]);
 }
 
+/* Blocks in order, or the first one last. */
+void run_now(const emulated_launch *launch, bool backward) {
+    job = *launch;
+    memset(params, 0xa5, sizeof params);
+    memcpy(params, launch->params, launch->params_bytes);
+    call_kernel = caller_for(launch->params_bytes);
+    blockDim = {launch->threads, 1, 1};
+    gridDim = {launch->grid[0], launch->grid[1], launch->grid[2]};
+    for (unsigned i = 0; i < launch->threads; i++) {
+        if (!fibers[i].stack) {
+            make_fiber(&fibers[i]);
+        }
+    }
+    dynamic_shared = nullptr;
+    if (launch->shared_bytes && posix_memalign(&dynamic_shared, 1024, launch->shared_bytes)) {
+        emulated_fail("no memory for shared memory");
+    }
+    const unsigned blocks = gridDim.x * gridDim.y * gridDim.z;
+    for (unsigned i = 0; i < blocks; i++) {
+        unsigned at = backward ? blocks - 1 - i : i;
+        start_block(at % gridDim.x, at / gridDim.x % gridDim.y, at / gridDim.x / gridDim.y);
+    }
+    free(dynamic_shared);
+}
+
+/* ---- launches that overtake ------------------------------------------------------------ */
+
 std::mutex one_launch;
+int overtaking; /* emulated_overtake */
+bool waiting;
+emulated_launch late; /* where `waiting`: not yet done, and the next one may begin before it */
+alignas(64) unsigned char late_params[sizeof params];
+int overtaken;
+
+void keep(const emulated_launch *launch) {
+    memcpy(late_params, launch->params, launch->params_bytes);
+    late = *launch;
+    late.params = late_params;
+    waiting = true;
+}
+
+void do_late() {
+    if (waiting) {
+        waiting = false;
+        run_now(&late, false);
+    }
+}
+
+/* All that is of the launch under way. */
+struct scene {
+    uint3 thread, at;
+    dim3 block_dim, grid_dim;
+    block threads;
+    emulated_launch launch;
+    void (*call)(void);
+    alignas(64) unsigned char bytes[sizeof params];
+    void *shared;
+    fiber *self;
+};
+
+void leave_scene(scene *s) {
+    *s = {threadIdx, blockIdx,    blockDim, gridDim,        now,
+          job,       call_kernel, {},       dynamic_shared, current};
+    memcpy(s->bytes, params, sizeof params);
+    fibers = sets[1];
+    current = outside = &outsides[1];
+}
+
+void back_to_scene(const scene *s) {
+    threadIdx = s->thread;
+    blockIdx = s->at;
+    blockDim = s->block_dim;
+    gridDim = s->grid_dim;
+    now = s->threads;
+    job = s->launch;
+    call_kernel = s->call;
+    memcpy(params, s->bytes, sizeof params);
+    dynamic_shared = s->shared;
+    fibers = sets[0];
+    outside = &outsides[0];
+    current = s->self;
+}
 
 } // namespace
+
+/* By a thread that is to go on after the launch before its own. */
+void emulated_after(void) {
+    static scene left;
+    if (waiting && fibers == sets[0]) {
+        leave_scene(&left);
+        do_late();
+        back_to_scene(&left);
+    }
+}
 
 void *emulated_dynamic_shared(void) {
     return dynamic_shared;
@@ -333,35 +427,41 @@ const uint64_t *emulated_exchange(int operation, uint64_t value, uint32_t *lanes
     return w->words[seen % 2];
 }
 
+/* What a block has in static variables it has once: a kernel does not overtake itself. */
 void emulated_run(const emulated_launch *launch) {
     std::lock_guard<std::mutex> lock(one_launch);
     if (launch->threads < 1 || launch->threads > MOST_THREADS ||
         launch->params_bytes > sizeof params || launch->shared_bytes > 227 << 10) {
         emulated_fail("a launch that no device takes");
     }
-    job = *launch;
-    memset(params, 0xa5, sizeof params);
-    memcpy(params, launch->params, launch->params_bytes);
-    call_kernel = caller_for(launch->params_bytes);
-    blockDim = {launch->threads, 1, 1};
-    gridDim = {launch->grid[0], launch->grid[1], launch->grid[2]};
-    for (unsigned i = 0; i < launch->threads; i++) {
-        if (!fibers[i].stack) {
-            make_fiber(&fibers[i]);
-        }
+    if (!launch->overtakes || (waiting && late.kernel == launch->kernel)) {
+        do_late();
     }
-    dynamic_shared = nullptr;
-    if (launch->shared_bytes && posix_memalign(&dynamic_shared, 1024, launch->shared_bytes)) {
-        emulated_fail("no memory for shared memory");
+    if (overtaking == 1 && launch->overtakes && !waiting) {
+        keep(launch);
+        return;
     }
-    for (unsigned z = 0; z < gridDim.z; z++) {
-        for (unsigned y = 0; y < gridDim.y; y++) {
-            for (unsigned x = 0; x < gridDim.x; x++) {
-                start_block(x, y, z);
-            }
-        }
+    bool behind = waiting;
+    overtaking = overtaking ? 1 : 0;
+    run_now(launch, behind);
+    if (waiting) {
+        emulated_fail("no block has waited for the launch before");
     }
-    free(dynamic_shared);
+    overtaken += behind;
+}
+
+void emulated_finish(void) {
+    std::lock_guard<std::mutex> lock(one_launch);
+    do_late();
+}
+
+void emulated_overtake(int on) {
+    emulated_finish();
+    overtaking = on;
+}
+
+int emulated_overtaken(void) {
+    return overtaken;
 }
 
 /* A module is a library of its own beside this one, so that what two of them call alike stays

@@ -76,6 +76,7 @@ extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
 void *emulated_dynamic_shared(void);
+void emulated_after(void);
 void emulated_block_barrier(void);
 /* The values that all lanes of the warp gave to their calls of the same operation, one per
  * lane; *lanes: a bit for each that did. Valid until the lane's next operation. */

@@ -479,6 +479,7 @@ int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, voi
                           kept[4]};
     const uint64_t word = kept[0];
     emulated_do(stream, OCT_CU_KERNEL_NODE, [=] {
+        emulated_finish();
         spoil(workspace, workspace_bytes);
         matmuls++;
         algorithm = word;

@@ -208,9 +208,13 @@ int cuLaunchKernelEx(const oct_cu_launch *how, void *function, void **params, vo
         extra[2] != OCT_CU_PARAMS_BYTES || extra[4]) {
         return INVALID;
     }
-    emulated_launch launch = {function,      {grid[0], grid[1], grid[2]},
-                              how->block[0], how->shared_bytes,
-                              extra[1],      *static_cast<const size_t *>(extra[3])};
+    emulated_launch launch = {function,
+                              {grid[0], grid[1], grid[2]},
+                              how->block[0],
+                              how->shared_bytes,
+                              extra[1],
+                              *static_cast<const size_t *>(extra[3]),
+                              how->attribute_count > 0};
     const char *bytes = static_cast<const char *>(launch.params);
     std::vector<char> copy(bytes, bytes + launch.params_bytes);
     emulated_do(how->stream, OCT_CU_KERNEL_NODE, [=]() mutable {
@@ -224,6 +228,7 @@ int cuLaunchKernelEx(const oct_cu_launch *how, void *function, void **params, vo
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *stream) {
     emulated_do(stream, 2, [=] {
         fills++;
+        emulated_finish();
         memset(address(to), value, count);
     });
     return 0;
@@ -235,6 +240,7 @@ int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *stream) {
     }
     emulated_do(stream, 2, [=] {
         fills++;
+        emulated_finish();
         for (size_t i = 0; i < count; i++) {
             static_cast<unsigned *>(address(to))[i] = value;
         }
@@ -243,7 +249,10 @@ int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *stream) {
 }
 
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
-    emulated_do(stream, 1, [=] { memmove(address(to), address(from), bytes); });
+    emulated_do(stream, 1, [=] {
+        emulated_finish();
+        memmove(address(to), address(from), bytes);
+    });
     return 0;
 }
 

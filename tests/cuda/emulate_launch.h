@@ -16,12 +16,21 @@ typedef struct emulated_launch {
     uint32_t shared_bytes;
     const void *params;
     size_t params_bytes; /* a struct of at most 16 bytes has no floats */
+    int overtakes;       /* it may begin before the launch in front of it has ended */
 } emulated_launch;
 
 /* The kernel of a module by name; NULL where there is none. */
 void *emulated_kernel(const char *module, const char *name);
 /* Returns when the last block has ended. One launch at a time; others wait. */
 void emulated_run(const emulated_launch *launch);
+/* From now on every second launch that may overtake does: it begins first, and the one in front
+ * of it is done as a whole when a thread calls oct_after. 1: the second, the fourth and so on;
+ * 2: the third, the fifth. 0, as at first: all is in order, and done when the call returns. */
+void emulated_overtake(int on);
+/* What has been overtaken is done; fills, copies and products come after it. */
+void emulated_finish(void);
+/* How many launches have begun before the one in front. */
+int emulated_overtaken(void);
 /* How many kernels and fills have been launched so far. */
 int emulated_launches(void);
 int emulated_fills(void);

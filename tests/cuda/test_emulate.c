@@ -13,7 +13,8 @@ static void launch(const char *name, unsigned blocks, unsigned shared,
                             THREADS,
                             shared,
                             params,
-                            sizeof *params};
+                            sizeof *params,
+                            0};
     if (CHECK(call.kernel != NULL)) {
         emulated_run(&call);
     }

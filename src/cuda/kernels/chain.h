@@ -11,7 +11,9 @@
 #define OCT_CUDA_KERNELS_CHAIN_H
 
 static inline void oct_after(void) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && !defined(OCTET_EMULATED)
+#if defined(OCTET_EMULATED)
+    emulated_after();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
