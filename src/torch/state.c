@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "torch/ops.h"
+#include "torch/rule.h"
 #include "torch/tensor.h"
 
 /* A dense fp32 tensor that an op writes or reads. */
@@ -98,25 +99,6 @@ static octet_status find_role(octet_role *out, const char *name, octet_error *er
     return oct_torch_fail(err, OCTET_INVALID, "'%s' is not a role", name);
 }
 
-/* The recipe says algorithm and margin, the role which format the scales aim at. */
-static octet_status read_recipe(octet_delayed *state, const char *text, octet_role role,
-                                octet_error *err) {
-    octet_recipe recipe;
-    octet_quantizer quantizer;
-    octet_status status = octet_recipe_parse(&recipe, text, err);
-    if (!status && recipe.kind != OCTET_RECIPE_DELAYED) {
-        status = oct_torch_fail(err, OCTET_INVALID, "'%s' has no delayed state", text);
-    }
-    status = status ? status : octet_recipe_quantizer(&quantizer, &recipe, role, err);
-    if (!status) {
-        state->format = quantizer.format;
-        state->algo = recipe.algo;
-        state->margin = recipe.margin;
-        state->length = recipe.history;
-    }
-    return status;
-}
-
 /* A state's memory, where its tensors fit each other and the recipe. */
 static octet_status read_state(octet_delayed *state, oct_torch_tensor *scale,
                                oct_torch_tensor *history, octet_error *err) {
@@ -138,7 +120,7 @@ static octet_status read_state(octet_delayed *state, oct_torch_tensor *scale,
 
 octet_status oct_take_moves(octet_delayed *out, oct_torch_tensor *scale,
                             oct_torch_tensor *history, const char *rule, octet_error *err) {
-    octet_status status = read_recipe(out, rule, OCTET_GRAD_OUTPUT, err);
+    octet_status status = oct_rule_get(out, rule, OCTET_GRAD_OUTPUT, err);
     return status ? status : read_state(out, scale, history, err);
 }
 
@@ -232,7 +214,7 @@ octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
     octet_status status = oct_take_text(&name, stack[3], err);
     status = lists ? lists : recipe ? recipe : status;
     status = status ? status : find_role(&role, name.at, err);
-    status = status ? status : read_recipe(&all.rule, text.at, role, err);
+    status = status ? status : oct_rule_get(&all.rule, text.at, role, err);
     status = status ? status : update_all(&all, err);
     oct_free_text(&text);
     oct_free_text(&name);
