@@ -55,15 +55,13 @@ def _roll(used: list[Moved]) -> None:
     """Moves scales whose amaxes are recorded: at once where rule and device agree."""
     if len(used) == 1:
         scale, history, rule = used[0]
-        update([scale], [history], rule, "input")
+        update([scale, history], rule, "input")
         return
-    groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    groups: dict[Any, list[torch.Tensor]] = {}
     for scale, history, rule in used:
-        scales, histories = groups.setdefault((rule, scale.device), ([], []))
-        scales.append(scale)
-        histories.append(history)
-    for (rule, _), (scales, histories) in groups.items():
-        update(scales, histories, rule, "input")
+        groups.setdefault((rule, scale.device), []).extend((scale, history))
+    for (rule, _), states in groups.items():
+        update(states, rule, "input")
 
 
 def _end(step: Step, failed: bool) -> None:
