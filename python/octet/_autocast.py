@@ -68,7 +68,7 @@ def _end(step: Step, failed: bool) -> None:
     """Ends a step: layers that recorded amaxes move their scales, but in evaluation.
 
     Nor do they where it failed: amaxes stay for the next one, and no error hides the first."""
-    trains = is_grad_enabled() and not failed
+    trains, token = is_grad_enabled() and not failed, step.token
     moved: list[Moved] = []
     if step.traced:
         for scale, history, rule in step.used if trains else ():
@@ -79,12 +79,11 @@ def _end(step: Step, failed: bool) -> None:
         return
     for layer in all_layers() if step.in_graph else step.used:
         use = layer._use
-        if use.waits and use.token is step.token:  # and not in another thread's
+        if use.waits and use.token is token:  # and not in another thread's
             if trains:
                 layer._log.before_moving()
-                moved.append((*use.state(layer), use.rule))
-            use.end()
-    if moved:
+            moved.append(use.taken(layer))
+    if trains and moved:
         _roll(moved)
 
 

@@ -70,12 +70,16 @@ class Use:
         """The layer's own are new tensors: those of the call are they no more."""
         self.scale = self.history = None
 
-    def state(self, layer: "LayerState") -> tuple[torch.Tensor, torch.Tensor]:
-        """The scales and the history of the call: the layer's, or those that it was given for
-        that call (torch.func.functional_call); compiled code does not say."""
-        if self.scale is not None:
-            return self.scale, self.history
-        return layer._buffers["fp8_scale"], layer._buffers["fp8_amax_history"]
+    def taken(self, layer: "LayerState") -> tuple[torch.Tensor, torch.Tensor, _delayed.Rule]:
+        """What moves by what, now that the step ends: the layer's scales and history, or those
+        that it was given for the call (torch.func.functional_call); compiled code does not say.
+        """
+        scale, history, rule = self.scale, self.history, self.rule
+        if scale is None:
+            state = layer._buffers
+            scale, history = state["fp8_scale"], state["fp8_amax_history"]
+        self.end()
+        return scale, history, rule
 
 
 class LayerState(torch.nn.Module):
