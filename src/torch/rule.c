@@ -10,31 +10,30 @@
 #include "torch/api.h"
 #include "torch/table.h"
 
-enum { PLACES = 16, TEXT = 120 }; /* longer texts are read each time */
+enum { PLACES = 8, TEXT = 120 }; /* of a role; longer texts are read each time */
 
 typedef struct place {
     atomic_bool in_use;
-    uint8_t role;
     char text[TEXT + 1]; /* empty: never taken */
     octet_delayed rule;
 } place;
 
-/* Process-wide, as the ops are. */
-static place places[PLACES];
+/* Process-wide, as the ops are. The roles of one recipe do not meet. */
+static place places[OCTET_ROLES][PLACES];
 
 static place *place_of(const char *text, size_t length, octet_role role) {
-    uint64_t hash = oct_mix(length, (uint64_t)role);
+    uint64_t hash = length;
     for (size_t i = 0; i < length; i++) {
         hash = oct_mix(hash, (uint8_t)text[i]);
     }
-    return &places[hash % PLACES];
+    return &places[role][hash % PLACES];
 }
 
-static bool recall(octet_delayed *out, place *p, const char *text, octet_role role) {
+static bool recall(octet_delayed *out, place *p, const char *text) {
     if (!oct_enter_set(&p->in_use)) {
         return false;
     }
-    bool is_it = p->role == role && !strcmp(p->text, text);
+    bool is_it = !strcmp(p->text, text);
     if (is_it) {
         *out = p->rule;
     }
@@ -42,10 +41,9 @@ static bool recall(octet_delayed *out, place *p, const char *text, octet_role ro
     return is_it;
 }
 
-static void remember(place *p, const char *text, octet_role role, const octet_delayed *rule) {
+static void remember(place *p, const char *text, const octet_delayed *rule) {
     if (oct_enter_set(&p->in_use)) {
         memcpy(p->text, text, strlen(text) + 1);
-        p->role = (uint8_t)role;
         p->rule = *rule;
         oct_leave_set(&p->in_use);
     }
@@ -75,12 +73,12 @@ octet_status oct_rule_get(octet_delayed *out, const char *recipe, octet_role rol
                           octet_error *err) {
     size_t length = strlen(recipe);
     place *p = length && length <= TEXT ? place_of(recipe, length, role) : NULL;
-    if (p && recall(out, p, recipe, role)) {
+    if (p && recall(out, p, recipe)) {
         return OCTET_OK;
     }
     octet_status status = read_rule(out, recipe, role, err);
     if (!status && p) {
-        remember(p, recipe, role, out);
+        remember(p, recipe, out);
     }
     return status;
 }
