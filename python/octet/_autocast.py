@@ -55,22 +55,20 @@ def _roll(used: list[Moved]) -> None:
     """Moves scales whose amaxes are recorded: at once where rule and device agree."""
     if len(used) == 1:
         scale, history, rule = used[0]
-        update([scale], [history], rule, "input")
+        update([scale, history], rule, "input")
         return
-    groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    groups: dict[Any, list[torch.Tensor]] = {}
     for scale, history, rule in used:
-        scales, histories = groups.setdefault((rule, scale.device), ([], []))
-        scales.append(scale)
-        histories.append(history)
-    for (rule, _), (scales, histories) in groups.items():
-        update(scales, histories, rule, "input")
+        groups.setdefault((rule, scale.device), []).extend((scale, history))
+    for (rule, _), states in groups.items():
+        update(states, rule, "input")
 
 
 def _end(step: Step, failed: bool) -> None:
     """Ends a step: layers that recorded amaxes move their scales, but in evaluation.
 
     Nor do they where it failed: amaxes stay for the next one, and no error hides the first."""
-    trains = is_grad_enabled() and not failed
+    trains, token = is_grad_enabled() and not failed, step.token
     moved: list[Moved] = []
     if step.traced:
         for scale, history, rule in step.used if trains else ():
@@ -81,12 +79,11 @@ def _end(step: Step, failed: bool) -> None:
         return
     for layer in all_layers() if step.in_graph else step.used:
         use = layer._use
-        if use.waits and use.token is step.token:  # and not in another thread's
+        if use.waits and use.token is token:  # and not in another thread's
             if trains:
                 layer._log.before_moving()
-                moved.append((*use.state(layer), use.rule))
-            use.end()
-    if moved:
+            moved.append(use.taken(layer))
+    if trains and moved:
         _roll(moved)
 
 

@@ -59,7 +59,7 @@ def _by_functions(
     moves, made = rows[0] != 0, scale.clone()
     amax = torch.where(moves, _amax(recipe, rows), torch.zeros_like(scale))
     if recipe.scaling_factor_compute_algo is None:
-        delayed_update([made], [amax.reshape(1, -1)], _scaling(recipe.text), role)
+        delayed_update([made, amax.reshape(1, -1)], f"{role} {_scaling(recipe.text)}")
         return made
     top = _top(recipe.text, role)
     made = recipe.scaling_factor_compute_algo(amax, made, top, recipe)
@@ -76,17 +76,17 @@ def rule_of(recipe: DelayedScaling) -> Rule:
     return recipe if recipe.has_functions() else recipe.text
 
 
-def update(
-    scales: list[torch.Tensor], histories: list[torch.Tensor], rule: Rule, role: str
-) -> None:
-    """Rolls histories whose amaxes are recorded and moves the scales, all on one device."""
+def update(states: list[torch.Tensor], rule: Rule, role: str) -> None:
+    """Rolls histories whose amaxes are recorded and moves their scales, all on one device.
+
+    States are scales and history by turns."""
     if isinstance(rule, str):
-        (delayed_update if is_dynamo_compiling() else _update)(scales, histories, rule, role)
+        (delayed_update if is_dynamo_compiling() else _update)(states, f"{role} {rule}")
         return
     with torch.no_grad():
-        states = list(zip(scales, histories, strict=True))
-        made = [_by_functions(scale, history, rule, role) for scale, history in states]
+        pairs = list(zip(states[::2], states[1::2], strict=True))
+        made = [_by_functions(scale, history, rule, role) for scale, history in pairs]
         # All or none: a function that fails has failed by now.
-        for (scale, history), new in zip(states, made, strict=True):
-            delayed_update([scale.clone()], [history], _rolling(rule.text), role)
+        for (scale, history), new in zip(pairs, made, strict=True):
+            delayed_update([scale.clone(), history], f"{role} {_rolling(rule.text)}")
             scale.copy_(new)

@@ -155,7 +155,7 @@ def _into(
     into = _ops.linear_backward_into if is_dynamo_compiling() else _linear_backward_into
     outs = _ops.listed(into[signature.made](written, args, sizes, signature.text, text))
     if rule is not None and not text:
-        update([lent[0]], [lent[1]], rule, "grad_output")
+        update(lent[:2], rule, "grad_output")
     return outs
 
 

@@ -18,7 +18,7 @@ from octet._recompute import (
     may_recompute,
     unseen,
 )
-from octet._state import Token, current
+from octet._state import Step, Token, current
 from octet.tensor import Carried, QuantizedTensor
 
 HISTORY = 1024  # rows of amax history that a layer starts with
@@ -70,12 +70,16 @@ class Use:
         """The layer's own are new tensors: those of the call are they no more."""
         self.scale = self.history = None
 
-    def state(self, layer: "LayerState") -> tuple[torch.Tensor, torch.Tensor]:
-        """The scales and the history of the call: the layer's, or those that it was given for
-        that call (torch.func.functional_call); compiled code does not say."""
-        if self.scale is not None:
-            return self.scale, self.history
-        return layer._buffers["fp8_scale"], layer._buffers["fp8_amax_history"]
+    def taken(self, layer: "LayerState") -> tuple[torch.Tensor, torch.Tensor, _delayed.Rule]:
+        """What moves by what, now that the step ends: the layer's scales and history, or those
+        that it was given for the call (torch.func.functional_call); compiled code does not say.
+        """
+        scale, history, rule = self.scale, self.history, self.rule
+        if scale is None:
+            state = layer._buffers
+            scale, history = state["fp8_scale"], state["fp8_amax_history"]
+        self.end()
+        return scale, history, rule
 
 
 class LayerState(torch.nn.Module):
@@ -272,34 +276,55 @@ class LayerState(torch.nn.Module):
         rule = said.rule
         is_first = rule is not None and self._is_first(rule)
         if not is_compiling():
-            log = self._log
-            log.has_turned |= is_first
-            if may_recompute():
-                way = log.way_of(said)
-                if rule is not None and way.scale is None:
-                    way.keep(self._buffers["fp8_scale"])
-                way.waiting += not has_graph
-                log.note(way)
+            self._remember(said, is_first, has_graph)
         return rule if is_first else None
+
+    def _note_eagerly(self, said: Said, has_graph: bool) -> _delayed.Rule | None:
+        """_note under delayed scaling, in code that is not traced."""
+        step, rule = current().step, said.rule
+        is_first = self._is_first(rule) if step.traced else self._begins(step, rule)
+        self._remember(said, is_first, has_graph)
+        return rule if is_first else None
+
+    def _remember(self, said: Said, is_first: bool, has_graph: bool) -> None:
+        """For a checkpoint, which may run this call again."""
+        log = self._log
+        if is_first:
+            log.has_turned = True
+        if may_recompute():
+            way = log.way_of(said)
+            if said.rule is not None and way.scale is None:
+                way.keep(self._buffers["fp8_scale"])
+            way.waiting += not has_graph
+            log.note(way)
 
     def _is_first(self, rule: _delayed.Rule) -> bool:
         step, use = current().step, self._use
-        scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
         if step.traced:
+            scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
             is_first = all(scale is not s or rule != r for s, _, r in step.used)
             if is_first:
                 step.used.append((scale, history, rule))
                 _keep_scales_everywhere()
             return is_first
-        is_first = not use.waits
-        if is_compiling():  # which only tells the step: a comparison would be guarded
-            step.in_graph = True
-        elif is_first or use.token is not step.token:  # or else another thread's waits
-            is_first = True
-            step.used.append(self)
-            use.scale, use.history = scale, history
+        if not is_compiling():
+            return self._begins(step, rule)
+        # It only tells the step: a comparison would be guarded.
+        is_first, step.in_graph = not use.waits, True
         use.waits, use.rule, use.token = True, rule, step.token
         return is_first
+
+    def _begins(self, step: Step, rule: _delayed.Rule) -> bool:
+        """_is_first in a step and a call that are not traced."""
+        use = self._use
+        use.rule = rule
+        if use.waits and use.token is step.token:  # or else another thread's waits
+            return False
+        step.used.append(self)
+        state = self._buffers
+        use.scale, use.history = state["fp8_scale"], state["fp8_amax_history"]
+        use.waits, use.token = True, step.token
+        return True
 
     def _unuse(self) -> None:
         """The call that began the layer's step has failed: another one may begin it."""

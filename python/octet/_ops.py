@@ -176,9 +176,7 @@ def _(history: torch.Tensor, amax: torch.Tensor) -> None: ...
 
 
 @torch.library.register_fake("octet::delayed_update")
-def _(
-    scales: list[torch.Tensor], histories: list[torch.Tensor], recipe: str, role: str
-) -> None: ...
+def _(states: list[torch.Tensor], rule: str) -> None: ...
 
 
 @torch.library.register_fake("octet::advance")

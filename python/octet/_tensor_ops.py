@@ -218,7 +218,7 @@ def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     if "amax" in lent and not any(port.name == "amax" for port in plan.args):
         # There is nothing to measure in a quantized gradient; the scales move all the same.
         if rule:
-            _ops.delayed_update(moved, [lent["amax"]], rule, "grad_output")
+            _ops.delayed_update([*moved, lent["amax"]], f"grad_output {rule}")
         moved, rule = [], ""
     if "random" in lent and not any(port.name == "random" for port in plan.args):
         _ops.advance(lent["random"])  # nothing is rounded; the next step comes all the same

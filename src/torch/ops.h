@@ -11,7 +11,8 @@ extern "C" {
 /* X(name, schema). Texts are those of torch/problem.h. A list that an op returns holds the
  * plan's outputs in order, without those that are arguments, and then the block it saves; a
  * list that it takes holds the plan's arguments and then the blocks that earlier plans saved.
- */
+ * States are scales and their history by turns, any number of both on one device; a rule is a
+ * role and a delayed recipe, "input delayed:history=16". */
 #define OCT_TORCH_OPS(X)                                                                       \
     X(quantize, "quantize(Tensor input, Tensor[] live, str text) -> Tensor[]")                 \
     X(quantize_into,                                                                           \
@@ -26,9 +27,7 @@ extern "C" {
       "str problem) -> ()")                                                                    \
     X(advance, "advance(Tensor(a!) random) -> ()")                                             \
     X(delayed_record, "delayed_record(Tensor(a!) history, Tensor amax) -> ()")                 \
-    X(delayed_update,                                                                          \
-      "delayed_update(Tensor(a!)[] scales, Tensor(b!)[] histories, str recipe, str role) -> "  \
-      "()")
+    X(delayed_update, "delayed_update(Tensor(a!)[] states, str rule) -> ()")
 
 /* X(name, arguments): the ops whose plans write arguments. Those are `written`, in the plan's
  * order; of amaxes that are raised, the whole history, whose row 0 they are. Where `rule`, a

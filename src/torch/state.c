@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "torch/ops.h"
+#include "torch/rule.h"
 #include "torch/tensor.h"
 
 /* A dense fp32 tensor that an op writes or reads. */
@@ -88,35 +89,6 @@ octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
     return status;
 }
 
-static octet_status find_role(octet_role *out, const char *name, octet_error *err) {
-    for (int role = 0; role < OCTET_ROLES; role++) {
-        if (!strcmp(name, octet_role_name((octet_role)role))) {
-            *out = (octet_role)role;
-            return OCTET_OK;
-        }
-    }
-    return oct_torch_fail(err, OCTET_INVALID, "'%s' is not a role", name);
-}
-
-/* The recipe says algorithm and margin, the role which format the scales aim at. */
-static octet_status read_recipe(octet_delayed *state, const char *text, octet_role role,
-                                octet_error *err) {
-    octet_recipe recipe;
-    octet_quantizer quantizer;
-    octet_status status = octet_recipe_parse(&recipe, text, err);
-    if (!status && recipe.kind != OCTET_RECIPE_DELAYED) {
-        status = oct_torch_fail(err, OCTET_INVALID, "'%s' has no delayed state", text);
-    }
-    status = status ? status : octet_recipe_quantizer(&quantizer, &recipe, role, err);
-    if (!status) {
-        state->format = quantizer.format;
-        state->algo = recipe.algo;
-        state->margin = recipe.margin;
-        state->length = recipe.history;
-    }
-    return status;
-}
-
 /* A state's memory, where its tensors fit each other and the recipe. */
 static octet_status read_state(octet_delayed *state, oct_torch_tensor *scale,
                                oct_torch_tensor *history, octet_error *err) {
@@ -138,34 +110,47 @@ static octet_status read_state(octet_delayed *state, oct_torch_tensor *scale,
 
 octet_status oct_take_moves(octet_delayed *out, oct_torch_tensor *scale,
                             oct_torch_tensor *history, const char *rule, octet_error *err) {
-    octet_status status = read_recipe(out, rule, OCTET_GRAD_OUTPUT, err);
+    octet_status status = oct_rule_get(out, rule, OCTET_GRAD_OUTPUT, err);
     return status ? status : read_state(out, scale, history, err);
 }
 
 /* ---- many states ------------------------------------------------------------------------- */
 
+/* "input delayed:history=16": the role and the recipe. */
+static octet_status read_rule(octet_delayed *out, const char *text, octet_error *err) {
+    size_t length = strcspn(text, " ");
+    for (int role = 0; role < OCTET_ROLES; role++) {
+        const char *name = octet_role_name((octet_role)role);
+        if (strlen(name) == length && !strncmp(name, text, length)) {
+            const char *recipe = text + length + (text[length] != 0);
+            return oct_rule_get(out, recipe, (octet_role)role, err);
+        }
+    }
+    return oct_torch_fail(err, OCTET_INVALID, "'%.*s' is not a role", (int)length, text);
+}
+
 enum { SOME = 240 }; /* states that are moved in one go: a GPU takes as many in a launch */
 
-/* Scales and histories, still in their lists, which keep them alive. */
+/* Scales and history, and those of the next state, still in their list, which keeps them alive.
+ */
 typedef struct states {
-    oct_torch_list *scales, *histories;
+    oct_torch_list *list;
     octet_delayed rule; /* of all of them */
     size_t count;
     octet_exec exec; /* where the first one is */
     int32_t device, index;
 } states;
 
-static octet_status take_lists(states *all, const oct_torch_value *stack, octet_error *err) {
-    size_t histories = 0;
-    all->scales = (oct_torch_list *)(uintptr_t)stack[0];
-    all->histories = (oct_torch_list *)(uintptr_t)stack[1];
-    if (oct_torch.torch_list_size(all->scales, &all->count) ||
-        oct_torch.torch_list_size(all->histories, &histories)) {
+static octet_status take_list(states *all, oct_torch_value value, octet_error *err) {
+    size_t tensors = 0;
+    all->list = (oct_torch_list *)(uintptr_t)value;
+    if (oct_torch.torch_list_size(all->list, &tensors)) {
         return oct_torch_fail(err, OCTET_DEVICE, "torch_list_size failed");
     }
-    if (all->count != histories) {
-        return oct_torch_fail(err, OCTET_INVALID, "%zu scales and %zu histories", all->count,
-                              histories);
+    all->count = tensors / 2;
+    if (tensors % 2) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "%zu tensors; they are scales and history by turns", tensors);
     }
     return OCTET_OK;
 }
@@ -196,9 +181,8 @@ static octet_status take_state(octet_delayed *out, states *all, size_t at, octet
     oct_tensors pair = {.count = 0};
     oct_torch_value value;
     octet_status status = OCTET_OK;
-    oct_torch_list *lists[] = {all->scales, all->histories};
-    for (int i = 0; i < 2 && !status; i++) {
-        status = oct_torch.torch_list_get_item(lists[i], at, &value)
+    for (size_t i = 0; i < 2 && !status; i++) {
+        status = oct_torch.torch_list_get_item(all->list, 2 * at + i, &value)
                      ? oct_torch_fail(err, OCTET_DEVICE, "torch_list_get_item failed")
                      : oct_take_tensor(&pair, value, err);
     }
@@ -225,19 +209,14 @@ static octet_status update_all(states *all, octet_error *err) {
 
 octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
     states all = {.rule = OCTET_DELAYED_INIT};
-    oct_text text = {NULL, NULL}, name = {NULL, NULL};
-    octet_role role = OCTET_INPUT;
-    octet_status lists = take_lists(&all, stack, err);
-    octet_status recipe = oct_take_text(&text, stack[2], err);
-    octet_status status = oct_take_text(&name, stack[3], err);
-    status = lists ? lists : recipe ? recipe : status;
-    status = status ? status : find_role(&role, name.at, err);
-    status = status ? status : read_recipe(&all.rule, text.at, role, err);
+    oct_text rule = {NULL, NULL};
+    octet_status list = take_list(&all, stack[0], err);
+    octet_status text = oct_take_text(&rule, stack[1], err);
+    octet_status status = list ? list : text;
+    status = status ? status : read_rule(&all.rule, rule.at, err);
     status = status ? status : update_all(&all, err);
-    oct_free_text(&text);
-    oct_free_text(&name);
-    (void)oct_torch.torch_delete_list(all.scales);
-    (void)oct_torch.torch_delete_list(all.histories);
+    oct_free_text(&rule);
+    (void)oct_torch.torch_delete_list(all.list);
     return status;
 }
 

@@ -160,7 +160,7 @@ def test_gpu_bytes__elements_at_the_thresholds_of_random_bytes(text: str) -> Non
 
 
 def test_gpu_bytes__delayed_state_and_random_step() -> None:
-    recipe = "delayed:history=5"
+    rule = "input delayed:history=5"
     state = [torch.rand(3) + 0.5, torch.zeros(8, 3)]
     on_gpu = [t.cuda() for t in state]
     for step in range(12):
@@ -170,7 +170,7 @@ def test_gpu_bytes__delayed_state_and_random_step() -> None:
             at = history.device
             _ops.delayed_record(history, amax.to(at))
             _ops.delayed_record(history, (amax * 0.5).to(at))
-            _ops.delayed_update([scale], [history], recipe, "input")
+            _ops.delayed_update([scale, history], rule)
         assert all(same(a, b) for a, b in zip(state, on_gpu, strict=True))
     random = torch.tensor([11, 41]).cuda()
     _ops.advance(random)

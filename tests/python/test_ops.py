@@ -97,10 +97,8 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "delayed_update": (
             _ops.delayed_update,
             (
-                [torch.ones(3), torch.ones(2)],
-                [history, grad_history],
-                "delayed:history=4",
-                "input",
+                [torch.ones(3), history, torch.ones(2), grad_history],
+                "input delayed:history=4",
             ),
         ),
     }
@@ -181,7 +179,7 @@ def test_ops__amaxes_are_raised_as_they_are_recorded(before: float) -> None:
         assert all(map(torch.equal, found, grads))
         _ops.delayed_record(recorded, amax)
         if moves:
-            _ops.delayed_update([scales[1]], [recorded], rule, "grad_output")
+            _ops.delayed_update([scales[1], recorded], f"grad_output {rule}")
         assert torch.equal(raised[:, 0].nan_to_num(-7.0), recorded[:, 0].nan_to_num(-7.0))
         assert scales[0][0] == scales[1][0]
     assert scales[0][0] != 1
@@ -191,11 +189,11 @@ def test_ops__many_states_move_as_each_would() -> None:
     torch.manual_seed(3)
     states = [[torch.rand(3) + 1, torch.rand(6, 3)] for _ in range(300)]
     ones = [[tensor.clone() for tensor in state] for state in states]
-    scales, histories = map(list, zip(*states, strict=True))
-    _ops.delayed_update(scales, histories, "delayed:history=5", "weight")
-    for state, (scale, history) in zip(states, ones, strict=True):
-        _ops.delayed_update([scale], [history], "delayed:history=5", "weight")
-        assert all(map(torch.equal, state, (scale, history)))
+    rule = "weight delayed:history=5"
+    _ops.delayed_update([tensor for state in states for tensor in state], rule)
+    for state, one in zip(states, ones, strict=True):
+        _ops.delayed_update(one, rule)
+        assert all(map(torch.equal, state, one))
 
 
 def test_ops__block_bytes_are_the_plans() -> None:
@@ -274,17 +272,15 @@ def refusals() -> dict[str, tuple[Any, str]]:
             "a rule moves scales",
         ),
         "histories": (
-            lambda: _ops.delayed_update([torch.ones(3)], [], "delayed", "input"),
-            "1 scales and 0 histories",
+            lambda: _ops.delayed_update([torch.ones(3)], "input delayed"),
+            "1 tensors; they are scales and history by turns",
         ),
         "role": (
-            lambda: _ops.delayed_update([torch.ones(3)], [torch.ones(4, 3)], "delayed", "x"),
+            lambda: _ops.delayed_update([torch.ones(3), torch.ones(4, 3)], "x delayed"),
             "'x' is not a role",
         ),
         "rows": (
-            lambda: _ops.delayed_update(
-                [torch.ones(3)], [torch.ones(4, 3)], "delayed", "input"
-            ),
+            lambda: _ops.delayed_update([torch.ones(3), torch.ones(4, 3)], "input delayed"),
             "a history of 4 rows; the recipe uses 1024",
         ),
     }

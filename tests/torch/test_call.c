@@ -370,8 +370,9 @@ static octet_status move_state(bool record, octet_device_kind a, octet_device_ki
     if (record) {
         return oct_op_delayed_record((oct_torch_value[]){first, second}, err);
     }
-    oct_torch_value stack[] = {list_of(first), list_of(second), text_of("delayed:history=4"),
-                               text_of("input")};
+    oct_torch_value states = list_of(first);
+    (void)list_push((oct_torch_list *)(uintptr_t)states, second);
+    oct_torch_value stack[] = {states, text_of("input delayed:history=4")};
     return oct_op_delayed_update(stack, err);
 }
 
