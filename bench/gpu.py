@@ -68,6 +68,14 @@ def burst_ms(step: Step, steps: int = 10) -> float:
     return start.elapsed_time(end) / steps
 
 
+def steady_ms(step: Step) -> float:
+    """The same after the GPU has done nothing else for a while: at the pace that the step's own
+    heat leaves it, not the one before's."""
+    for _ in range(max(1, int(150 / burst_ms(step)))):
+        step()
+    return burst_ms(step)
+
+
 def rested_ms(step: Step) -> float:
     """The same on a GPU that is not at its power limit."""
     time.sleep(0.2)
@@ -240,8 +248,10 @@ def linear_rows(sizes: tuple[int, int, int]) -> dict[str, dict[str, float]]:
         steps[name, "graph"] = graphed(case.step)
     flop = 6.0 * sizes[0] * sizes[1] * sizes[2]
     rows: dict[str, dict[str, float]] = {}
-    for (name, way), ms in beside(steps).items():
+    for (name, way), ms in beside(steps, steady_ms, 4).items():
         rows.setdefault(name, {})[way] = flop / statistics.median(ms) / 1e9
+    for row in rows.values():
+        row["eager of bf16"] = row["eager"] / rows["bf16 nn.Linear"]["eager"]
     eager = {name: case.step for name, case in cases.items()}
     for name, ms in beside(eager, rested_ms, 3).items():
         rows[name]["eager, rested"] = flop / statistics.median(ms) / 1e9
@@ -360,7 +370,8 @@ def table(title: str, rows: dict[str, dict[str, float]], digits: int = 0) -> str
     columns = list(dict.fromkeys(key for row in rows.values() for key in row))
     lines = [f"| {title} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name, row in rows.items():
-        cells = [f"{row[c]:.{digits}f}" if c in row else "" for c in columns]
+        places = {c: 2 if c.endswith("of bf16") and digits < 2 else digits for c in columns}
+        cells = [f"{row[c]:.{places[c]}f}" if c in row else "" for c in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -384,10 +395,10 @@ def main() -> None:
         "## GPU",
         f"`make bench-gpu` on {torch.cuda.get_device_name()}, torch {torch.__version__}. "
         "Linear forward and backward of a bf16 layer without bias, 6MNK flop; ten steps "
-        "between two events, the host free to run ahead; rounds through all the rows of a "
-        "table, and their medians, the GPU at its power limit; *graph*: the step captured as "
-        "one CUDA graph; *rested*: after the GPU has rested for 0.2 s. Rivals that are not in "
-        "the table were not installed.",
+        "between two events, the host free to run ahead, after 0.15 s of the same, so that the "
+        "GPU is at its power limit by this step; rounds through all the rows of a table, and "
+        "their medians; *graph*: the step captured as one CUDA graph; *rested*: after the GPU "
+        "has rested for 0.2 s. Rivals that are not in the table were not installed.",
         "![TFLOP/s](gpu.svg)",
     ]
 
