@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 import torch
 from octet import _delayed, _kept_weight, _texts
@@ -14,6 +14,7 @@ from octet._recompute import (
     Log,
     Said,
     Way,
+    is_checkpointed,
     is_recomputing,
     may_recompute,
     unseen,
@@ -274,6 +275,12 @@ class LayerState(torch.nn.Module):
     def _note(self, said: Said, has_graph: bool) -> _delayed.Rule | None:
         """_note_use of a layer that has room."""
         rule = said.rule
+        if rule is not None and is_dynamo_compiling() and is_checkpointed():
+            raise RuntimeError(
+                f"{self._label()}: a checkpoint would run compiled code again by scales that "
+                "have moved; under delayed scaling leave the layer out of the checkpoint or of "
+                "the compiled code, or take a recipe without scales of its own"
+            )
         is_first = rule is not None and self._is_first(rule)
         if not is_compiling():
             self._remember(said, is_first, has_graph)

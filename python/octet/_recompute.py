@@ -65,6 +65,23 @@ def may_recompute() -> bool:
     return not is_grad_enabled() or _saving_hooks(True) is not None
 
 
+def is_checkpointed() -> bool:
+    """Of code that is being traced: whether a checkpoint, within it or around it, will run it
+    again. Asked while it is traced: the answer is a constant of the graph."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    hooks = _saving_hooks(True)
+    if hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint":
+        return True
+    tracer: Any = InstructionTranslator.current_tx().output.current_tracer
+    while tracer is not None and str(tracer.source_target) != "tag_activation_checkpoint":
+        tracer = tracer.parent
+    return tracer is not None
+
+
+is_checkpointed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 class Span:
     """Calls in a row that went one way: the sequence numbers of the first and the last."""
 

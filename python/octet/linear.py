@@ -58,9 +58,9 @@ class Linear(Parameters):
     ``torch.nn.Linear`` does and load to and from it.
 
     ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
-    active by then, under delayed scaling by the scales it had. Not so in compiled code: there
-    the autocast belongs inside the checkpointed function, and delayed scaling's layers outside
-    of any checkpoint.
+    active by then, under delayed scaling by the scales it had. Not so in compiled code: the
+    autocast belongs around a checkpoint that is compiled with the rest, and inside compiled
+    code that a checkpoint runs; delayed scaling's layers belong outside of both.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
