@@ -62,9 +62,9 @@ LAYERS: dict[str, octet.recipe.Recipe] = {
 @pytest.mark.parametrize("rows", [8192, 2080])
 @pytest.mark.parametrize("name", LAYERS)
 def test_chain__a_layer_reads_early_only_what_is_there(name: str, rows: int) -> None:
-    """Each of its kernels begins while the one before it ends. Each round has other data, written
-    just before, and memory that the round before has used; the second time the same values lie
-    there already."""
+    """Each of its kernels begins while the one before it ends. Each round has other data,
+    written just before, and memory that the round before has used; the second time the same
+    values lie there already."""
     layer = octet.Linear(2048, 2048, bias=False, params_dtype=torch.bfloat16, device="cuda")
     x = torch.empty(rows, 2048, dtype=torch.bfloat16, device="cuda", requires_grad=True)
     dy = torch.empty(rows, 2048, dtype=torch.bfloat16, device="cuda")
