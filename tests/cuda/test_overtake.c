@@ -17,22 +17,6 @@ static octet_status run_overtaking(const octet_plan *plan, int phase,
     return status;
 }
 
-static void run_layer_of(run_report *report, const char *text, const run_options *options) {
-    octet_linear_backward_args args;
-    run_group group;
-    report->problem = text;
-    if (!CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
-        return;
-    }
-    octet_status status = run_group_make(&group, &args, options);
-    status = status ? status : run_group_run(&group);
-    if (run_expect(report, status == OCTET_OK, "%s", group.err.text)) {
-        run_check_steps(report, &group);
-        run_check_ends(report, &group);
-    }
-    run_group_free(&group);
-}
-
 TEST(overtake__every_recipe_computes_what_it_does_in_order) {
     static const char *const recipes[] = {
         "none",  "delayed raise_amax",   "current",     "block",
@@ -54,7 +38,7 @@ TEST(overtake__every_recipe_computes_what_it_does_in_order) {
         (void)snprintf(text, sizeof text,
                        "linear-backward m=%d k=96 n=48 in=bf16%s recipe=%s device=cuda:0/90",
                        rows[i / 2 % ROWS], ends[i / 8 % ENDS], recipes[i / 24]);
-        run_layer_of(&report, text, &options);
+        run_check_layer(&report, text, &options);
     }
     octet_cuda_close(cuda);
     printf("%d launches began before the one in front\n", emulated_overtaken() - before);

@@ -45,4 +45,7 @@ void run_check_steps(run_report *report, run_group *group);
  * and results are the unsplit layer's in double precision within the bound that follows. */
 void run_check_ends(run_report *report, run_group *group);
 
+/* The layer of this text is run, forward and backward, and does what both say. */
+void run_check_layer(run_report *report, const char *text, const run_options *options);
+
 #endif
