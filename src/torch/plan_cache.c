@@ -54,13 +54,7 @@ static uint64_t hash_of(const oct_problem *p, size_t length) {
     for (int i = 0; i < p->rank; i++) {
         hash = oct_mix(hash, (uint64_t)p->sizes[i]);
     }
-    for (size_t at = 0; at < length; at += sizeof(uint64_t)) {
-        uint64_t word = 0;
-        size_t left = length - at;
-        memcpy(&word, p->text + at, left < sizeof word ? left : sizeof word);
-        hash = oct_mix(hash, word);
-    }
-    return hash;
+    return oct_mix_bytes(hash, p->text, length);
 }
 
 static bool same(const entry *e, const oct_problem *p, uint64_t hash, size_t length) {

@@ -71,12 +71,7 @@ static void set_key(key *out, const oct_run *run) {
 }
 
 static uint64_t hash_of(const key *k) {
-    uint64_t words[sizeof *k / sizeof(uint64_t)], hash = 0;
-    memcpy(words, k, sizeof words);
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        hash = oct_mix(hash, words[i]);
-    }
-    return hash;
+    return oct_mix_bytes(0, k, sizeof *k);
 }
 
 /* ---- places ------------------------------------------------------------------------------ */

@@ -22,11 +22,7 @@ typedef struct place {
 static place places[OCTET_ROLES][PLACES];
 
 static place *place_of(const char *text, size_t length, octet_role role) {
-    uint64_t hash = length;
-    for (size_t i = 0; i < length; i++) {
-        hash = oct_mix(hash, (uint8_t)text[i]);
-    }
-    return &places[role][hash % PLACES];
+    return &places[role][oct_mix_bytes(length, text, length) % PLACES];
 }
 
 static bool recall(octet_delayed *out, place *p, const char *text) {

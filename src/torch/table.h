@@ -5,11 +5,24 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 static inline uint64_t oct_mix(uint64_t hash, uint64_t word) {
     hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
     return hash ^ hash >> 32;
+}
+
+/* Bytes eight at a time, the last ones with zeros behind them. */
+static inline uint64_t oct_mix_bytes(uint64_t hash, const void *bytes, size_t length) {
+    for (size_t at = 0; at < length; at += sizeof(uint64_t)) {
+        uint64_t word = 0;
+        size_t left = length - at;
+        memcpy(&word, (const char *)bytes + at, left < sizeof word ? left : sizeof word);
+        hash = oct_mix(hash, word);
+    }
+    return hash;
 }
 
 /* False where another thread is in the set. */
