@@ -286,13 +286,6 @@ class LayerState(torch.nn.Module):
             self._remember(said, is_first, has_graph)
         return rule if is_first else None
 
-    def _note_eagerly(self, said: Said, has_graph: bool) -> _delayed.Rule | None:
-        """_note under delayed scaling, in code that is not traced."""
-        step, rule = current().step, said.rule
-        is_first = self._is_first(rule) if step.traced else self._begins(step, rule)
-        self._remember(said, is_first, has_graph)
-        return rule if is_first else None
-
     def _remember(self, said: Said, is_first: bool, has_graph: bool) -> None:
         """For a checkpoint, which may run this call again."""
         log = self._log

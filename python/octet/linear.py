@@ -379,7 +379,7 @@ class Linear(Parameters):
         if said.rule is None:
             rolls = log.note_said(said, has_graph)
         else:
-            rolls = self._note_eagerly(said, has_graph)
+            rolls = self._note(said, has_graph)
         tensors = [inp, weight, bias] if memo.takes_bias else [inp, weight]
         operands = tuple(tensors)
         if memo.state:
