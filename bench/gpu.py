@@ -369,8 +369,8 @@ def saved_rows() -> dict[str, dict[str, float]]:
 def table(title: str, rows: dict[str, dict[str, float]], digits: int = 0) -> str:
     columns = list(dict.fromkeys(key for row in rows.values() for key in row))
     lines = [f"| {title} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    places = {c: 2 if c.endswith("of bf16") and digits < 2 else digits for c in columns}
     for name, row in rows.items():
-        places = {c: 2 if c.endswith("of bf16") and digits < 2 else digits for c in columns}
         cells = [f"{row[c]:.{places[c]}f}" if c in row else "" for c in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
