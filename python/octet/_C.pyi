@@ -1,6 +1,6 @@
 """The C core: texts in, texts and plain tuples out. Every rule is behind these functions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Dim = tuple[str, int, int, int]
@@ -45,3 +45,11 @@ def allow_replays(allow: bool) -> bool: ...
 def register_ops(path: str) -> None: ...
 def use_cuda(path: str, folders: str) -> None: ...
 def cuda_device(index: int) -> str: ...
+
+class LiveValue:
+    """An attribute ``value`` that ``read()`` computes at every read; ``write`` takes it."""
+
+    def __init__(
+        self, read: Callable[[], Any], write: Callable[[Any], Any] | None = None
+    ) -> None: ...
+    value: Any

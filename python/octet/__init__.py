@@ -6,7 +6,7 @@
 """
 
 from octet import _flops, _tensor_ops, recipe
-from octet._autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
+from octet.state.autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
 from octet._C import version as _version
 from octet._convert import convert
 from octet._dtypes import DType
@@ -31,6 +31,9 @@ from octet.quantizers import (
     NVFP4Quantizer,
     Quantizer,
 )
+from octet.state.recompute import checkpoint
+from octet.state.scaling import prepare, reset_state
+from octet.state.weights import constant_weights
 from octet.tensor import QuantizedTensor
 
 del _flops, _tensor_ops  # imported for what they add to torch and to QuantizedTensor
@@ -49,6 +52,8 @@ __all__ = [
     "Quantizer",
     "TensorProto",
     "autocast",
+    "checkpoint",
+    "constant_weights",
     "convert",
     "default_recipe",
     "explain",
@@ -59,9 +64,11 @@ __all__ = [
     "is_nvfp4_available",
     "is_value_opaque_quantizer",
     "measure",
+    "prepare",
     "quantized_model_init",
     "recipe",
     "register_value_opaque_quantizer",
+    "reset_state",
     "support",
     "to_tensor_proto",
 ]

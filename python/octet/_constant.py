@@ -1,4 +1,4 @@
-"""Functions of constants: remembered in eager code, constants in traced code."""
+"""Pure functions of texts and flags: cached in eager code, constants in traced code."""
 
 import functools
 from collections.abc import Callable
@@ -7,15 +7,34 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+CAPACITY = 4096  # results that one function caches; the least recently used goes first
+
+_CACHES: dict[str, Callable[[], tuple[int, int, int | None, int]]] = {}
+
 
 def constant(function: Callable[P, R]) -> Callable[P, R]:
     """Marks a pure function of texts and flags: its result is a constant of a traced graph."""
-    remembered = functools.cache(function)
+    cached = functools.lru_cache(CAPACITY)(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return remembered(*args, **kwargs)  # type: ignore[arg-type]
+        return cached(*args, **kwargs)  # type: ignore[arg-type]
 
-    # What torch.compiler.assume_constant_result does, which would import the whole compiler.
-    call._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    traced_as_constant(call)
+    _CACHES[f"{function.__module__}.{function.__qualname__}"] = cached.cache_info
     return call
+
+
+def traced_as_constant(function: Callable[P, R]) -> Callable[P, R]:
+    """Marks a function, or a method of a module, that runs while a graph is traced and whose
+    result is a constant of the graph.
+
+    This is what torch.compiler.assume_constant_result does; that one imports the compiler."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def caches() -> dict[str, tuple[int, int]]:
+    """The caches of these functions: entries and capacity, by the function's name."""
+    found = {name: info() for name, info in _CACHES.items()}
+    return {name: (info[3], info[2] or 0) for name, info in found.items()}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from octet._dtypes import HIGH_PRECISION
-from octet._state import ACTIVE
+from octet.state.active import QUANTIZED_INIT
 from octet.linear import Linear
 
 Where = str | Sequence[str] | Callable[[str, torch.nn.Module], bool] | None
@@ -37,8 +37,10 @@ def _refusal(module: torch.nn.Linear) -> str:
 
 def _converted(module: torch.nn.Linear, name: str) -> Linear:
     """An octet.Linear with the parameters, hooks and attributes of a torch one."""
-    weight, init = module.weight, ACTIVE.init
-    ACTIVE.init = None  # the parameters are there: nothing is made that could be quantized
+    weight, init = module.weight, QUANTIZED_INIT.value
+    QUANTIZED_INIT.value = (
+        None  # the parameters are there: nothing is made that could be quantized
+    )
     try:
         layer = Linear(
             module.in_features,
@@ -49,10 +51,8 @@ def _converted(module: torch.nn.Linear, name: str) -> Linear:
             name=name or None,
         )
     finally:
-        ACTIVE.init = init
+        QUANTIZED_INIT.value = init
     layer._parameters.update(module._parameters)
-    layer._make_state(weight.device)
-    layer.reset_state(name)
     for key, value in vars(module).items():
         if "_hooks" in key or key not in vars(layer):
             vars(layer)[key] = value

@@ -175,11 +175,12 @@ def _weight(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> to
     if first is None:
         return _quantized(own.weight, weight, "weight", layer._label())
     maker = "" if own.stored is None else f"{type(own.stored).__name__} {own.stored.text}"
-    if not first and layer._own_weight is not None and layer._own_maker == maker:
-        return layer._own_weight
-    layer._own_weight = _quantized(own.stored, weight, "weight", layer._label())
-    layer._own_maker = maker
-    return layer._own_weight
+    cache = layer._weight_cache
+    if not first and cache.own is not None and cache.maker == maker and cache.fresh.value:
+        return cache.own
+    cache.own = _quantized(own.stored, weight, "weight", layer._label())
+    cache.maker, cache.fresh.value = maker, True
+    return cache.own
 
 
 def _check(layer: "Linear", own: Own) -> None:
@@ -216,7 +217,8 @@ def forward(
     wants = layer._wants(inp, weight, bias)
     dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
     texts = (_text_of(used[0]), _text_of(used[1]))
-    where = layer._where(inp, weight, bias)
+    layer._check_parameters(inp.device, weight, bias)
+    where = _problem.device_words(inp.device.type, inp.device.index)
     options = _options(layer, weight, asked, own) + where
     apart = wants[2] and own.grad_output is not None
     call = _problem.call_of(

@@ -7,15 +7,16 @@ from torch.compiler import is_dynamo_compiling
 
 import torch
 from octet import _ops, _plans, _wgrad
-from octet._delayed import Rule, update
 from octet._problem import (
     Backward,
     Forward,
     backward_signature,
     delays,
     forward_signature,
+    writes_of,
 )
-from octet._recompute import Way
+from octet.state import recompute
+from octet.state.scaling_rule import Rule, UpdatesScales, update
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
 
@@ -38,8 +39,8 @@ def _gather(
 # A call's text, what its forward takes, gives and saves, and the same of its backward where a
 # gradient of the usual dtype arrives, if that has been asked for.
 Task = tuple[str, Forward, Backward | None]
-# By which rule a backward moves scales, or what decides that; None where it does not.
-Rolls = Rule | Way | None
+# How a backward updates scales, or who knows; None where it does not.
+GradientScales = Rule | UpdatesScales | None
 
 
 def run_forward(
@@ -75,17 +76,17 @@ def run_forward(
 
 def _forward(
     ctx: Any,  # noqa: ANN401
-    call: tuple[Task, Rolls],
+    call: tuple[Task, GradientScales],
     sizes: list[Any],
     tensors: list[torch.Tensor],
     *_: torch.Tensor,
 ) -> Any:  # noqa: ANN401
     """Forward's tensors, and then those that the layer lends to backward; again, for autograd
     alone, those that may get a gradient."""
-    task, rolls = call
+    task, updates = call
     output, others, saved = run_forward(task, sizes, tensors)
     ctx.save_for_backward(*saved)
-    ctx.call = task, rolls, sizes, tensors[len(task[1].args) :]
+    ctx.call = task, updates, sizes, tensors[len(task[1].args) :]
     if not others:
         return output
     ctx.mark_non_differentiable(*others)
@@ -99,13 +100,13 @@ class LinearFunction(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401
         problem: str,
-        rolls: Rolls,
+        updates: GradientScales,
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
         task = problem, forward_signature(problem), None
-        return _forward(ctx, (task, rolls), [*tensors[0].shape, n], [*tensors])
+        return _forward(ctx, (task, updates), [*tensors[0].shape, n], [*tensors])
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -134,6 +135,54 @@ class _Eager(torch.autograd.Function):
 # of functorch (the caller has looked for them), vjp, a backward that is not there.
 apply_eagerly = super(torch.autograd.Function, _Eager).apply
 _Eager._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
+recompute.OWN_NODES = (_Eager._backward_cls, LinearFunction._backward_cls)
+
+
+# ---- one node of a traced graph --------------------------------------------------------------
+
+# Traced code calls a layer by this op. It is what autograd makes of the ops below it: a compiler
+# that differentiates a graph meets those alone, in forward and in backward. In the place of the
+# autograd function itself it keeps tracing short and lets torch cache compiled graphs.
+_LIBRARY = torch.library.Library("octet", "FRAGMENT")
+_LIBRARY.define(
+    "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str problem, str rule)"
+    " -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def _autograd(
+    read: Sequence[torch.Tensor],
+    written: Sequence[torch.Tensor],
+    sizes: Sequence[Any],
+    problem: str,
+    rule: str,
+) -> list[torch.Tensor]:
+    """A call's output and what it makes for the layer to hold, with its graph."""
+    signature = forward_signature(problem)
+    reads, writes = iter(read), iter(written)
+    tensors = [next(writes if i in signature.writes else reads) for i in range(signature.count)]
+    tensors.extend(writes)  # what the layer lends to backward
+    if is_grad_enabled() and any(tensor.requires_grad for tensor in read):
+        made = LinearFunction.apply(problem, rule or None, sizes[-1], *tensors)
+        return list(made) if isinstance(made, tuple) else [made]
+    output, others, _ = run_forward((problem, signature, None), list(sizes), tensors)
+    return [output, *others]
+
+
+_LIBRARY.impl("linear_autograd", _autograd, "Autograd")
+_LIBRARY.impl("linear_autograd", _autograd, "CompositeExplicitAutograd")
+
+
+def apply_in_graph(
+    problem: str, rule: str | None, n: int, tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """A traced call: LinearFunction as one node."""
+    writes, count = writes_of(problem)
+    read = [tensors[i] for i in range(count) if i not in writes]
+    written = [tensors[i] for i in range(len(tensors)) if i >= count or i in writes]
+    sizes = [*tensors[0].shape, n]
+    return torch.ops.octet.linear_autograd.default(read, written, sizes, problem, rule or "")
 
 
 def _into(
@@ -142,13 +191,13 @@ def _into(
     pool: Sequence[torch.Tensor],
     args: list[torch.Tensor],
 ) -> Sequence[torch.Tensor]:
-    """A backward that writes into what the layer lent: amaxes, the random state, main_grad.
+    """A backward that writes into what the layer lent: amaxes, main_grad.
 
-    The last one of a step moves the scales, too, by the rule."""
-    _, rolls, sizes, lent = call
+    The last one of a step updates the scales of gradients, too, by the rule."""
+    _, updates, sizes, lent = call
     written, rule = [pool[i] for i in signature.written], None
     if signature.records:
-        rule = rolls.rule_if_last() if isinstance(rolls, Way) else rolls
+        rule = updates.rule_now() if isinstance(updates, UpdatesScales) else updates
     text = rule if isinstance(rule, str) else ""
     if text:
         written.insert(0, lent[0])
@@ -162,9 +211,9 @@ def _into(
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     # A gradient that arrives quantized says so itself, where the op meets it: traced code
     # cannot know which kind it will be.
-    (problem, _, signature), _, sizes, lent = ctx.call
+    (problem, forward, signature), _, sizes, lent = ctx.call
     if signature is None or signature.dtype is not grad.dtype:
-        signature = backward_signature(problem, grad.dtype)
+        signature = backward_signature(problem, grad.dtype, forward.flat)
     pool = (grad, *ctx.saved_tensors, *lent)
     args = [pool[i] for i in signature.args]
     if signature.written:

@@ -7,6 +7,7 @@ from octet import _C, _problem
 from octet._support import text_of
 from octet.linear import Linear
 from octet.recipe import Recipe
+from octet.state.recompute import CallRecipe
 from octet.tensor import QuantizedTensor
 
 
@@ -42,7 +43,7 @@ def measure(
         (None, weight._text if isinstance(weight, QuantizedTensor) else None),
         text,
         (True, weight.requires_grad, bias is not None and bias.requires_grad),
-        layer._options(weight, None, False, False)
+        layer._options(CallRecipe(text), weight, None, False, False)
         + _problem.device_words(weight.device.type, weight.device.index),
     )
     return Bytes(*_C.measure("linear", problem, (rows, layer.in_features, layer.out_features)))

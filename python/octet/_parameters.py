@@ -7,21 +7,12 @@ from typing import Any
 import torch
 from octet import _custom, _problem, _texts
 from octet._dtypes import HIGH_PRECISION, dtype_name
-from octet._layer_state import LayerState
-from octet._state import ACTIVE, Init
+from octet.state.layer import LayerState
+from octet.state.active import QUANTIZED_INIT, QuantizedInit
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
 from octet.tensor import QuantizedTensor
 
 Split = tuple[str, ...] | list[str] | dict[str, int] | None
-
-
-def refuse(values: dict[str, tuple[Any, Any]]) -> None:
-    """Arguments for what is not there: parallelism."""
-    for name, (value, default) in values.items():
-        if value != default:
-            raise NotImplementedError(
-                f"Linear({name}={value!r}) is not available in this version; leave out {name}"
-            )
 
 
 def _has_default_device() -> bool:
@@ -91,10 +82,13 @@ class Parameters(LayerState):
             part = torch.empty(rows, dtype=dtype, device=device) if bias else None
             made = None if part is None else torch.nn.Parameter(part)
             self.register_parameter(f"{prefix}bias", made)
-        self._make_state(device)
+        self._init_state()
         self.reset_parameters()
-        if ACTIVE.init is not None:
-            self._quantize_weight(ACTIVE.init)
+        if QUANTIZED_INIT.value is not None:
+            self._quantize_weight(QUANTIZED_INIT.value)
+
+    def _weight_names(self) -> tuple[str, ...]:
+        return tuple(f"{prefix}weight" for prefix, _ in self._parts)
 
     def _whole(self, kind: str) -> torch.Tensor | None:
         """The weight or the bias, as one tensor."""
@@ -105,7 +99,7 @@ class Parameters(LayerState):
         parts = [getattr(self, prefix + kind) for prefix, _ in self._parts]
         return None if parts[0] is None else torch.cat(parts)
 
-    def _quantize_weight(self, init: Init) -> None:
+    def _quantize_weight(self, init: QuantizedInit) -> None:
         """Stores the weight quantized; delayed scaling's by its own amax, once."""
         if len(self._parts) > 1:
             names = [f"{prefix}weight" for prefix, _ in self._parts]

@@ -127,6 +127,11 @@ def groups(ports: Sequence[Port]) -> tuple[Group, ...]:
     return tuple(found)
 
 
+def ports(ports: Sequence[Port]) -> tuple[Group, ...]:
+    """Each port by itself."""
+    return tuple(Group(port.name, i, 1, port.quantizer) for i, port in enumerate(ports))
+
+
 def group_of(ports: Sequence[Port], index: int) -> int:
     """Which group a port belongs to."""
     for number, group in enumerate(groups(ports)):

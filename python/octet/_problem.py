@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from octet import _C, _plans
+from octet import _C, _plans, _texts
 from octet._constant import constant
 from octet._dtypes import TORCH_DTYPES, dtype_name
 
@@ -46,6 +46,8 @@ class Forward(NamedTuple):
     """What a forward call takes, gives and saves, tensor by tensor."""
 
     args: tuple[str, ...]
+    count: int  # of them
+    writes: tuple[int, ...]  # those that it writes
     output: _plans.Group
     others: tuple[_plans.Group, ...]  # tensors that it makes besides, for the layer to keep
     saves: tuple[tuple[bool, int], ...]  # besides the block: (is an argument, which)
@@ -55,6 +57,7 @@ class Forward(NamedTuple):
     parted: tuple[tuple[int, ...], tuple[int, ...]] | None
     made: int  # tensors that it returns
     is_simple: bool  # they are the output and, where it saves anything, the block
+    flat: bool  # its arguments are buffers one by one
 
 
 def _made(plan: _plans.Plan) -> tuple[_plans.Group, ...]:
@@ -67,32 +70,35 @@ def _count(plan: _plans.Plan) -> int:
     return sum(port.alias < 0 for port in plan.outs) + bool(plan.block)
 
 
-def _saves(plan: _plans.Plan) -> tuple[tuple[bool, int], ...]:
+def _saves(plan: _plans.Plan, flat: bool) -> tuple[tuple[bool, int], ...]:
     saves: list[tuple[bool, int]] = []
     for place, port in plan.saved:
         if place == "arg":
-            whole = (True, _plans.group_of(plan.args, port))
-            saves += [] if whole in saves else [whole]
+            saved = (True, port if flat else _plans.group_of(plan.args, port))
+            saves += [] if saved in saves else [saved]
         elif place == "out":
             saves.append((False, port))
     return tuple(saves)
 
 
 @constant
-def forward_signature(problem: str) -> Forward:
-    """What the forward call of a problem takes, gives and saves."""
+def forward_signature(problem: str, flat: bool = False) -> Forward:
+    """What the forward call of a problem takes, gives and saves; `flat`: of a quantized argument
+    the caller hands over its buffers one by one."""
     plan = _plans.describe("linear", problem)
     made = {group.name: group for group in _made(plan)}
-    args = _plans.groups(plan.args)
+    args = _plans.ports(plan.args) if flat else _plans.groups(plan.args)
     written = [plan.args[group.start].is_mutable for group in args]
     reads = written.index(True) if True in written else len(written)
     parted = tuple(
         tuple(i for i, is_written in enumerate(written) if is_written is wanted)
         for wanted in (False, True)
     )
-    output, saves, count = made["output"], _saves(plan), _count(plan)
+    output, saves, count = made["output"], _saves(plan, flat), _count(plan)
     return Forward(
         args=tuple(group.name for group in args),
+        count=len(args),
+        writes=parted[1],
         output=output,
         others=tuple(group for name, group in made.items() if name == "weight.cached"),
         saves=saves,
@@ -101,7 +107,22 @@ def forward_signature(problem: str) -> Forward:
         parted=None if all(written[reads:]) else (parted[0], parted[1]),
         made=count,
         is_simple=not saves and output.quantizer == "none" and count == 1 + bool(plan.block),
+        flat=flat,
     )
+
+
+@constant
+def writes_of(problem: str) -> tuple[tuple[int, ...], int]:
+    """Which arguments a forward call writes, and how many it has."""
+    signature = forward_signature(problem)
+    return signature.writes, signature.count
+
+
+@constant
+def buffers_of(problem: str, name: str, text: str) -> tuple[str, ...]:
+    """The buffers of a quantized argument that a forward call reads, in the plan's order."""
+    names, ports = _texts.part_names(text), _plans.describe("linear", problem).args
+    return tuple(names[port.part] for port in ports if port.name == name)
 
 
 # ---- backward --------------------------------------------------------------------------------
@@ -131,8 +152,8 @@ class Backward(NamedTuple):
 
 
 # What the layer lends to a backward, in this order: delayed scaling's scale and history, the
-# random state (never beside those), and either main_grad or the queue for a later wgrad.
-LENT = ("scale", "history", "random", "main_grad", "queue")
+# seed (never beside those), and either main_grad or the queue for a later wgrad.
+LENT = ("scale", "history", "seed", "main_grad", "queue")
 
 
 @constant
@@ -157,13 +178,13 @@ def delays(problem: str) -> bool:
     return "delay_wgrad" in words and "w" in grad
 
 
-def _sources(problem: str, text: str) -> list[tuple[str, int]]:
+def _sources(problem: str, text: str, flat: bool) -> list[tuple[str, int]]:
     """Each argument of backward by name, and its place in Backward's pool."""
     forward = _plans.describe("linear", problem)
     plan = _plans.describe("linear_backward", text)
     slots = zip(forward.saved, plan.kept, strict=True)
     aliases = {kept[1]: saved for saved, kept in slots if kept[0] == "arg"}
-    saves = _saves(forward)
+    saves = _saves(forward, flat)
     first_lent = 1 + len(saves) + bool(forward.block)
     sources: list[tuple[str, int]] = []
     for group in _plans.groups(plan.args):
@@ -171,6 +192,9 @@ def _sources(problem: str, text: str) -> list[tuple[str, int]]:
             place, index = aliases.get(port, ("", 0))
             if place == "out":
                 sources.append((group.name, 1 + saves.index((False, index))))
+                continue
+            if place == "arg" and flat:
+                sources.append((group.name, 1 + saves.index((True, index))))
                 continue
             if place == "arg":
                 whole = (True, _plans.group_of(forward.args, index))
@@ -201,13 +225,13 @@ def _operands(problem: str) -> tuple[torch.dtype, torch.dtype]:
 
 
 @constant
-def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
+def backward_signature(problem: str, dtype: torch.dtype, flat: bool = False) -> Backward:
     """What the backward call takes and gives where a gradient of that dtype arrives."""
     text = f"{problem} dy={dtype_name(dtype)}"
     plan = _plans.describe("linear_backward", text)
-    sources = _sources(problem, text)
+    sources = _sources(problem, text, flat)
     made = {group.name: group for group in _made(plan)}
-    block = 1 + len(_saves(_plans.describe("linear", problem)))
+    block = 1 + len(_saves(_plans.describe("linear", problem), flat))
     writes = {port.name for port in plan.args if port.is_mutable}
     args = tuple(place for name, place in sources if name not in writes)
     grads = tuple(
@@ -215,7 +239,7 @@ def backward_signature(problem: str, dtype: torch.dtype) -> Backward:
         for at, name in enumerate(("input", "weight", "bias"))
         if f"grad_{name}" in made
     )
-    count = 3 + len(forward_signature(problem).args) + len(lent(problem))
+    count = 3 + len(forward_signature(problem, flat).args) + len(lent(problem))
     starts = {at: group.start for at, group in grads}
     return Backward(
         text=text,
@@ -274,11 +298,11 @@ def _cache_of(problem: str) -> str:
 _FORWARD = {
     "scale": "fp8_scale",
     "amax": "fp8_amax_history",
-    "random": "rounding_state",
+    "seed": "seed",
     "weight.cached": "cache",
 }
 _BACKWARD = {
-    "random": "rounding_state",
+    "seed": "seed",
     "scale": "fp8_grad_scale",
     "history": "fp8_grad_amax_history",
     "main_grad": "main_grad",
@@ -286,15 +310,11 @@ _BACKWARD = {
 }
 
 
-def _in_place(problem: str) -> str:
-    """The problem, with words for the state that it moves in place: where it measures amaxes,
-    that they are raised there, and where backward rounds at random, that it moves on."""
+def _recording(problem: str) -> str:
+    """The problem of a call that records what it measures: amaxes are raised in the history."""
     ports = _plans.describe("linear", problem).outs
     if " grad=none" not in problem:
-        backward = _plans.describe("linear_backward", problem)
-        ports += backward.outs
-        if any(port.name == "random" for port in backward.args):
-            problem += " advance_random"
+        ports += _plans.describe("linear_backward", problem).outs
     return f"{problem} raise_amax" if any(port.name == "amax" for port in ports) else problem
 
 
@@ -305,20 +325,21 @@ def call_of(
     recipe: str,
     grads: tuple[bool, bool, bool],
     options: tuple[str, ...],
+    records: bool = True,
 ) -> Call:
-    """The call with these operands and options."""
+    """The call with these operands and options; `records`: whether it records amaxes."""
     problem = problem_text(dtypes, quantized, recipe, grads, options)
     try:
-        problem = _in_place(problem)
+        problem = _recording(problem) if records else problem
+        signature, lends = forward_signature(problem), lent(problem)
     except ValueError as error:
         return Call(problem, str(error))
-    signature = forward_signature(problem)
     first = [_FORWARD[name] for name in signature.args if name in _FORWARD]
     return Call(
         problem,
         "",
         cache=_cache_of(problem),
-        tensors=(*first, *(_BACKWARD[name] for name in lent(problem))),
+        tensors=(*first, *(_BACKWARD[name] for name in lends)),
         takes_bias="bias" in signature.args,
         has_others=bool(signature.others),
     )

@@ -2,7 +2,7 @@
 
 import torch
 from octet import _C, _problem
-from octet._autocast import checked
+from octet.state.autocast import checked
 from octet._dtypes import dtype_name
 from octet.recipe import CustomRecipe, Recipe
 

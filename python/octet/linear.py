@@ -1,7 +1,7 @@
 """Linear: y = x w^T + b in FP8 or FP4, one graph node each way."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._C import (
     _are_functorch_transforms_active,
@@ -12,34 +12,41 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 
 import torch
-from octet import _custom, _kept_weight, _texts, _wgrad
-from octet._constant import constant
-from octet._delayed import rule_of
+from octet import _custom, _foreign, _texts, _wgrad
+from octet._constant import constant, traced_as_constant
 from octet._dtypes import HIGH_PRECISION, dtype_name
-from octet._function import LinearFunction, apply_eagerly, run_forward
+from octet._function import LinearFunction, apply_eagerly, apply_in_graph, run_forward
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
-from octet._memo import Memo, key_of
-from octet._parameters import Parameters, refuse
+from octet._parameters import Parameters
 from octet._problem import (
+    Backward,
     Call,
+    Forward,
     backward_signature,
+    buffers_of,
     call_of,
     device_words,
     forward_signature,
 )
-from octet._recompute import Said
-from octet._state import current
 from octet.proto import TensorProto
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
+from octet.state import recompute, registry, scaling, seeds
+from octet.state.active import (
+    Region,
+    constant_weights_here,
+    current,
+    in_backward,
+)
+from octet.state.recompute import NO_RECIPE, CallRecipe, Run
+from octet.state.scaling_rule import Rule, rule_of
 from octet.tensor import QuantizedTensor
-from torch import is_grad_enabled
-
-_NOTHING = Said("none")
+from torch import is_grad_enabled, is_inference_mode_enabled
+from torch.nn.functional import linear as torch_linear
 
 
 @constant
-def _said(recipe: str, words: tuple[str, ...], rule: str | None) -> Said:
-    return Said(recipe, words, rule)
+def _call_recipe(text: str, words: tuple[str, ...], rule: str | None) -> CallRecipe:
+    return CallRecipe(text, words, rule)
 
 
 @constant
@@ -51,16 +58,29 @@ def _text_of(tensor: torch.Tensor | TensorProto) -> str | None:
     return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
 
 
+class Decided(NamedTuple):
+    """What an eager call decided, and the key that a call like it has."""
+
+    key: Any
+    recipe: CallRecipe = NO_RECIPE
+    serves: bool = False  # or else each call is decided by itself
+    task: tuple[str, Forward, Backward | None] | None = None
+    takes_bias: bool = False
+    weight: tuple[str, ...] | None = None  # the buffers that a quantized weight hands over
+    cached: tuple[str, ...] = ()  # and those of a cached one
+    state: tuple[str, ...] = ()  # of the layer's: what it takes besides its operands
+    draws: bool = False  # a seed is one of them
+
+
 class Linear(Parameters):
     """A linear layer that quantizes by the recipe of the ``octet.autocast`` around it.
 
-    Outside one it computes in the input's dtype. Weight and bias are initialized as
-    ``torch.nn.Linear`` does and load to and from it.
+    Outside one it is ``torch.nn.Linear``: it computes the same, with all derivatives. It is an
+    ``nn.Linear`` to other libraries, too: same parameters, same initialization.
 
     ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
-    active by then, under delayed scaling by the scales it had. Not so in compiled code: the
-    autocast belongs around a checkpoint that is compiled with the rest, and inside compiled
-    code that a checkpoint runs; delayed scaling's layers belong outside of both.
+    active by then, under delayed scaling by the scales it had. In compiled code delayed
+    scaling's layers belong outside of checkpoints; see docs/state.md for all the rules.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
@@ -72,6 +92,7 @@ class Linear(Parameters):
         self,
         in_features: int,
         out_features: int,
+        *,
         sequence_parallel: bool = False,
         fuse_wgrad_accumulation: bool = False,
         tp_group: Any = None,  # noqa: ANN401
@@ -85,6 +106,7 @@ class Linear(Parameters):
         parallel_mode: str | None = None,
         parameters_split: tuple[str, ...] | list[str] | dict[str, int] | None = None,
         device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         ub_overlap_ag: bool = False,
         ub_overlap_rs: bool = False,
         ub_overlap_rs_dgrad: bool = False,
@@ -96,24 +118,22 @@ class Linear(Parameters):
         save_original_input: bool = False,
         name: str | None = None,
     ) -> None:
-        super().__init__()
-        refuse(
-            {
-                "sequence_parallel": (sequence_parallel, False),
-                "tp_group": (tp_group, None),
-                "tp_size": (tp_size, 1),
-                "get_rng_state_tracker": (get_rng_state_tracker, None),
-                "rng_tracker_name": (rng_tracker_name, None),
-                "parallel_mode": (parallel_mode, None),
-                "ub_overlap_ag": (ub_overlap_ag, False),
-                "ub_overlap_rs": (ub_overlap_rs, False),
-                "ub_overlap_rs_dgrad": (ub_overlap_rs_dgrad, False),
-                "ub_bulk_dgrad": (ub_bulk_dgrad, False),
-                "ub_bulk_wgrad": (ub_bulk_wgrad, False),
-                "ub_name": (ub_name, None),
-                "symmetric_ar_type": (symmetric_ar_type, None),
-            }
+        torch.nn.Module.__init__(self)  # and not nn.Linear's, which makes parameters
+        _foreign.check_parallel_arguments(
+            tp_size=tp_size,
+            parallel_mode=parallel_mode,
+            sequence_parallel=sequence_parallel,
+            overlaps={
+                "ub_overlap_ag": ub_overlap_ag,
+                "ub_overlap_rs": ub_overlap_rs,
+                "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
+                "ub_bulk_dgrad": ub_bulk_dgrad,
+                "ub_bulk_wgrad": ub_bulk_wgrad,
+                "symmetric_ar_type": symmetric_ar_type,
+            },
         )
+        # Without a meaning in a layer that is not split over ranks.
+        del tp_group, get_rng_state_tracker, rng_tracker_name, ub_name
         self.in_features, self.out_features = in_features, out_features
         self.name = name
         self.return_bias = return_bias
@@ -122,33 +142,80 @@ class Linear(Parameters):
         self.delay_wgrad_compute = delay_wgrad_compute
         self._wgrads = _wgrad.Queue()
         self.init_method = init_method
-        self._make_parameters(parameters_split, bias, params_dtype, device)
+        if params_dtype is not None and dtype is not None and params_dtype != dtype:
+            raise ValueError(
+                f"{self._label()}: params_dtype is {params_dtype}, but dtype {dtype}; give one"
+            )
+        self._make_parameters(parameters_split, bias, params_dtype or dtype, device)
 
-    # ---- the call --------------------------------------------------------------------------
+    # ---- by which recipe -------------------------------------------------------------------
 
     def _label(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"octet.Linear{name} ({self.in_features} -> {self.out_features})"
 
-    def _said(self, recipe: Recipe | None, enabled: bool) -> Said:
-        """What a recipe says to this layer."""
+    def _recipe_for(self, recipe: Recipe | None, enabled: bool) -> CallRecipe:
+        """What a recipe asks of this layer."""
         words = () if enabled else ("calibrate",)
         if isinstance(recipe, CustomRecipe):
             answers = recipe.answers("linear", self.name or "")
             has_own = enabled and not all(q._is_core for q in answers.values())
             text = recipe.text_of(answers)
-            return Said(text, words, None, recipe if has_own else None)
+            return CallRecipe(text, words, None, recipe if has_own else None)
         rule = rule_of(recipe) if isinstance(recipe, DelayedScaling) else None
         if isinstance(rule, DelayedScaling):
-            return Said(recipe.text, words, rule)
-        return _said(recipe.text, words, rule)
+            return CallRecipe(recipe.text, words, rule)
+        return _call_recipe(recipe.text, words, rule)
 
-    def _active(self) -> Said:
-        """What the active autocast says to this layer."""
-        region = current()
+    def _recipe_in(self, region: Region) -> CallRecipe:
+        """What an autocast asks of this layer."""
         if region.enabled or region.calibrating:
-            return self._said(region.recipe, region.enabled)
-        return _NOTHING
+            return self._recipe_for(region.recipe, region.enabled)
+        return NO_RECIPE
+
+    def _recipe_in_backward(self, region: Region) -> tuple[CallRecipe, Run | None]:
+        """The recipe of an eager call inside a backward, and the run that it repeats, if any: see
+        octet.state.recompute."""
+        now = self._recipe_in(region)
+        run, is_forgotten = self._calls.first_run()
+        if region.in_backward:  # its recipe decides; if it is the first run's, so do the scales
+            return now, run if run is not None and run.recipe == now else None
+        if is_forgotten:
+            raise recompute.forgotten(self._label())
+        if run is not None:
+            return run.recipe, run
+        last = self._calls.last
+        if last is not None and last != now.name:
+            raise recompute.refused(self._label(), now.name, last)
+        return now, None
+
+    def _recipe_in_graph(self, region: Region) -> CallRecipe:
+        """The recipe of a traced call; one inside a backward repeats the last call's."""
+        now = self._recipe_in(region)
+        if not in_backward():
+            if is_dynamo_compiling() and not recompute.is_in_subgraph():
+                self._calls.last = now.name
+            return now
+        text = recompute.recipe_in_graph(now, region, self._calls.last, self._label())
+        if text.startswith("delayed") and not region.in_backward:
+            raise RuntimeError(
+                f"{self._label()}: a checkpoint runs compiled code again by scales that have "
+                "been updated since; under delayed scaling leave the layer out of the "
+                "checkpoint or of the compiled code, or take a recipe without scales"
+            )
+        return now if text == now.text else _call_recipe(text, (), None)
+
+    def _records(self) -> bool:
+        """Whether a call records amaxes, as BatchNorm its statistics: in training. Compiled code
+        cannot tell inference_mode from no_grad: it records only where gradients are on."""
+        region = current()
+        if region.calibrating and not region.enabled:
+            return True
+        if is_compiling():
+            return self.training and is_grad_enabled()
+        return self.training and not is_inference_mode_enabled()
+
+    # ---- what a call is asked --------------------------------------------------------------
 
     def _hands_bias_back(self) -> bool:
         """Whether there is a bias that is not added."""
@@ -181,27 +248,46 @@ class Linear(Parameters):
             f"main_grad_dtype={dtype_name(self._main_grad(weight).dtype)}",
         )
 
+    def _cache_words(self, is_first_microbatch: bool | None) -> tuple[str, ...]:
+        """Whether a call casts the weight for later ones, or reads what an earlier one cast."""
+        cache = self._weight_cache
+        if is_first_microbatch is None:
+            constant = constant_weights_here()
+            if constant is None:
+                return ()
+            if constant.traced:  # its own graph: what was cast in it is known
+                if all(cache is not other for other in constant.cast):
+                    constant.cast.append(cache)
+                    return ("cache=write",)
+                return ("cache=read",)
+        elif is_first_microbatch:
+            return ("cache=write",)
+        return (
+            "cache=read" if cache.fresh.value and cache.tensor is not None else "cache=write",
+        )
+
     def _options(
         self,
+        recipe: CallRecipe,
         weight: torch.Tensor,
         is_first_microbatch: bool | None,
         fp8_output: bool,
         fp8_grad: bool,
     ) -> tuple[str, ...]:
-        words: tuple[str, ...] = ()
+        words = recipe.words
+        quantizes = recipe.text != "none" and not words
         if self._hands_bias_back():
             words += ("return_bias",)
-        if fp8_output:
+        if fp8_output and quantizes:
             words += ("quantize_output",)
-        if fp8_grad:
+        if fp8_grad and quantizes:
             words += ("quantize_grad_input",)
         if self.save_original_input:
             words += ("save_original_input",)
         if self.delay_wgrad_compute:
             words += ("delay_wgrad",)
-        if is_first_microbatch is not None:
-            reuse = not is_first_microbatch and self._cache is not None
-            words += ("cache=read" if reuse else "cache=write",)
+        if quantizes:
+            words += self._cache_words(is_first_microbatch)
         if self.fuse_wgrad_accumulation and weight.requires_grad:
             words += self._main_grad_words(weight, is_first_microbatch)
         return words
@@ -225,6 +311,31 @@ class Linear(Parameters):
             return inp.to(torch.get_autocast_dtype(inp.device.type))
         return inp
 
+    def _check_parameters(
+        self, device: torch.device, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        """Weight and bias have the shapes that the layer says, are where the input is, and are
+        of dtypes that are multiplied."""
+        shape = (self.out_features, self.in_features)
+        for name, found, wanted in (("weight", weight, shape), ("bias", bias, shape[:1])):
+            if found is None:
+                continue
+            if found.shape != wanted:
+                raise ValueError(
+                    f"{self._label()}: {name} is {tuple(found.shape)}; it must be {wanted}"
+                )
+            if found.device != device:
+                raise ValueError(
+                    f"{self._label()}: input is on {device}, {name} on {found.device}; move "
+                    "one of them"
+                )
+            if not _is_high_precision(found.dtype):
+                raise ValueError(
+                    f"{self._label()}: {name} is {found.dtype}; cast it to float32, bfloat16 "
+                    "or float16"
+                )
+            _foreign.refuse_dtensor(self._label(), name, found)
+
     def _wants(
         self,
         inp: torch.Tensor | TensorProto,
@@ -239,45 +350,27 @@ class Linear(Parameters):
             grad and bias is not None and bias.requires_grad and not self.return_bias,
         )
 
-    def _where(
-        self,
-        inp: torch.Tensor | TensorProto,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-    ) -> tuple[str, ...]:
-        """The words for the device that a call runs on, where its operands are all there."""
-        device = inp.device
-        for name, found in (("weight", weight), ("bias", bias)):
-            if found is None:
-                continue
-            if found.device != device:
-                raise ValueError(
-                    f"{self._label()}: input is on {device}, {name} on {found.device}; move "
-                    "one of them"
-                )
-            if not _is_high_precision(found.dtype):
-                raise ValueError(
-                    f"{self._label()}: {name} is {found.dtype}; cast it to float32, bfloat16 "
-                    "or float16"
-                )
-        return device_words(device.type, device.index)
-
     def _call(
         self,
         operands: tuple[torch.Tensor | TensorProto, torch.Tensor, torch.Tensor | None],
         recipe: str,
-        wants: tuple[bool, bool, bool],
         options: tuple[str, ...],
+        records: bool,
     ) -> Call:
-        """The call, where there is nothing against it; a cache that does not serve is made."""
+        """The call, if the C core has nothing against it. A cached weight that lacks a direction
+        is cast again."""
         inp, weight, bias = operands
+        self._check_parameters(inp.device, weight, bias)
+        wants = self._wants(inp, weight, bias)
         dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
         texts = (_text_of(inp), _text_of(weight))
-        options += self._where(inp, weight, bias)
-        call = call_of(dtypes, texts, recipe, wants, options)
-        if call.cache != "none" and not _texts.covers(self._cache._text, call.cache):
+        options += device_words(inp.device.type, inp.device.index)
+        call = call_of(dtypes, texts, recipe, wants, options, records)
+        if call.cache != "none" and not _texts.covers(
+            self._weight_cache.tensor._text, call.cache
+        ):
             options = tuple("cache=write" if o == "cache=read" else o for o in options)
-            call = call_of(dtypes, texts, recipe, wants, options)
+            call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
         return call
@@ -306,41 +399,57 @@ class Linear(Parameters):
         """
         inp = self._checked(inp)
         weight, bias = self._whole("weight"), self._whole("bias")
-        said = self._active() if recipe is None else self._said(recipe, True)
-        if said.custom is not None:
+        asked = self._recipe_in(current()) if recipe is None else self._recipe_for(recipe, True)
+        if asked.custom is not None:
             raise NotImplementedError(
-                f"{self._label()}: protos of {said.custom!r}: what a quantize of a user's "
+                f"{self._label()}: protos of {asked.custom!r}: what a quantize of a user's "
                 "makes is not known without data; ask for those of Octet's own quantizers"
             )
-        options = self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
-        wants = self._wants(inp, weight, bias)
+        options = self._options(asked, weight, is_first_microbatch, fp8_output, fp8_grad)
         operands = (inp, weight, bias)
-        problem = self._call(operands, said.recipe, wants, said.words + options).problem
+        problem = self._call(operands, asked.text, options, self._records()).problem
         sizes = [*inp.shape, self.out_features]
         found = linear_protos(problem, Shapes(sizes, inp.dtype, weight.dtype, inp.device))
-        found.forward.outputs["output"].requires_grad = any(wants)
+        found.forward.outputs["output"].requires_grad = any(self._wants(inp, weight, bias))
         return found
+
+    # ---- the call --------------------------------------------------------------------------
 
     def forward(
         self,
-        inp: torch.Tensor,
+        input: torch.Tensor | None = None,  # noqa: A002
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
         fp8_grad: bool = False,
+        *,
+        inp: torch.Tensor | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b), where
-        b is None if there is no bias."""
+        b is None if there is no bias.
+
+        ``is_first_microbatch``: True casts the weight and caches it, False reuses the cached one
+        (a weight that has changed since is cast again), None casts at each call.
+        ``fp8_output`` and ``fp8_grad`` give output and gradient quantized; outside an autocast
+        they are ignored. ``inp`` is another name of ``input``."""
+        if input is None:
+            input = inp  # noqa: A001
         if is_dynamo_compiling():
-            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        waits = self._use.waits
+            return self._run(input, is_first_microbatch, fp8_output, fp8_grad)
+        waits = self._pending.waits
         try:
-            return self._run_eagerly(inp, is_first_microbatch, fp8_output, fp8_grad)
+            return self._run_eagerly(input, is_first_microbatch, fp8_output, fp8_grad)
         except BaseException as error:
-            if self._use.waits and not waits:
-                self._unuse()
+            if self._pending.waits and not waits:
+                self._take_back()
             if isinstance(error, MemoryError):  # an op's; who waits for torch's gets torch's
                 raise torch.OutOfMemoryError(f"{self._label()}: {error}") from None
             raise
+
+    def _take_back(self) -> None:
+        """The call that began the layer's step has failed: another one may begin it."""
+        recorded = current().step.recorded
+        recorded[:] = [layer for layer in recorded if layer is not self]
+        self._pending.clear()
 
     def _run_eagerly(
         self,
@@ -351,65 +460,167 @@ class Linear(Parameters):
     ) -> Any:  # noqa: ANN401
         """What most calls need and no more: one that is like the last one, by all that decides
         it, is not decided again."""
-        if _is_any_autocast_enabled():
-            inp = self._checked(inp)
         own = self.__dict__
         parameters = own["_parameters"]
         weight = parameters.get("weight")
+        kind = type(weight)
         if (
-            type(weight) is not Parameter
+            (kind is not Parameter and kind is not QuantizedTensor)
             or type(inp) is not torch.Tensor
-            or is_first_microbatch is not None
+            or is_first_microbatch
             or fp8_output
             or fp8_grad
             or "bias" not in parameters
             or _current_graph_task_id() != -1
+            or _is_any_autocast_enabled()
             or _are_functorch_transforms_active()
         ):
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        bias, log = parameters["bias"], own["_log"]
-        key = key_of(own, inp, weight, bias)
-        memo = log.memo
-        if memo.key != key:
-            memo = log.memo = self._memo(key, inp, weight, bias)
-        sizes = [*inp.shape, own["out_features"]]
-        if not memo.serves or len(sizes) < 2 or sizes[-2] != own["in_features"]:
+        bias, region, shape = parameters["bias"], current(), inp.shape
+        reuses, cached = (
+            is_first_microbatch is False or constant_weights_here() is not None,
+            None,
+        )
+        if reuses and (region.enabled or region.calibrating):
+            cache = own["_weight_cache"]
+            if cache.tensor is None or not cache.fresh.value:
+                return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+            cached = cache.tensor
+        key = (
+            region.recipe,
+            region.enabled,
+            region.calibrating,
+            is_grad_enabled(),
+            is_inference_mode_enabled(),
+            None if cached is None else cached._text,
+            inp.requires_grad,
+            inp.dtype,
+            inp.device,
+            weight.requires_grad,
+            weight.dtype,
+            weight.device,
+            weight.shape,
+            None if bias is None else (bias.requires_grad, bias.dtype, bias.shape),
+            own["training"],
+            own["in_features"],
+            own["return_bias"],
+            own["fuse_wgrad_accumulation"],
+            own["save_original_input"],
+            own["delay_wgrad_compute"],
+        )
+        calls = own["_calls"]
+        decided = calls.decided
+        if decided is None or decided.key != key:
+            decided = calls.decided = self._decide(key, inp, weight, bias)
+        if not decided.serves or not shape or shape[-1] != own["in_features"]:
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        said, task, has_graph = memo.said, memo.task, memo.has_graph
-        if said.rule is None:
-            rolls = log.note_said(said, has_graph)
+        recipe, task = decided.recipe, decided.task
+        if task is None:  # nothing is quantized
+            calls.note(recipe, True, None)
+            return torch_linear(inp, weight, bias)
+        has_graph = task[2] is not None
+        if recipe.rule is None:
+            calls.note(recipe, has_graph, None)
+            updates = None
         else:
-            rolls = self._note(said, has_graph)
-        tensors = [inp, weight, bias] if memo.takes_bias else [inp, weight]
-        operands = tuple(tensors)
-        if memo.state:
-            tensors.extend(map(own["_buffers"].__getitem__, memo.state))
+            updates = self._note(recipe, has_graph)
+        tensors = [inp, weight]
+        if decided.weight is not None:
+            tensors[1:] = [getattr(weight, name) for name in decided.weight]
+        if decided.takes_bias:
+            tensors.append(bias)
+        if decided.state:
+            self._lend(tensors, decided, cached)
+        sizes = [*shape, own["out_features"]]
         if has_graph:
-            return apply_eagerly((task, rolls), sizes, tensors, *operands)
+            operands = (inp, weight, bias) if decided.takes_bias else (inp, weight)
+            return apply_eagerly((task, updates), sizes, tensors, *operands)
         return run_forward(task, sizes, tensors)[0]
 
-    def _memo(
+    def _lend(
+        self, tensors: list[torch.Tensor], decided: Decided, cached: QuantizedTensor | None
+    ) -> None:
+        """Adds what a call takes besides its operands."""
+        buffers = self._buffers
+        if decided.draws:
+            seed = seeds.draw(tensors[0].device)
+        for name in decided.state:
+            if name == "cache":
+                tensors.extend([getattr(cached, part) for part in decided.cached])
+            else:
+                tensors.append(seed if name == "seed" else buffers[name])
+
+    def _decide(
         self,
         key: tuple[Any, ...],
         inp: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
-    ) -> Memo:
+    ) -> Decided:
         """What calls like this one need; those that need more are decided one by one."""
-        said = None if isinstance(current().recipe, CustomRecipe) else self._active()
-        if said is None or inp.dtype not in HIGH_PRECISION or self.return_bias:
-            return Memo(key)
+        region = current()
+        if isinstance(region.recipe, CustomRecipe) and (region.enabled or region.calibrating):
+            return Decided(key)
+        recipe = self._recipe_in(region)
+        if inp.dtype not in HIGH_PRECISION or self.return_bias:
+            return Decided(key)
         if self.fuse_wgrad_accumulation or self.delay_wgrad_compute or len(self._parts) > 1:
-            return Memo(key)
-        options = self._options(weight, None, False, False)
-        wants = self._wants(inp, weight, bias)
-        call = self._call((inp, weight, bias), said.recipe, wants, said.words + options)
-        if said.rule is not None:
-            self._make_room(said.recipe)
+            return Decided(key)
+        if self._is_plain(recipe, inp, weight, bias):
+            self._check_parameters(inp.device, weight, bias)
+            return Decided(key, recipe, True)
+        options = self._options(recipe, weight, None, False, False)
+        cached = key[5]
+        if cached is not None and "cache=read" not in options:
+            options += ("cache=read",)
+        call = self._call((inp, weight, bias), recipe.text, options, self._records())
+        if call.has_others:  # a cached weight that lacks a direction
+            return Decided(key)
+        if recipe.rule is not None:
+            self._need_scaling(recipe.text)
         problem, back = call.problem, None
-        if any(wants):
-            back = backward_signature(problem, inp.dtype)
-        return Memo(key, said, call, (forward_signature(problem), back))
+        weight_text = _text_of(weight)
+        flat = weight_text is not None or call.cache != "none"
+        if any(self._wants(inp, weight, bias)):
+            back = backward_signature(problem, inp.dtype, flat)
+        return Decided(
+            key,
+            recipe,
+            True,
+            (problem, forward_signature(problem, flat), back),
+            call.takes_bias,
+            None if weight_text is None else buffers_of(problem, "weight", weight_text),
+            () if call.cache == "none" else buffers_of(problem, "weight.cached", cached),
+            call.tensors,
+            "seed" in call.tensors,
+        )
+
+    def _is_plain(
+        self,
+        recipe: CallRecipe,
+        inp: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> bool:
+        """Whether a call has nothing to quantize and nothing that nn.Linear does not have, so that
+        it is nn.Linear's: with all its derivatives and transforms."""
+        if recipe.text != "none" or self.fuse_wgrad_accumulation or self.delay_wgrad_compute:
+            return False
+        if isinstance(inp, QuantizedTensor) or isinstance(weight, QuantizedTensor):
+            return False
+        if _is_any_autocast_enabled() and torch.is_autocast_enabled(inp.device.type):
+            return True
+        same = inp.dtype == weight.dtype and (bias is None or bias.dtype == weight.dtype)
+        return same and _is_high_precision(inp.dtype)
+
+    def _run_plain(
+        self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> Any:  # noqa: ANN401
+        """A call that has nothing to quantize."""
+        if not is_compiling() and not _are_functorch_transforms_active():
+            self._calls.note(NO_RECIPE, True, None)
+        y = torch_linear(inp, weight, None if self.return_bias else bias)
+        return (y, bias) if self.return_bias else y
 
     def _run(
         self,
@@ -419,49 +630,203 @@ class Linear(Parameters):
         fp8_grad: bool,
     ) -> Any:  # noqa: ANN401
         """Any call at all, eager or traced."""
+        if not isinstance(inp, torch.Tensor | TensorProto):
+            traced = _foreign.traced_by_fx(self, inp, is_first_microbatch, fp8_output, fp8_grad)
+            if traced is not None:
+                return traced
+        elif inp.is_nested:
+            return _foreign.over_values(self, inp, is_first_microbatch, fp8_output, fp8_grad)
+        region, run = current(), None
+        if is_compiling():
+            recipe = self._recipe_in_graph(region)
+        elif in_backward():
+            recipe, run = self._recipe_in_backward(region)
+        else:
+            recipe = self._recipe_in(region)
+        weight, bias = self._whole("weight"), self._whole("bias")
+        if isinstance(inp, torch.Tensor) and self._is_plain(recipe, inp, weight, bias):
+            if not inp.shape or inp.shape[-1] != self.in_features:
+                self._checked(inp)
+            if run is not None:
+                self._calls.note_again(run)
+                y = torch_linear(inp, weight, None if self.return_bias else bias)
+                return (y, bias) if self.return_bias else y
+            return self._run_plain(inp, weight, bias)
         if not is_compiling() and _are_functorch_transforms_active():
             raise NotImplementedError(
                 f"{self._label()}: torch.func's transforms (grad, vmap, jvp, ...) do not reach "
-                "into it; use torch.autograd, or leave the layer out of them"
+                "into a layer that quantizes; use torch.autograd, or leave the layer out of them"
             )
         inp = self._checked(inp)
-        again = None if is_compiling() else self._recomputed()
-        said = self._active() if again is None else again.said
-        if said.custom is not None:
-            if again is None:
-                self._note_use(said, True)
+        if recipe.custom is not None:
+            if not is_compiling():
+                if run is None:
+                    self._calls.note(recipe, True, None)
+                else:
+                    self._calls.note_again(run)
             asked = _custom.Asked(is_first_microbatch, fp8_output, fp8_grad)
-            return _custom.forward(self, inp, said.custom, asked)
+            return _custom.forward(self, inp, recipe.custom, asked)
+        return self._run_recipe(inp, recipe, run, (is_first_microbatch, fp8_output, fp8_grad))
+
+    def _run_recipe(
+        self,
+        inp: torch.Tensor,
+        recipe: CallRecipe,
+        run: Run | None,
+        asked: tuple[bool | None, bool, bool],
+    ) -> Any:  # noqa: ANN401
+        """A call by a recipe of Octet's own quantizers."""
         weight, bias = self._whole("weight"), self._whole("bias")
-        options = self._options(weight, is_first_microbatch, fp8_output, fp8_grad)
+        options = self._options(recipe, weight, *asked)
         wants = self._wants(inp, weight, bias)
-        call = self._call((inp, weight, bias), said.recipe, wants, said.words + options)
         has_graph = wants[0] or wants[1] or wants[2]
-        state, rolls = self._buffers, None
-        if again is None:
-            if said.rule is not None or not is_compiling():
-                rolls = self._note_use(said, has_graph)
+        # Amaxes of a repeated call are recorded already.
+        records = self._records() if run is None else run.recipe.rule is not None
+        call = self._call((inp, weight, bias), recipe.text, options, records)
+        state, updates = self._buffers, None
+        if recipe.rule is not None:
+            if is_compiling():
+                self._need_scaling_in_graph(recipe.text)
+            else:
+                self._need_scaling(recipe.text)
+            state = self._buffers
+        if is_compiling():
+            if recipe.rule is not None and records:
+                updates = self._begin_in_graph(recipe.rule)
+        elif run is None:
+            updates = self._note(recipe, has_graph, records)
         else:
-            state, rolls = self._state_again(again)
+            self._calls.note_again(run)
+            state, updates = self._state_of(run)
+        seed = self._draw(inp) if "seed" in call.tensors else None
         tensors = [inp, self._in_graph(weight, wants)]
         if call.takes_bias:
             tensors.append(bias)
         for name in call.tensors:
-            tensors.append(self._lends(name, state, weight))
+            tensors.append(seed if name == "seed" else self._lends(name, state, weight))
+        output, others = self._apply_call(call, updates, tensors, has_graph)
+        if others:
+            with torch.no_grad():
+                self._store_cast(call.problem, list(others), weight)
+        return (output, bias) if self.return_bias else output
+
+    def _apply_call(
+        self,
+        call: Call,
+        updates: Any,
+        tensors: list[torch.Tensor],
+        has_graph: bool,  # noqa: ANN401
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
+        if is_dynamo_compiling() and not isinstance(updates, DelayedScaling):
+            if " quantize_" not in call.problem and " delay_wgrad" not in call.problem:
+                output, *others = apply_in_graph(
+                    call.problem, updates, self.out_features, tensors
+                )
+                return output, others
         if has_graph:
-            output = LinearFunction.apply(call.problem, rolls, self.out_features, *tensors)
+            output = LinearFunction.apply(call.problem, updates, self.out_features, *tensors)
             if call.has_others:
                 output, *others = output
+            return output, others
+        sizes = [*tensors[0].shape, self.out_features]
+        task = call.problem, forward_signature(call.problem), None
+        output, others, _ = run_forward(task, sizes, tensors)
+        return output, others
+
+    def _draw(self, inp: torch.Tensor) -> torch.Tensor:
+        """A seed for stochastic rounding."""
+        return seeds.draw_in_graph(inp) if is_compiling() else seeds.draw(inp.device)
+
+    def _store_cast(
+        self, problem: str, buffers: list[torch.Tensor], weight: torch.Tensor
+    ) -> None:
+        """Caches a cast weight: in compiled code in memory that was made for it."""
+        text, cache = forward_signature(problem).others[0].quantizer, self._weight_cache
+        if not is_compiling():
+            cache.store(buffers, text, weight)
+            return
+        self._make_cache_memory(text)
+        for memory, made in zip(cache.memory, buffers, strict=True):
+            memory.copy_(made)
+        cache.fresh.value = True
+
+    @traced_as_constant
+    def _make_cache_memory(self, text: str) -> bool:
+        """Runs while a graph is traced, for the reason of _need_scaling_in_graph for all layers
+        that could share the graph: those of the same sizes."""
+        for layer in registry.all_layers():
+            shape = layer.in_features, layer.out_features
+            if layer is self or (shape == (self.in_features, self.out_features)):
+                layer._weight_cache.make_memory(text, layer._whole("weight"))
+        return True
+
+    # ---- delayed scaling -------------------------------------------------------------------
+
+    def _note(self, recipe: CallRecipe, has_graph: bool, records: bool = True) -> Any:  # noqa: ANN401
+        """Notes an eager call, and where it begins a step of delayed scaling: who knows that its
+        backward updates the scales of gradients."""
+        rule, calls = recipe.rule, self._calls
+        if rule is None:
+            calls.note(recipe, has_graph, None)
+            return None
+        updates = None
+        if records and self._records():
+            updates = self._begin(rule)
+        calls.note(recipe, has_graph, self._buffers["fp8_scale"])
+        return updates
+
+    def _begin(self, rule: Rule) -> scaling.GradientUpdate | None:
+        """Begins the layer's step of delayed scaling, unless this step has it already."""
+        step, pending = current().step, self._pending
+        if pending.waits and pending.step is step.id:  # or else another thread's waits
+            if not pending.backward_ran:
+                pending.rule = rule
+                return None
+            # Forward after backward inside one autocast: the next step has begun.
+            scaling.restart_step(step)
+        self._calls.step_began = True
+        pending.begin(self, step, rule)
+        return scaling.GradientUpdate(rule, pending)
+
+    def _begin_in_graph(self, rule: Rule) -> Rule | None:
+        """The same in traced code: the rule, where this call begins the step."""
+        if recompute.is_checkpointed():
+            raise RuntimeError(
+                f"{self._label()}: a checkpoint would run compiled code again by scales that "
+                "have moved; under delayed scaling leave the layer out of the checkpoint or of "
+                "the compiled code, or take a recipe without scales of its own"
+            )
+        step, pending = current().step, self._pending
+        if step.traced:
+            scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
+            is_first = all(scale is not s or rule != r for s, _, r in step.recorded)
+            if is_first:
+                step.recorded.append((scale, history, rule))
         else:
-            sizes = [*inp.shape, self.out_features]
-            task = call.problem, forward_signature(call.problem), None
-            output, others, _ = run_forward(task, sizes, tensors)
-        if others:
-            text = forward_signature(call.problem).others[0].quantizer
-            with torch.no_grad():
-                _kept_weight.keep(self, list(others), text, bool(is_first_microbatch))
-        return (output, bias) if self.return_bias else output
+            # It only tells the step: a comparison would be guarded.
+            is_first, step.in_graph = not pending.waits, True
+            pending.waits, pending.rule, pending.step = True, rule, step.id
+        return rule if is_first else None
+
+    def _state_of(self, run: Run) -> tuple[dict[str, torch.Tensor | None], Run | None]:
+        """The state of a first run, for the call that repeats it, and who knows whether its
+        backward updates the scales of gradients.
+
+        The scale is the one that the first run had, and its amaxes are recorded already. Where
+        it left no graph (a reentrant checkpoint) the last run of the step updates."""
+        rule = run.recipe.rule
+        if rule is None or run.scale is None:
+            return self._buffers, None
+        region = current()
+        if (region.enabled or region.calibrating) and self._records():
+            # It was left without an update if that was under no_grad.
+            self._begin(rule)
+        with recompute.unseen():
+            nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
+        first = {"fp8_scale": run.scale, "fp8_amax_history": nowhere}
+        return {**self._buffers, **first}, run
 
     def _in_graph(self, weight: torch.Tensor, wants: tuple[bool, bool, bool]) -> torch.Tensor:
         """The weight as the graph sees it: not at all where its gradient comes later."""
@@ -478,12 +843,12 @@ class Linear(Parameters):
     def _lends(
         self, name: str, state: dict[str, torch.Tensor | None], weight: torch.Tensor
     ) -> torch.Tensor:
-        """What a call takes besides its operands: of the layer's state, or what it keeps."""
+        """What a call takes besides its operands: of the layer's state, or what it holds."""
         found = state.get(name)
         if found is not None:
             return found
         if name == "cache":
-            return self._cache
+            return self._weight_cache.tensor
         return weight.main_grad if name == "main_grad" else self._wgrads.handle
 
     # ---- weight gradients later ------------------------------------------------------------

@@ -8,6 +8,12 @@ static struct PyModuleDef definition = {
     .m_size = -1,
 };
 
+static int add_type(PyObject *module, const char *name, PyObject *type) {
+    int status = type ? PyModule_AddObjectRef(module, name, type) : -1;
+    Py_XDECREF(type);
+    return status;
+}
+
 PyMODINIT_FUNC PyInit__C(void);
 PyMODINIT_FUNC PyInit__C(void) {
     PyObject *module = PyModule_Create(&definition);
@@ -15,6 +21,7 @@ PyMODINIT_FUNC PyInit__C(void) {
                    PyModule_AddFunctions(module, oct_py_tensor_methods) ||
                    PyModule_AddFunctions(module, oct_py_plan_methods) ||
                    PyModule_AddFunctions(module, oct_py_device_methods) ||
+                   add_type(module, "LiveValue", oct_py_live_type()) ||
                    PyModule_AddIntConstant(module, "BLOCK_ALIGN", OCTET_ALIGN))) {
         Py_CLEAR(module);
     }

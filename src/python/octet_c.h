@@ -20,6 +20,9 @@ int oct_py_set_fields(const octet_field *rows, void *to, PyObject *fields);
 /* ("m", 1, 32, 4): roundup(ceil(m * 1 / 32), 4). */
 PyObject *oct_py_dims(const octet_dim *dims, int count);
 
+/* The type LiveValue; owned. */
+PyObject *oct_py_live_type(void);
+
 /* Method tables of the other files; module.c joins them. Each ends with a NULL name. */
 extern PyMethodDef oct_py_value_methods[];
 extern PyMethodDef oct_py_tensor_methods[];

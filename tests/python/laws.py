@@ -69,15 +69,24 @@ def plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def step(linear: octet.Linear, call: Callable[..., Any], x: Any, grad: Any) -> list[Any]:  # noqa: ANN401
-    """Output and gradients of one training step, and the state it leaves."""
+    """Output and gradients of one training step, and the state it leaves.
+
+    Every step draws the same random numbers."""
+    torch.manual_seed(3)
     x = x.detach().clone().requires_grad_()
     linear.zero_grad()
     y = call(x)
     plain(y).backward(grad)
-    state = [linear.fp8_scale, linear.fp8_grad_scale, linear.rounding_state]
+    state = [linear._buffers.get(name) for name in ("fp8_scale", "fp8_grad_scale")]
     found = [y.detach(), x.grad, linear.weight.grad]
     found += [] if linear.bias is None else [linear.bias.grad]
     return [None if t is None else plain(t).clone() for t in found + state]
+
+
+def histories(linear: octet.Linear) -> list[Any]:
+    """Delayed scaling's histories; None where the layer has none."""
+    found = [linear._buffers.get(n) for n in ("fp8_amax_history", "fp8_grad_amax_history")]
+    return [None if history is None else history.clone() for history in found]
 
 
 def assert_same(a: list[Any], b: list[Any]) -> None:

@@ -6,8 +6,18 @@ from typing import Any
 
 import octet
 import pytest
-from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
-from octet._recompute import REMEMBERED, Way
+from laws import (
+    RECIPES,
+    assert_same,
+    compiled,
+    histories,
+    inputs,
+    layer,
+    step,
+    twins,
+    within,
+)
+from octet.state.recompute import REMEMBERED
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -46,7 +56,7 @@ def steps(linear: octet.Linear, call: Any, around: Any = None) -> list[Any]:  # 
     found: list[Any] = []
     for scale in (1, 4, 0.25):
         found += step(linear, call if around is None else around(call), x * scale, grad)
-        found += [linear.fp8_amax_history.clone(), linear.fp8_grad_amax_history.clone()]
+        found += histories(linear)
     return found
 
 
@@ -92,14 +102,11 @@ def test_checkpoint__a_layer_used_twice_and_steps_that_overlap(reentrant: bool) 
 
 @reentrant_or_not
 @pytest.mark.parametrize("compile_it", [False, True])
-def test_checkpoint__scales_that_move_meanwhile(
-    reentrant: bool, compile_it: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint__scales_that_move_meanwhile(reentrant: bool, compile_it: bool) -> None:
     usual, other = twins()
     x, grad = inputs()
     found = []
     for linear in (usual, other):
-        monkeypatch.setattr(Way, "moves_unseen", False)
 
         def call(x: torch.Tensor, linear: octet.Linear = linear) -> torch.Tensor:
             if linear is usual:

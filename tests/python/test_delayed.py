@@ -128,6 +128,7 @@ def test_delayed__state_that_a_call_is_given_moves_in_place_of_the_layers(
 ) -> None:
     active = RECIPES["delayed"]
     linear, other = twins()
+    octet.prepare(linear, active)
     given = {key: value.detach().clone() for key, value in linear.named_buffers()}
     given |= {key: value.detach() for key, value in linear.named_parameters()}
 

@@ -127,7 +127,8 @@ def test_linear__is_one_node_each_way(name: str) -> None:
             ["delayed_update.default", "linear_into.two"],
             ["linear_backward_into.three"],
         ),
-        "nvfp4": (["linear.default"], ["linear_backward_into.three"]),
+        "nvfp4": (["draw_seed.default", "linear.default"], ["linear_backward.default"]),
+        "none": ([], []),  # it is torch's
     }
     usual = ["linear.default"], ["linear_backward.default"]
     more_forward, more_backward = nodes.get(name, usual)
@@ -245,7 +246,11 @@ def test_linear__strided_inputs_are_their_copies(name: str, dtype: torch.dtype) 
         linear.reset_state()
         y = call(x)
         linear.reset_state()
-        assert torch.equal(y, call(x.contiguous()))
+        if name == "none":  # torch's own product, which chooses by strides
+            same = torch.nn.functional.linear(x, linear.weight, linear.bias)
+        else:
+            same = call(x.contiguous())
+        assert torch.equal(y, same)
         assert y.dtype == dtype
 
 
@@ -254,12 +259,12 @@ def test_linear__compiled_code_writes_the_cached_weight_in_place() -> None:
     x, _ = inputs()
     fast, counter = compiled(within(RECIPES["mxfp8"], linear))
     fast(x, True)
-    first = [buffer.data_ptr() for buffer in linear._cache.buffers()]
+    first = [buffer.data_ptr() for buffer in linear._weight_cache.memory]
     wanted = within(RECIPES["mxfp8"], linear)(x)
     with torch.no_grad():
         linear.weight.mul_(2)
     fast(x, True)
-    assert [buffer.data_ptr() for buffer in linear._cache.buffers()] == first
+    assert [buffer.data_ptr() for buffer in linear._weight_cache.memory] == first
     assert counter.frame_count == 1
     assert torch.equal(fast(x, False), within(RECIPES["mxfp8"], linear)(x))
     assert not torch.equal(fast(x, False), wanted)
@@ -290,7 +295,6 @@ def test_linear__works_under_a_default_device_that_is_another(name: str) -> None
     found = []
     for linear in (usual, other, moved):
         linear.load_state_dict(usual.state_dict())
-        linear.rounding_state.copy_(torch.tensor([5, 0]))
     for linear, device in ((usual, "cpu"), (other, "meta"), (moved, "meta")):
         with torch.device(device):
             state = step(linear, within(RECIPES[name], linear), x, grad)
@@ -300,7 +304,7 @@ def test_linear__works_under_a_default_device_that_is_another(name: str) -> None
     assert_same(found[0], found[2])
 
 
-@pytest.mark.parametrize("name", ["none", "current", "delayed"])
+@pytest.mark.parametrize("name", ["current", "delayed"])
 def test_linear__memory_that_is_not_there_is_torchs_error(name: str) -> None:
     linear = layer()
     call = within(RECIPES[name], linear)

@@ -1,29 +1,26 @@
 """autocast and quantized_model_init: which recipe the layers inside use."""
 
-import weakref
+import functools
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from torch.compiler import is_compiling
 
-import torch
-from octet._delayed import Rule, update
-from octet._state import ACTIVE, Init, Region, Step, activate, current, entered
-from octet.recipe import MXFP8BlockScaling, Recipe
-from torch import is_grad_enabled
+from octet.recipe import DelayedScaling, MXFP8BlockScaling, Recipe
+from octet.state import scaling
+from octet.state.active import (
+    QUANTIZED_INIT,
+    QuantizedInit,
+    Region,
+    Step,
+    activate,
+    current,
+    entered,
+    in_backward,
+)
 
-if TYPE_CHECKING:
-    from octet.linear import Linear
-
-# Layers by their id, so that leaving an autocast finds those that recorded amaxes inside
-# compiled code.
-LAYERS: "weakref.WeakValueDictionary[int, Linear]" = weakref.WeakValueDictionary()
-
-
-def all_layers() -> "list[Linear]":
-    """The layers that there are; other threads may make some meanwhile."""
-    return [layer for ref in LAYERS.valuerefs() if (layer := ref()) is not None]
-
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DEFAULT = MXFP8BlockScaling()
 
@@ -38,7 +35,7 @@ def default_recipe() -> Recipe:
 
 
 def checked(recipe: Recipe | None) -> Recipe:
-    """The recipe, or the default one; what is none is refused."""
+    """The recipe, or the default one; anything else is refused."""
     if recipe is not None and not isinstance(recipe, Recipe):
         given = recipe.__name__ if isinstance(recipe, type) else repr(recipe)
         raise TypeError(
@@ -47,52 +44,34 @@ def checked(recipe: Recipe | None) -> Recipe:
     return _DEFAULT if recipe is None else recipe
 
 
-# A layer's scales and history, and by which rule the former move.
-Moved = tuple[torch.Tensor, torch.Tensor, Rule]
+def _check_flag(name: str, value: object, what: str) -> None:
+    if not isinstance(value, bool):
+        fix = f"; write {what}(recipe=...)" if isinstance(value, Recipe | type) else ""
+        raise TypeError(f"{what}: {name} is {value!r}; it is True or False{fix}")
 
 
-def _roll(used: list[Moved]) -> None:
-    """Moves scales whose amaxes are recorded: at once where rule and device agree."""
-    if len(used) == 1:
-        scale, history, rule = used[0]
-        update([scale, history], rule, "input")
-        return
-    groups: dict[Any, list[torch.Tensor]] = {}
-    for scale, history, rule in used:
-        groups.setdefault((rule, scale.device), []).extend((scale, history))
-    for (rule, _), states in groups.items():
-        update(states, rule, "input")
+class _Decorator:
+    """What makes a context manager a decorator: each call of the function enters it."""
+
+    def __call__(self, function: Function) -> Function:
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            with self:  # type: ignore[attr-defined]
+                return function(*args, **kwargs)
+
+        return inside  # type: ignore[return-value]
 
 
-def _end(step: Step, failed: bool) -> None:
-    """Ends a step: layers that recorded amaxes move their scales, but in evaluation.
-
-    Nor do they where it failed: amaxes stay for the next one, and no error hides the first."""
-    trains, token = is_grad_enabled() and not failed, step.token
-    moved: list[Moved] = []
-    if step.traced:
-        for scale, history, rule in step.used if trains else ():
-            # Or else it has moved by then.
-            if all(scale is not other for other, _, _ in moved):
-                moved.append((scale, history, rule))
-        _roll(moved)
-        return
-    for layer in all_layers() if step.in_graph else step.used:
-        use = layer._use
-        if use.waits and use.token is token:  # and not in another thread's
-            if trains:
-                layer._log.before_moving()
-            moved.append(use.taken(layer))
-    if trains and moved:
-        _roll(moved)
-
-
-class autocast(Region):  # noqa: N801
-    """Layers inside quantize by a recipe. Nests; the inner one wins.
+class autocast(_Decorator, Region):  # noqa: N801
+    """Layers inside quantize by a recipe. Nests; the inner one wins. Also a decorator.
 
     ``enabled=False`` switches quantization off inside; with ``calibrating=True`` layers then
     record delayed scaling's amaxes all the same. Works around and inside compiled code. Each
-    thread has its own; one that has entered none is inside the main thread's.
+    thread and asyncio task has its own; a thread that has entered none is inside the main
+    thread's.
+
+    Delayed scaling updates its scales where the outermost autocast is left, and at each step of
+    a torch.optim optimizer inside it: one autocast may stand around a whole training loop.
 
     >>> with octet.autocast(recipe=octet.recipe.NVFP4BlockScaling()):
     ...     y = layer(x)
@@ -105,6 +84,8 @@ class autocast(Region):  # noqa: N801
         recipe: Recipe | None = None,
         amax_reduction_group: Any = None,  # noqa: ANN401
     ) -> None:
+        _check_flag("enabled", enabled, "octet.autocast")
+        _check_flag("calibrating", calibrating, "octet.autocast")
         if amax_reduction_group is not None:
             raise NotImplementedError(
                 "autocast(amax_reduction_group=...): amaxes are not reduced over process groups"
@@ -112,7 +93,7 @@ class autocast(Region):  # noqa: N801
         self.enabled = enabled
         self.calibrating = calibrating
         self.recipe = checked(recipe)
-        # What was active before, and the same of an earlier entry that is not left yet.
+        # The region before this one, and the same of an earlier entry that is not left yet.
         self._before: Any = None
 
     def __enter__(self) -> "autocast":
@@ -120,6 +101,9 @@ class autocast(Region):  # noqa: N801
         self._before = outer, self._before
         nested = outer is not None and (outer.enabled or outer.calibrating)
         self.step = outer.step if nested else Step(is_compiling())
+        self.in_backward = in_backward()
+        if isinstance(self.recipe, DelayedScaling) and not is_compiling():
+            scaling.watch_optimizers()
         activate(self)
         return self
 
@@ -136,8 +120,8 @@ class autocast(Region):  # noqa: N801
             return
         # Whoever keeps this object keeps no layers by it.
         self.step = (current() if outer is None else outer).step
-        if step.used or step.in_graph:
-            _end(step, kind is not None)
+        if step.recorded or step.in_graph:
+            scaling.end_step(step, kind is not None)
 
 
 def fp8_autocast(
@@ -150,7 +134,7 @@ def fp8_autocast(
     return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 
 
-class quantized_model_init:  # noqa: N801
+class quantized_model_init(_Decorator):  # noqa: N801
     """Layers made inside hold quantized weights, by the recipe's weight quantizer.
 
     Where a GPU's FP8 products read bytes in one layout only (compute capability 8.9, 9.0 and
@@ -173,13 +157,14 @@ class quantized_model_init:  # noqa: N801
         recipe: Recipe | None = None,
         preserve_high_precision_init_val: bool = False,
     ) -> None:
+        _check_flag("enabled", enabled, "octet.quantized_model_init")
         made = checked(recipe)
-        self._inner = Init(made, preserve_high_precision_init_val) if enabled else None
+        self._inner = QuantizedInit(made, preserve_high_precision_init_val) if enabled else None
         self._before: Any = None
 
     def __enter__(self) -> "quantized_model_init":
-        self._before = ACTIVE.init, self._before
-        ACTIVE.init = self._inner
+        self._before = QUANTIZED_INIT.value, self._before
+        QUANTIZED_INIT.value = self._inner
         return self
 
     def __exit__(
@@ -188,4 +173,4 @@ class quantized_model_init:  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        ACTIVE.init, self._before = self._before
+        QUANTIZED_INIT.value, self._before = self._before

@@ -1,4 +1,4 @@
-"""Delayed scaling's update: by the C core, or by a user's functions of the history."""
+"""How delayed scaling makes a scale of a history: by the C core, or by functions of a user."""
 
 from torch.compiler import is_dynamo_compiling
 
@@ -10,8 +10,17 @@ from octet.recipe import DelayedScaling
 
 _update = delayed_update._op  # below its Python object, which only tracing needs
 
-# What moves the scales: a recipe's text, or the recipe itself where it has functions.
+# How scales are updated: a recipe's text, or the recipe itself where it has functions.
 Rule = str | DelayedScaling
+
+
+class UpdatesScales:
+    """Who knows whether a backward is the one that updates the scales of gradients."""
+
+    def rule_now(self) -> "Rule | None":
+        """The rule to update by; asked once by each backward."""
+        raise NotImplementedError
+
 
 _TOPS = {
     "e4m3": torch.finfo(torch.float8_e4m3fn).max,
@@ -54,10 +63,10 @@ def _amax(recipe: DelayedScaling, rows: torch.Tensor) -> torch.Tensor:
 def _by_functions(
     scale: torch.Tensor, history: torch.Tensor, recipe: DelayedScaling, role: str
 ) -> torch.Tensor:
-    """The new scale; a slot without a new amax does not move."""
+    """The new scale; a slot without a new amax keeps its own."""
     rows = history[: _texts.history_rows(recipe.text)].clone()
-    moves, made = rows[0] != 0, scale.clone()
-    amax = torch.where(moves, _amax(recipe, rows), torch.zeros_like(scale))
+    is_new, made = rows[0] != 0, scale.clone()
+    amax = torch.where(is_new, _amax(recipe, rows), torch.zeros_like(scale))
     if recipe.scaling_factor_compute_algo is None:
         delayed_update([made, amax.reshape(1, -1)], f"{role} {_scaling(recipe.text)}")
         return made
@@ -68,7 +77,7 @@ def _by_functions(
             f"scaling_factor_compute_algo made {tuple(made.shape)} of amaxes "
             f"{tuple(amax.shape)}; it returns one scale for each"
         )
-    return torch.where(moves, made, scale)
+    return torch.where(is_new, made, scale)
 
 
 def rule_of(recipe: DelayedScaling) -> Rule:
@@ -77,7 +86,7 @@ def rule_of(recipe: DelayedScaling) -> Rule:
 
 
 def update(states: list[torch.Tensor], rule: Rule, role: str) -> None:
-    """Rolls histories whose amaxes are recorded and moves their scales, all on one device.
+    """Updates scales from the amaxes recorded in their histories, all on one device.
 
     States are scales and history by turns."""
     if isinstance(rule, str):

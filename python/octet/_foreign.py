@@ -1,0 +1,79 @@
+"""What other libraries hand to a layer: FX's proxies, nested tensors, DTensors, ranks' options."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from octet.linear import Linear
+
+
+def check_parallel_arguments(
+    tp_size: int, parallel_mode: str | None, sequence_parallel: bool, overlaps: dict[str, Any]
+) -> None:
+    """Arguments of tensor parallelism: those of one rank have no meaning and are accepted."""
+    if parallel_mode not in (None, "column", "row"):
+        raise ValueError(
+            f"Linear(parallel_mode={parallel_mode!r}): it is 'column', 'row' or None"
+        )
+    if tp_size != 1:
+        raise NotImplementedError(
+            f"Linear(tp_size={tp_size!r}) is not available in this version; leave out tp_size"
+        )
+    if sequence_parallel:
+        raise NotImplementedError(
+            "Linear(sequence_parallel=True) is not available in this version; leave out "
+            "sequence_parallel"
+        )
+    for name, value in overlaps.items():
+        if value:
+            raise NotImplementedError(
+                f"Linear({name}={value!r}) is not available in this version; leave out {name}"
+            )
+
+
+def refuse_dtensor(label: str, name: str, tensor: torch.Tensor) -> None:
+    """A sharded tensor is not what its rank holds of it."""
+    if type(tensor).__name__ == "DTensor":
+        raise NotImplementedError(
+            f"{label}: {name} is a DTensor, which is not quantized in this version; gather it "
+            f"(`{name}.full_tensor()`), or shard the model with fully_shard"
+        )
+
+
+def traced_by_fx(layer: "Linear", inp: Any, *asked: Any) -> Any:  # noqa: ANN401
+    """A call under torch.fx.symbolic_trace: the layer is a leaf, as nn.Linear is. None where the
+    input is no proxy."""
+    if not isinstance(inp, torch.fx.Proxy):
+        return None
+    names = ("is_first_microbatch", "fp8_output", "fp8_grad")
+    given = {
+        n: v for n, v in zip(names, asked, strict=True) if v is not None and v is not False
+    }
+    target = inp.tracer.path_of_module(layer)
+    return inp.tracer.create_proxy("call_module", target, (inp,), given)
+
+
+def over_values(layer: "Linear", inp: torch.Tensor, *asked: Any) -> Any:  # noqa: ANN401
+    """A jagged nested tensor: a linear layer acts on each of its rows."""
+    if inp.layout is not torch.jagged:
+        raise ValueError(
+            f"{layer._label()}: input is a nested tensor of layout {inp.layout}; make it with "
+            "layout=torch.jagged"
+        )
+    if inp._ragged_idx == inp.dim() - 1:
+        raise ValueError(
+            f"{layer._label()}: the last axis of the nested input is ragged; it must be "
+            f"{layer.in_features}"
+        )
+    made = layer(inp.values(), *asked)
+    y, *bias = made if isinstance(made, tuple) else (made,)
+    nested = torch.nested.nested_tensor_from_jagged(
+        y,
+        offsets=inp.offsets(),
+        lengths=inp.lengths(),
+        jagged_dim=inp._ragged_idx,
+        min_seqlen=inp._maybe_min_seqlen,
+        max_seqlen=inp._maybe_max_seqlen,
+    )
+    return (nested, *bias) if bias else nested

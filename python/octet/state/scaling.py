@@ -1,0 +1,212 @@
+"""Delayed scaling's state: scales and amax histories, by the rule of BatchNorm's statistics.
+
+A layer in ``train()`` records amaxes and updates its scales; one in ``eval()``, or under
+``torch.inference_mode``, reads them. The tensors are buffers of the layer. They are made when a
+layer first meets delayed scaling, or beforehand by ``octet.prepare``, so no loader meets
+buffers that a model does not use.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from octet import _texts
+from octet.recipe import DelayedScaling, Recipe
+from octet.state import registry
+from octet.state.active import Step, StepId, entered
+from octet.state.scaling_rule import Rule, UpdatesScales, update
+from torch import is_grad_enabled
+
+if TYPE_CHECKING:
+    from octet.state.layer import LayerState
+
+# Slots: input, weight, output; grad_output, grad_input. A history has a row for each step.
+SLOTS = {
+    "fp8_scale": 3,
+    "fp8_amax_history": 3,
+    "fp8_grad_scale": 2,
+    "fp8_grad_amax_history": 2,
+}
+DEFAULT_ROWS = 1024  # of a history, where no recipe says
+
+
+def is_history(name: str) -> bool:
+    """Whether a buffer is a history; the others are scales."""
+    return name.endswith("history")
+
+
+def fresh(name: str, rows: int, device: torch.device | str | None) -> torch.Tensor:
+    """A buffer as a new layer has it: amaxes 0, scales 1."""
+    shape = (rows, SLOTS[name]) if is_history(name) else (SLOTS[name],)
+    return torch.full(
+        shape, 0.0 if is_history(name) else 1.0, dtype=torch.float32, device=device
+    )
+
+
+class PendingUpdate:
+    """What a layer has recorded in a step: its scales wait to be updated by a rule."""
+
+    def __init__(self) -> None:
+        self.step: StepId | None = None  # whose end updates them
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing waits, and nothing of a user's is held."""
+        self.waits = False
+        self.backward_ran = False  # of the call that began the step
+        self.rule: Rule = ""
+        self.scale: torch.Tensor | None = None
+        self.history: torch.Tensor | None = None
+
+    def forget_tensors(self) -> None:
+        """The layer has other tensors now than those of the call."""
+        self.scale = self.history = None
+
+    def begin(self, layer: "LayerState", step: Step, rule: Rule) -> None:
+        """A layer's first call in a step has recorded."""
+        step.recorded.append(layer)
+        buffers = layer._buffers
+        self.scale, self.history = buffers["fp8_scale"], buffers["fp8_amax_history"]
+        self.waits, self.backward_ran = True, False
+        self.rule, self.step = rule, step.id
+
+    def take(self, layer: "LayerState") -> tuple[torch.Tensor, torch.Tensor, Rule]:
+        """What is updated by which rule, now that the step ends: the layer's scales and history
+        or those that it was given for the call (torch.func.functional_call)."""
+        scale, history, rule = self.scale, self.history, self.rule
+        if scale is None:  # compiled code does not tell
+            buffers = layer._buffers
+            scale, history = buffers["fp8_scale"], buffers["fp8_amax_history"]
+        self.clear()
+        return scale, history, rule
+
+
+class GradientUpdate(UpdatesScales):
+    """Handed to the backward of the call that began a step: it is the last backward of the step,
+    so it updates the scales of gradients."""
+
+    def __init__(self, rule: Rule, pending: PendingUpdate) -> None:
+        self._rule = rule
+        self._pending = pending
+        self._step = pending.step
+
+    def rule_now(self) -> Rule | None:
+        """The rule to update by; called once by each backward."""
+        if self._pending.step is self._step:
+            self._pending.backward_ran = True
+        return self._rule
+
+
+# ---- the end of a step -----------------------------------------------------------------------
+
+
+def _update_all(states: list[tuple[torch.Tensor, torch.Tensor, Rule]]) -> None:
+    """Updates scales; those of one rule and device at once."""
+    if len(states) == 1:
+        scale, history, rule = states[0]
+        update([scale, history], rule, "input")
+        return
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for scale, history, rule in states:
+        groups.setdefault((rule, scale.device), []).extend((scale, history))
+    for (rule, _), tensors in groups.items():
+        update(tensors, rule, "input")
+
+
+def end_step(step: Step, failed: bool) -> None:
+    """Ends a step: layers that recorded amaxes update their scales, if gradients are on.
+
+    Not where the step failed: the amaxes stay for the next one, and no error hides the first."""
+    updates = is_grad_enabled() and not failed
+    states: list[tuple[torch.Tensor, torch.Tensor, Rule]] = []
+    if step.traced:
+        for scale, history, rule in step.recorded if updates else ():
+            # Or else it is updated by then.
+            if all(scale is not other for other, _, _ in states):
+                states.append((scale, history, rule))
+        _update_all(states)
+        return
+    for layer in registry.all_layers() if step.in_graph else step.recorded:
+        pending = layer._pending
+        if pending.waits and pending.step is step.id:  # and not in another thread's
+            states.append(pending.take(layer))
+    if updates and states:
+        _update_all(states)
+
+
+def restart_step(step: Step) -> None:
+    """Ends a step inside its autocast and begins the next one."""
+    if step.recorded or step.in_graph:
+        end_step(step, False)
+        step.restart()
+
+
+def _after_optimizer_step(*_: Any) -> None:  # noqa: ANN401
+    """An optimizer's step inside an autocast ends the step of delayed scaling, too: so one
+    autocast around a whole loop learns as well as one around each step."""
+    if torch.compiler.is_compiling():
+        return
+    region = entered()
+    if region is not None and (region.enabled or region.calibrating):
+        restart_step(region.step)
+
+
+_watched: list[Any] = []
+
+
+def watch_optimizers() -> None:
+    """Has torch's optimizers say when they have stepped; once in a process."""
+    if not _watched:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        _watched.append(register_optimizer_step_post_hook(_after_optimizer_step))
+
+
+# ---- for users -------------------------------------------------------------------------------
+
+
+def _layers_of(model: torch.nn.Module, what: str) -> "list[LayerState]":
+    from octet.state.layer import LayerState
+
+    found = [module for module in model.modules() if isinstance(module, LayerState)]
+    if not found:
+        raise ValueError(f"{what}: there is no octet layer in {type(model).__name__}")
+    return found
+
+
+def prepare(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
+    """Makes the state that a recipe needs in every octet layer of a model; returns the model.
+
+    Layers make it by themselves when they first need it. A loader wants it before: it looks for
+    the keys that a model's ``state_dict`` has. Delayed scaling's state is buffers of the layers;
+    other recipes have none. State that is there stays, unless its history is too short.
+
+    >>> model = octet.prepare(
+    ...     torch.nn.Sequential(octet.Linear(8, 8, device="cpu")), octet.recipe.DelayedScaling()
+    ... )
+    >>> sorted(model.state_dict())[1:3]
+    ['0.fp8_amax_history', '0.fp8_grad_amax_history']
+    """
+    from octet.state.autocast import checked
+
+    if recipe is None:
+        raise TypeError("octet.prepare: recipe is None; name the recipe that will train")
+    recipe = checked(recipe)
+    for layer in _layers_of(model, "octet.prepare"):
+        if isinstance(recipe, DelayedScaling):
+            layer._make_scaling(_texts.history_rows(recipe.text))
+            layer._non_persistent_buffers_set.difference_update(SLOTS)
+    return model
+
+
+def reset_state(model: torch.nn.Module) -> torch.nn.Module:
+    """Starts all live state of a model's octet layers afresh; returns the model.
+
+    Scales become 1, histories 0, and cached weights are forgotten. Weights stay.
+
+    >>> layer = octet.Linear(8, 8, device="cpu")
+    >>> octet.reset_state(layer) is layer
+    True
+    """
+    for layer in _layers_of(model, "octet.reset_state"):
+        layer.reset_state()
+    return model

@@ -1,0 +1,146 @@
+"""A cached quantized weight: kept on the user's word only, one memory for eager and compiled.
+
+The user's word is ``is_first_microbatch`` or ``constant_weights()``. A cache is never kept on a
+guess that a weight has not changed: writes through ``.data`` leave no trace. A change that does
+leave one is noticed, and the weight is cast again: another parameter, other memory, a version
+that is not the one of the cast. Compiled code notices it in its guards, before each call.
+"""
+
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from torch.compiler import is_compiling
+
+import torch
+from octet.quantizers import from_text
+from octet.state import registry
+from octet.state.active import CONSTANT_WEIGHTS, ConstantWeights, Live
+from octet.tensor import QuantizedTensor
+
+if TYPE_CHECKING:
+    from octet.state.layer import LayerState
+
+_no_modes = torch.utils._python_dispatch._disable_current_modes
+
+
+class WeightCache:
+    """The quantized weight that a layer has cached. A copy of a layer begins without one.
+
+    ``fresh.value`` says whether the cache is the present weight's. Setting it True notes the
+    weight as it is now, setting it False has the next call cast again."""
+
+    def __init__(self, layer: "LayerState | None" = None) -> None:
+        self.tensor: QuantizedTensor | None = None
+        self.memory: list[
+            torch.Tensor
+        ] = []  # the buffers of `tensor`, which traced code writes
+        self.maker = ""  # where a user's quantizer made it: which
+        self.own: torch.Tensor | None = None  # what that one made
+        self.fresh = Live(self._is_fresh, self._set_fresh)
+        self._cast_of: tuple[Any, ...] | None = None
+        self._layer = weakref.ref(layer) if layer is not None else None
+
+    def _weights(self) -> tuple[Any, ...] | None:
+        """The layer's weights as they are now: which, where, and how often written to."""
+        layer = self._layer() if self._layer is not None else None
+        if layer is None:
+            return None
+        found: list[Any] = []
+        for name in layer._weight_names():
+            weight = getattr(layer, name)
+            if isinstance(weight, QuantizedTensor):
+                found.append(
+                    (id(weight), *((b.data_ptr(), b._version) for b in weight.buffers()))
+                )
+            elif weight.is_inference():
+                found.append((id(weight), weight.data_ptr()))
+            else:
+                found.append((id(weight), weight.data_ptr(), weight._version))
+        return tuple(found)
+
+    def _is_fresh(self) -> bool:
+        return self._cast_of is not None and self._cast_of == self._weights()
+
+    def _set_fresh(self, fresh: bool) -> None:
+        self._cast_of = self._weights() if fresh else None
+
+    def clear(self) -> None:
+        """Forgets the cache and its memory."""
+        self.tensor, self.memory, self.own, self.maker = None, [], None, ""
+        self._cast_of = None
+
+    def store(self, buffers: list[torch.Tensor], text: str, weight: torch.Tensor) -> None:
+        """Takes the buffers of a cast in eager code, as they are: an earlier call may have saved
+        those that were held for its backward."""
+        self._hold(QuantizedTensor(buffers, text, weight.dtype, weight.shape))
+        self.fresh.value = True
+
+    def _hold(self, tensor: QuantizedTensor) -> None:
+        self.tensor, self.memory = tensor, tensor.buffers()
+
+    def make_memory(self, text: str, weight: torch.Tensor) -> None:
+        """Memory for a cast, unless it is there. Runs while code is traced that will write it:
+        what a graph makes and hands out, a CUDA graph of it would overwrite."""
+        held = self.tensor
+        if held is not None and held._text == text and held.device == weight.device:
+            if held.shape == weight.shape and held.dtype == weight.dtype:
+                return
+        with _no_modes(), torch.no_grad(), torch.inference_mode(False):
+            made = from_text(text).make_empty(
+                weight.shape, dtype=weight.dtype, device=weight.device
+            )
+        self._hold(made)
+        self._cast_of = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "WeightCache":
+        return WeightCache()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WeightCache, ()
+
+    def bind(self, layer: "LayerState") -> None:
+        """Says whose weight it is; of a copy."""
+        self._layer = weakref.ref(layer)
+
+
+def _cast_again() -> None:
+    for layer in registry.all_layers():
+        layer._weight_cache.fresh.value = False
+
+
+class constant_weights:  # noqa: N801
+    """Weights stay as they are inside: each is cast at its first use and then reused.
+
+    For the microbatches of a step, or for generation. Eager and compiled code share the cast
+    weights. A change that leaves a trace (an optimizer's step, an assignment, an in-place op) is
+    noticed and cast again; a write through ``weight.data`` leaves none: do not make one inside.
+    ``is_first_microbatch``, where a call says it, wins.
+
+    >>> layer = octet.Linear(64, 32, device="cpu")
+    >>> with octet.autocast(), octet.constant_weights(), torch.no_grad():
+    ...     tokens = [layer(torch.randn(1, 64)) for _ in range(4)]
+    """
+
+    def __init__(self) -> None:
+        self._before: Any = None
+
+    def __enter__(self) -> "constant_weights":
+        outer = CONSTANT_WEIGHTS.value
+        self._before = outer, self._before
+        if outer is None or is_compiling():
+            CONSTANT_WEIGHTS.value = ConstantWeights(is_compiling())
+            if not is_compiling():
+                _cast_again()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        outer, self._before = self._before
+        CONSTANT_WEIGHTS.value = outer
+        if outer is None and not is_compiling():
+            _cast_again()
