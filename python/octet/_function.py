@@ -142,7 +142,7 @@ def _into(
     pool: Sequence[torch.Tensor],
     args: list[torch.Tensor],
 ) -> Sequence[torch.Tensor]:
-    """A backward that writes into what the layer lent: amaxes, the random state, main_grad.
+    """A backward that writes into what the layer lent: amaxes, main_grad.
 
     The last one of a step moves the scales, too, by the rule."""
     _, rolls, sizes, lent = call

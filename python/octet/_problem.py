@@ -131,8 +131,8 @@ class Backward(NamedTuple):
 
 
 # What the layer lends to a backward, in this order: delayed scaling's scale and history, the
-# random state (never beside those), and either main_grad or the queue for a later wgrad.
-LENT = ("scale", "history", "random", "main_grad", "queue")
+# seed of rounding (never beside those), and either main_grad or the queue for a later wgrad.
+LENT = ("scale", "history", "seed", "main_grad", "queue")
 
 
 @constant
@@ -274,11 +274,11 @@ def _cache_of(problem: str) -> str:
 _FORWARD = {
     "scale": "fp8_scale",
     "amax": "fp8_amax_history",
-    "random": "rounding_state",
+    "seed": "rounding_state",
     "weight.cached": "cache",
 }
 _BACKWARD = {
-    "random": "rounding_state",
+    "seed": "rounding_state",
     "scale": "fp8_grad_scale",
     "history": "fp8_grad_amax_history",
     "main_grad": "main_grad",
@@ -287,14 +287,11 @@ _BACKWARD = {
 
 
 def _in_place(problem: str) -> str:
-    """The problem, with words for the state that it moves in place: where it measures amaxes,
-    that they are raised there, and where backward rounds at random, that it moves on."""
+    """The problem, with a word for the state that it moves in place: where it measures amaxes,
+    that they are raised there."""
     ports = _plans.describe("linear", problem).outs
     if " grad=none" not in problem:
-        backward = _plans.describe("linear_backward", problem)
-        ports += backward.outs
-        if any(port.name == "random" for port in backward.args):
-            problem += " advance_random"
+        ports += _plans.describe("linear_backward", problem).outs
     return f"{problem} raise_amax" if any(port.name == "amax" for port in ports) else problem
 
 

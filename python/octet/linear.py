@@ -383,7 +383,10 @@ class Linear(Parameters):
         tensors = [inp, weight, bias] if memo.takes_bias else [inp, weight]
         operands = tuple(tensors)
         if memo.state:
-            tensors.extend(map(own["_buffers"].__getitem__, memo.state))
+            buffers = own["_buffers"]
+            for name in memo.state:
+                lent = buffers[name]
+                tensors.append(lent[:1] if name == "rounding_state" else lent)
         if has_graph:
             return apply_eagerly((task, rolls), sizes, tensors, *operands)
         return run_forward(task, sizes, tensors)[0]
@@ -481,7 +484,7 @@ class Linear(Parameters):
         """What a call takes besides its operands: of the layer's state, or what it keeps."""
         found = state.get(name)
         if found is not None:
-            return found
+            return found[:1] if name == "rounding_state" else found
         if name == "cache":
             return self._cache
         return weight.main_grad if name == "main_grad" else self._wgrads.handle
