@@ -54,7 +54,7 @@ typedef struct layer {
     octet_memory forward_memory, backward_memory;
     void *tensor[OCTET_NAMES]; /* by octet_plan_name: input, weight, bias, output, ... */
     scaling state[2];
-    int64_t random[2]; /* stochastic rounding: a seed and the step */
+    int64_t seed; /* stochastic rounding: another one each step */
     int64_t parameters[2];
 } layer;
 
@@ -99,7 +99,7 @@ static octet_status layer_make(layer *l, const char *problem, float *input, floa
     }
     l->tensor[OCTET_NAME_INPUT] = input;
     l->tensor[OCTET_NAME_GRAD_INPUT] = grad_input;
-    l->tensor[OCTET_NAME_RANDOM] = l->random;
+    l->tensor[OCTET_NAME_SEED] = &l->seed;
     for (int i = 0; i < 3; i++) {
         l->state[0].scale[i] = l->state[1].scale[i] = 1;
     }
@@ -116,7 +116,8 @@ static octet_status layer_make(layer *l, const char *problem, float *input, floa
     return OCTET_OK;
 }
 
-/* After a step: the amaxes that the plans measured become the next step's scales. */
+/* After a step: the amaxes that the plans measured become the next step's scales, and the next
+ * step rounds by another seed. */
 static octet_status layer_advance(layer *l, octet_error *err) {
     octet_status status = OCTET_OK;
     for (int i = 0; i < 2 && !status; i++) {
@@ -129,7 +130,7 @@ static octet_status layer_advance(layer *l, octet_error *err) {
         status = octet_delayed_record(&state, l->state[i].amax, NULL, err);
         status = status ? status : octet_delayed_update(&state, NULL, NULL, err);
     }
-    l->random[1]++;
+    l->seed++;
     return status;
 }
 

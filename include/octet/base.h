@@ -84,9 +84,10 @@ OCTET_API float octet_decode(octet_dtype format, uint32_t code);
 /* E2M1 with stochastic rounding by one random byte. */
 OCTET_API uint32_t octet_encode_stochastic(float value, uint8_t random);
 /* Philox4x32-10: the 16 random bytes, little-endian words, of one block of 16 elements.
- * direction 0 is rowwise, 1 columnwise. */
+ * The key is the seed, the counter (block, direction, stream), low words first. direction 0 is
+ * rowwise, 1 columnwise; stream is OCTET_STREAM_* of the tensor's role. */
 OCTET_API void octet_random_block(uint8_t out[16], uint64_t seed, uint64_t block,
-                                  uint32_t direction);
+                                  uint32_t direction, uint32_t stream);
 
 /* ---- fields: one table per struct ------------------------------------------------------ */
 

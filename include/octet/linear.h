@@ -51,14 +51,12 @@ typedef struct octet_linear_args {
     uint8_t calibrate;           /* high precision, recording delayed scaling's amaxes */
     uint8_t parallel;            /* octet_parallel */
     uint8_t sequence_parallel;
-    uint8_t gather;         /* octet_gather */
-    uint8_t fsdp;           /* the weight is gathered for the call: keep no copy of it */
-    uint8_t output_dtype;   /* octet_dtype; NONE: the input's */
-    uint8_t raise_amax;     /* delayed scaling's amaxes are an argument and raised there, not an
-                             * output; nothing where none is measured */
-    uint8_t advance_random; /* backward moves the random state on by a step once it has drawn
-                             * from it; nothing where it does not */
-    uint8_t reserved[1];
+    uint8_t gather;       /* octet_gather */
+    uint8_t fsdp;         /* the weight is gathered for the call: keep no copy of it */
+    uint8_t output_dtype; /* octet_dtype; NONE: the input's */
+    uint8_t raise_amax;   /* delayed scaling's amaxes are an argument and raised there, not an
+                           * output; nothing where none is measured */
+    uint8_t reserved[2];
     uint32_t tp_size; /* 0 counts as 1 */
     uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
                        * 910 at most */

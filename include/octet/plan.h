@@ -33,12 +33,12 @@ typedef enum octet_plan_name {
     OCTET_NAME_INPUT_SCALE, /* the scale that forward's delayed quantizer used, when backward */
     OCTET_NAME_WEIGHT_SCALE, /* quantizes again */
     OCTET_NAME_SCALE,        /* delayed scaling's scales, one per slot of the direction */
-    OCTET_NAME_AMAX,   /* an output: this call's amaxes, likewise, 0 where nothing was measured.
-                        * With raise_amax an argument: each is raised to this call's as
-                        * octet_delayed_record does, or left alone; a history's row 0 will do */
-    OCTET_NAME_RANDOM, /* int64 base and step: the seed of stochastic rounding is their sum.
-                        * With advance_random backward writes them: the next step, from which
-                        * the next call draws */
+    OCTET_NAME_AMAX, /* an output: this call's amaxes, likewise, 0 where nothing was measured.
+                      * With raise_amax an argument: each is raised to this call's as
+                      * octet_delayed_record does, or left alone; a history's row 0 will do */
+    OCTET_NAME_SEED, /* one int64, read only: the seed of stochastic rounding. Every plan that
+                      * rounds so has this argument. The calls of one layer may share a seed:
+                      * see octet_stream. A seed that is passed again gives the same bytes */
     OCTET_NAME_SCRATCH, /* a GEMM's own, in no step's reads or writes */
     OCTET_NAME_ALPHA,   /* two f32: what a GEMM's sums, and dst where it adds, are multiplied by
                          */
@@ -61,7 +61,6 @@ typedef enum octet_plan_form {
     OCTET_FORM_SWIZZLED,
     OCTET_FORM_EMULATED, /* operand of an emulated GEMM */
     OCTET_FORM_PADDED,   /* operand or result of a native one, as a GPU's library takes it */
-    OCTET_FORM_DRAWN,    /* the random state as it was before it moved on */
     OCTET_FORMS
 } octet_plan_form;
 
@@ -90,7 +89,6 @@ typedef enum octet_op {
     OCTET_OP_ADD_BIAS,   /* dst = a + bias */
     OCTET_OP_BIAS_GRAD,  /* dst = column sums of a */
     OCTET_OP_COLLECTIVE, /* between phases, by the caller: buffer `from` to buffer `to` */
-    OCTET_OP_DRAW,       /* buffer `to` = random state `from`, which then moves on by a step */
     OCTET_OPS
 } octet_op;
 
@@ -101,6 +99,19 @@ typedef enum octet_collective {
     OCTET_ALL_REDUCE_SUM,
     OCTET_ALL_REDUCE_MAX
 } octet_collective;
+
+/* Which random bits of a seed round a tensor. Each role has its own: so forward and backward
+ * may share a seed, and no two tensors of a layer are rounded by the same bits. A tensor that
+ * is quantized again, for the other direction or in a later plan, keeps its stream. */
+typedef enum octet_stream {
+    OCTET_STREAM_ALONE = 0,       /* octet_plan_quantize */
+    OCTET_STREAM_GRAD_OUTPUT = 0, /* the role that recipes round so */
+    OCTET_STREAM_INPUT,
+    OCTET_STREAM_WEIGHT,
+    OCTET_STREAM_OUTPUT,
+    OCTET_STREAM_GRAD_INPUT,
+    OCTET_STREAM_GRAD_WEIGHT
+} octet_stream;
 
 typedef enum octet_use { OCTET_USE_VALUES = 0, OCTET_USE_ROW, OCTET_USE_COL } octet_use;
 
@@ -176,7 +187,7 @@ typedef struct octet_step {
     uint8_t bias;
     uint8_t scale;      /* QUANTIZE reads this scale instead of an amax, */
     uint8_t amax;       /* and writes the amax here; without a scale it reads it from here */
-    uint8_t random;     /* QUANTIZE with stochastic rounding */
+    uint8_t seed;       /* QUANTIZE with stochastic rounding: the caller's seed */
     uint8_t row_passes; /* QUANTIZE: no one reads these bytes but GEMMs that have the copy; */
     uint8_t col_passes; /* they may be left out where they are not needed to make it */
     uint8_t scratch;    /* GEMM: memory for its own use, which reads and writes do not list */
@@ -188,7 +199,8 @@ typedef struct octet_step {
     uint8_t alpha; /* GEMM of NVFP4: a buffer in which an earlier QUANTIZE leaves the product
                       of the operands' amaxes; where absent the GEMM makes it itself */
     uint8_t alphas[2]; /* QUANTIZE: the GEMMs, by step, that it does that for */
-    uint8_t reserved[2];
+    uint8_t stream;    /* QUANTIZE with stochastic rounding: octet_stream */
+    uint8_t reserved;
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

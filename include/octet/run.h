@@ -62,7 +62,7 @@ OCTET_API OCTET_CHECKED octet_status octet_run_phase(const octet_plan *plan, int
                                                      const octet_exec *exec, octet_error *err);
 
 /* One tensor by itself. Quantize: argument 0 is the tensor, outputs are its buffers in flatten
- * order (delayed scaling: argument scale, output amax; stochastic rounding: argument random).
+ * order (delayed scaling: argument scale, output amax; stochastic rounding: argument seed).
  * Dequantize: arguments are the buffers, output 0 the tensor in proto's dtype. */
 OCTET_API OCTET_CHECKED octet_status octet_plan_quantize(octet_plan *out,
                                                          const octet_proto *source,
@@ -110,11 +110,6 @@ OCTET_API OCTET_CHECKED octet_status octet_delayed_step(const octet_delayed *sta
                                                         const float *amax,
                                                         const octet_exec *exec,
                                                         octet_error *err);
-/* The next step of stochastic rounding: random[1] += 1. Memory as above. With advance_random
- * backward does it. */
-OCTET_API OCTET_CHECKED octet_status octet_random_advance(int64_t *random,
-                                                          const octet_exec *exec,
-                                                          octet_error *err);
 
 /* A small pool of threads for programs that have none; its parallel_for goes into octet_exec.
  * Made and freed by the caller; one parallel_for at a time, never from inside a task. Without a

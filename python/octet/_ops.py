@@ -37,7 +37,6 @@ linear = torch.ops.octet.linear.default
 linear_backward = torch.ops.octet.linear_backward.default
 linear_wgrad = torch.ops.octet.linear_wgrad.default
 linear_wgrad_into = torch.ops.octet.linear_wgrad_into.default
-advance = torch.ops.octet.advance.default
 delayed_record = torch.ops.octet.delayed_record.default
 delayed_update = torch.ops.octet.delayed_update.default
 
@@ -177,7 +176,3 @@ def _(history: torch.Tensor, amax: torch.Tensor) -> None: ...
 
 @torch.library.register_fake("octet::delayed_update")
 def _(states: list[torch.Tensor], rule: str) -> None: ...
-
-
-@torch.library.register_fake("octet::advance")
-def _(random: torch.Tensor) -> None: ...

@@ -220,8 +220,6 @@ def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         if rule:
             _ops.delayed_update([*moved, lent["amax"]], f"grad_output {rule}")
         moved, rule = [], ""
-    if "random" in lent and not any(port.name == "random" for port in plan.args):
-        _ops.advance(lent["random"])  # nothing is rounded; the next step comes all the same
     if written:
         made = sum(port.alias < 0 for port in plan.outs) + bool(plan.block)
         op = _ops.linear_backward_into[made]

@@ -319,8 +319,7 @@ class NVFP4Quantizer(_Value):
     def _live(self, device: torch.device) -> list[torch.Tensor]:
         if not _texts.is_stochastic(self.text):
             return []
-        seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)
-        return [torch.cat([seed, torch.zeros_like(seed)])]
+        return [torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)]
 
 
 class Float8Quantizer(Quantizer):

@@ -23,7 +23,8 @@ typedef struct oct_live {
     const float *scale; /* delayed: the stored scale */
     const float *amax;  /* current: the tensor's amax */
     float *new_amax;    /* delayed: receives the amax; may be NULL */
-    uint64_t seed;      /* stochastic rounding */
+    uint64_t seed;      /* stochastic rounding, by */
+    uint32_t stream;    /* this stream of its random bits */
 } oct_live;
 
 /* amax of a plain matrix into *out. */

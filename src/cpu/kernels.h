@@ -30,6 +30,7 @@ typedef struct oct_factors {
 typedef struct oct_random {
     uint64_t seed, first, step;
     uint32_t direction; /* 0 rowwise, 1 columnwise */
+    uint32_t stream;
 } oct_random;
 
 typedef struct oct_kernels {

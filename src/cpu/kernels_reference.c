@@ -103,7 +103,7 @@ static void encode_stochastic(const oct_bytes *out, const oct_tile *x, const oct
 static void random_bytes(uint8_t *out, const oct_random *which, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         uint64_t block = which->first + (uint64_t)i * which->step;
-        oct_random_block(out + 16 * i, which->seed, block, which->direction);
+        oct_random_block(out + 16 * i, which->seed, block, which->direction, which->stream);
     }
 }
 

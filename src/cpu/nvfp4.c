@@ -62,7 +62,10 @@ static void random_bytes(uint8_t *out, const nv_part *part) {
     uint8_t lines[CODES];
     const oct_quantize_call *call = part->call;
     const oct_rect *rect = &part->rect;
-    oct_random which = {call->live->seed, 0, 1, part->use == OCTET_USE_COL};
+    oct_random which = {.seed = call->live->seed,
+                        .step = 1,
+                        .direction = part->use == OCTET_USE_COL,
+                        .stream = call->live->stream};
     if (part->use == OCTET_USE_ROW) {
         for (int64_t r = 0; r < rect->rows; r++) {
             which.first = (uint64_t)((rect->row + r) * call->row.blocks + rect->col / BLOCK);

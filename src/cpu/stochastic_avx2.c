@@ -49,7 +49,7 @@ OCT_AVX2_INLINE void eight_blocks(uint8_t out[128], const oct_random *which, uin
     }
     __m256i c[4] = {_mm256_loadu_si256((const void *)low),
                     _mm256_loadu_si256((const void *)high), oct_word8(which->direction),
-                    _mm256_setzero_si256()};
+                    oct_word8(which->stream)};
     philox(c, which->seed);
     gather_blocks(rows, c);
     for (int i = 0; i < 4; i++) {

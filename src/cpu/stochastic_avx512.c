@@ -53,7 +53,7 @@ OCT_AVX512_INLINE void sixteen_blocks(uint8_t out[256], const oct_random *which,
         high[i] = (uint32_t)(block >> 32);
     }
     __m512i c[4] = {_mm512_loadu_si512(low), _mm512_loadu_si512(high), word(which->direction),
-                    _mm512_setzero_si512()};
+                    word(which->stream)};
     philox(c, which->seed);
     gather_blocks(rows, c);
     for (int i = 0; i < 4; i++) {

@@ -27,13 +27,14 @@ void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
 
 /* Live state of one quantize, in device memory; what the scheme does not use is NULL. */
 typedef struct oct_cuda_live {
-    const float *scale;    /* delayed: the stored scale */
-    const float *amax;     /* current: the tensor's amax */
-    float *new_amax;       /* delayed: raised as octet_delayed_record does; may be NULL */
-    const int64_t *random; /* stochastic rounding: the seed is their sum */
-    float *sums;           /* receives what oct_cuda_sum_columns makes; NULL: not wanted. Not
-                            * NVFP4's */
-    int64_t amaxes;        /* floats at amax; 0 is 1 */
+    const float *scale;  /* delayed: the stored scale */
+    const float *amax;   /* current: the tensor's amax */
+    float *new_amax;     /* delayed: raised as octet_delayed_record does; may be NULL */
+    const int64_t *seed; /* stochastic rounding, by */
+    uint32_t stream;     /* this stream of its random bits */
+    float *sums;         /* receives what oct_cuda_sum_columns makes; NULL: not wanted. Not
+                          * NVFP4's */
+    int64_t amaxes;      /* floats at amax; 0 is 1 */
     /* NVFP4, but not where blocks may map to 4: two products' factors, made on the way; NULL:
      * none. Their amaxes are known. */
     const oct_alpha *alphas;
@@ -56,13 +57,9 @@ typedef struct oct_cuda_span {
     void *to;
     int64_t bytes;
 } oct_cuda_span;
-/* *to = a random state, which then moves on; random NULL: nothing. */
-typedef struct oct_cuda_draw {
-    int64_t *random, *to;
-} oct_cuda_draw;
-/* OCT_CUDA_SPANS of them at most, of bytes, and the draw; in one launch. */
+/* Zeros in 1 to OCT_CUDA_SPANS of them, none empty, in one launch. */
 octet_status oct_cuda_zero_spans(const oct_cuda_on *on, const oct_cuda_span *spans, int count,
-                                 const oct_cuda_draw *draw, octet_error *err);
+                                 octet_error *err);
 /* The amax of a plain matrix. */
 typedef struct oct_cuda_amaxing {
     float *out;
@@ -177,7 +174,5 @@ octet_status oct_cuda_delayed_update(const oct_cuda_on *on, const octet_delayed 
 /* Many states; neighbours of one rule and one shape in one launch. */
 octet_status oct_cuda_delayed_update_all(const oct_cuda_on *on, const octet_delayed *states,
                                          int count, octet_error *err);
-/* random[1] += 1. */
-octet_status oct_cuda_advance(const oct_cuda_on *on, int64_t *random, octet_error *err);
 
 #endif

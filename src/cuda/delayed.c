@@ -90,14 +90,3 @@ octet_status oct_cuda_delayed_update_all(const oct_cuda_on *on, const octet_dela
     }
     return status;
 }
-
-octet_status oct_cuda_advance(const oct_cuda_on *on, int64_t *random, octet_error *err) {
-    oct_advance_params p = {random, 1};
-    oct_cuda_launch launch = {.module = OCT_MODULE_delayed,
-                              .kernel = "random_advance",
-                              .grid = {1, 1, 1},
-                              .threads = 1,
-                              .params = &p,
-                              .params_bytes = sizeof p};
-    return oct_cuda_launch_kernel(on, &launch, err);
-}

@@ -16,10 +16,10 @@ static const char *const squares[3] = {"nvfp4_squares_f32", "nvfp4_squares_bf16"
 
 /* Squares to nearest have one scale for all their elements, in both directions. */
 static const char *kernel_of(const oct_nvfp4_params *p, uint8_t dtype) {
-    bool copied = p->copies.row || p->copies.col, one = p->square && !p->random;
+    bool copied = p->copies.row || p->copies.col, one = p->square && !p->seed;
     int index = oct_dtype_index(dtype);
     return one && !p->hadamard && !p->row_scaled ? squares[index]
-                                                 : names[copied][p->random != NULL][index];
+                                                 : names[copied][p->seed != NULL][index];
 }
 
 static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
@@ -32,7 +32,8 @@ static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
     oct_cuda_leave_out(&p.q, &p.copies, call);
     p.row_amax = dst->parts[OCTET_PART_ROW_AMAX];
     p.col_amax = dst->parts[OCTET_PART_COL_AMAX];
-    p.random = q->stochastic ? call->live->random : NULL;
+    p.seed = q->stochastic ? call->live->seed : NULL;
+    p.stream = call->live->stream;
     p.row_bytes = oct_nv_line_bytes(dst, OCTET_USE_ROW);
     p.col_bytes = oct_nv_line_bytes(dst, OCTET_USE_COL);
     p.aim = oct_nv_aim(q);

@@ -1,4 +1,4 @@
-/* zero.c - zeros in a few short places, and a draw, by one launch.
+/* zero.c - zeros in a few short places, by one launch.
  *
  * A GPU that changes from a kernel to a fill and back waits some microseconds each time. */
 #include "cuda/kernels/zero.h"
@@ -12,18 +12,18 @@
 _Static_assert(OCT_CUDA_SPANS == OCT_ZERO_SPANS, "as many as a launch takes");
 
 octet_status oct_cuda_zero_spans(const oct_cuda_on *on, const oct_cuda_span *spans, int count,
-                                 const oct_cuda_draw *draw, octet_error *err) {
-    oct_zero_params params = {.random = draw->random, .drawn = draw->to};
+                                 octet_error *err) {
+    oct_zero_params params = {.spans = {{NULL, 0}}};
     int64_t most = 0;
     for (int i = 0; i < count; i++) {
         params.spans[i] = (oct_zero_span){spans[i].to, spans[i].bytes / 4};
         most = params.spans[i].words > most ? params.spans[i].words : most;
     }
-    int64_t blocks = count ? oct_size_ceil_div(most, BLOCK_WORDS) : 1;
+    int64_t blocks = oct_size_ceil_div(most, BLOCK_WORDS);
     oct_cuda_launch launch = {
         .module = OCT_MODULE_zero,
         .kernel = "zero_spans",
-        .grid = {count ? (uint32_t)count : 1, (uint32_t)(blocks < BLOCKS ? blocks : BLOCKS), 1},
+        .grid = {(uint32_t)count, (uint32_t)(blocks < BLOCKS ? blocks : BLOCKS), 1},
         .threads = OCT_ZERO_THREADS,
         .params = &params,
         .params_bytes = sizeof params};

@@ -101,8 +101,9 @@ uint32_t octet_encode_stochastic(float value, uint8_t random) {
 }
 
 /* Writes nothing when `out` is NULL. */
-void octet_random_block(uint8_t out[16], uint64_t seed, uint64_t block, uint32_t direction) {
+void octet_random_block(uint8_t out[16], uint64_t seed, uint64_t block, uint32_t direction,
+                        uint32_t stream) {
     if (out) {
-        oct_random_block(out, seed, block, direction);
+        oct_random_block(out, seed, block, direction, stream);
     }
 }

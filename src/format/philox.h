@@ -39,12 +39,13 @@ static inline void oct_philox(uint32_t out[4], const uint32_t key[2],
 }
 
 /* The random words of one block of 16 elements. The key is the seed, the counter (block,
- * direction, 0), low words first; direction is 0 for rowwise and 1 for columnwise. Blocks are
- * counted along the direction's rows, each padded to 16. */
+ * direction, stream), low words first; direction is 0 for rowwise and 1 for columnwise, and
+ * each tensor that is rounded by one seed has a stream of its own. Blocks are counted along the
+ * direction's rows, each padded to 16. */
 static inline void oct_random_words(uint32_t out[4], uint64_t seed, uint64_t block,
-                                    uint32_t direction) {
+                                    uint32_t direction, uint32_t stream) {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), direction, 0};
+    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), direction, stream};
     oct_philox(out, key, counter);
 }
 
@@ -55,17 +56,12 @@ static inline uint8_t oct_random_byte(const uint32_t words[4], int i) {
 }
 
 static inline void oct_random_block(uint8_t out[16], uint64_t seed, uint64_t block,
-                                    uint32_t direction) {
+                                    uint32_t direction, uint32_t stream) {
     uint32_t words[4];
-    oct_random_words(words, seed, block, direction);
+    oct_random_words(words, seed, block, direction, stream);
     for (int i = 0; i < 16; i++) {
         out[i] = oct_random_byte(words, i);
     }
-}
-
-/* A layer's state is a base and a step, whose sum is the seed; the next step is one more. */
-static inline void oct_random_advance(int64_t state[2]) {
-    state[1] = (int64_t)((uint64_t)state[1] + 1);
 }
 
 #endif

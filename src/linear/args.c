@@ -40,7 +40,6 @@ const octet_field oct_linear_rows[] = {
     FLAG(delay_wgrad, "delay_wgrad", "wgrad runs as a plan of its own"),
     FLAG(calibrate, "calibrate", "high precision, recording amaxes"),
     FLAG(raise_amax, "raise_amax", "amaxes are raised in the caller's, not returned"),
-    FLAG(advance_random, "advance_random", "backward moves the random state on"),
     WORD(parallel, "parallel", parallel_words, "which side of the weight is split"),
     FLAG(sequence_parallel, "sequence", "activations are split over the ranks too"),
     WORD(gather, "gather", gather_words, "what sequence parallel gathers"),

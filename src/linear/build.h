@@ -13,11 +13,10 @@ typedef struct oct_builder {
     octet_status status;
     uint8_t phase;
     bool after_collective;
-    uint8_t random;            /* made when first asked for, as are */
+    uint8_t seed;              /* made when first asked for, as are */
     uint8_t scale[3], amax[3]; /* the buffers of delayed scaling's slots */
     int slots;                 /* 3 forward, 2 backward */
     bool raises;               /* amaxes are an argument that steps raise */
-    bool advances;             /* the random state moves on once it is drawn from */
     uint32_t threads;          /* workers that need workspace; at least 1 */
     uint8_t scratch;           /* of GEMMs, made with the first that needs it */
     uint8_t sums;              /* of a GPU's column sums, made when first asked for */
@@ -82,10 +81,9 @@ uint64_t oct_alpha_factors(const octet_plan *plan, const octet_step *gemm);
 /* Finds what a GPU does two at a time, once all steps are there. */
 void oct_pair_steps(oct_builder *b);
 
-/* Delayed scaling's slot buffers and the stochastic-rounding seed, made when first used. The
- * seed may be made by a step of its own: ask for it before the step that reads it is begun. */
+/* Delayed scaling's slot buffers and the seed of stochastic rounding, made when first used. */
 uint8_t oct_scale_slot(oct_builder *b, int slot);
 uint8_t oct_amax_slot(oct_builder *b, int slot);
-uint8_t oct_random(oct_builder *b);
+uint8_t oct_seed(oct_builder *b);
 
 #endif

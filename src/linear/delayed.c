@@ -1,10 +1,8 @@
-/* delayed.c - a layer's moving state, wherever it lies: delayed scaling's, and the random step.
- */
+/* delayed.c - a layer's moving state, wherever it lies: delayed scaling's. */
 #include "core/fail.h"
 #include "core/size.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
-#include "format/philox.h"
 
 static octet_status check_sizes(const octet_delayed *state, octet_error *err) {
     int64_t entries;
@@ -111,19 +109,6 @@ octet_status octet_delayed_step(const octet_delayed *state, const float *amax,
     if (!status) {
         oct_cpu_delayed_record(state, amax);
         oct_cpu_delayed_update(state, NULL);
-    }
-    return status;
-}
-
-octet_status octet_random_advance(int64_t *random, const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {.cuda = NULL};
-    octet_status status = oct_need(random, "random", err);
-    status = status ? status : check_exec(&on, exec, err);
-    if (!status && on.cuda) {
-        return oct_cuda_advance(&on, random, err);
-    }
-    if (!status) {
-        oct_random_advance(random);
     }
     return status;
 }

@@ -4,13 +4,13 @@
 static const char *const name_words[OCTET_NAMES] = {
     "input",       "weight",    "bias",      "output",      "grad_output",  "grad_input",
     "grad_weight", "grad_bias", "main_grad", "input_scale", "weight_scale", "scale",
-    "amax",        "random",    "scratch",   "alpha",
+    "amax",        "seed",      "scratch",   "alpha",
 };
 
 static const char *const form_words[OCTET_FORMS] = {
     "",          ".quantized", ".requantized", ".cached",  ".cast",           ".dequantized",
     ".stacked",  ".gathered",  ".partial",     ".reduced", ".high_precision", ".amax",
-    ".swizzled", ".emulated",  ".padded",      ".drawn",
+    ".swizzled", ".emulated",  ".padded",
 };
 
 static const char *word_of(const char *const *words, int count, int at) {

@@ -115,6 +115,19 @@ static void measure_parts(oct_builder *b, uint8_t source, uint8_t dst,
     }
 }
 
+/* Of the seed's random bits. The tensors of a layer share a seed, so each has its own. */
+static uint8_t stream_of(const oct_builder *b, uint8_t name) {
+    static const uint8_t streams[OCTET_NAMES] = {
+        [OCTET_NAME_GRAD_OUTPUT] = OCTET_STREAM_GRAD_OUTPUT,
+        [OCTET_NAME_INPUT] = OCTET_STREAM_INPUT,
+        [OCTET_NAME_WEIGHT] = OCTET_STREAM_WEIGHT,
+        [OCTET_NAME_OUTPUT] = OCTET_STREAM_OUTPUT,
+        [OCTET_NAME_GRAD_INPUT] = OCTET_STREAM_GRAD_INPUT,
+        [OCTET_NAME_GRAD_WEIGHT] = OCTET_STREAM_GRAD_WEIGHT,
+    };
+    return b->plan->kind == OCTET_PLAN_QUANTIZE ? OCTET_STREAM_ALONE : streams[name];
+}
+
 uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) {
     octet_plan_tensor from = *oct_tensor_at(b, source);
     const octet_quantizer *q = &how->quantizer;
@@ -126,7 +139,6 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
         oct_place_row(b, dst, &layout.buffers[i], part_place(how, layout.buffers[i].part));
     }
     uint8_t scale = OCTET_ABSENT, amax = OCTET_ABSENT;
-    uint8_t random = q->stochastic ? oct_random(b) : OCTET_ABSENT;
     if (q->scheme == OCTET_FP8_DELAYED) {
         bool kept = how->kept_scale != OCTET_ABSENT;
         scale = kept ? how->kept_scale : oct_scale_slot(b, how->slot);
@@ -142,7 +154,10 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     step->scale = scale;
     step->amax = amax;
     step->accumulate = b->raises && scale != OCTET_ABSENT && amax != OCTET_ABSENT;
-    step->random = random;
+    if (q->stochastic) {
+        step->seed = oct_seed(b);
+        step->stream = stream_of(b, from.name);
+    }
     step->sums = q->scheme == OCTET_NVFP4 ? OCTET_ABSENT : how->sums;
     oct_step_done(b, step);
     return dst;

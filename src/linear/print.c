@@ -152,6 +152,12 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
                                               : ", amax to ");
         oct_write_buffer_name(w, plan, s->amax);
     }
+    if (s->seed != OCTET_ABSENT) {
+        oct_write(w, " by ");
+        oct_write_buffer_name(w, plan, s->seed);
+        oct_write(w, " stream ");
+        oct_write_i64(w, s->stream);
+    }
     if (s->a_copy != OCTET_ABSENT || s->b_copy != OCTET_ABSENT) {
         bool both = s->a_copy != OCTET_ABSENT && s->b_copy != OCTET_ABSENT;
         uint8_t copy = s->a_copy != OCTET_ABSENT ? s->a_copy : s->b_copy;
@@ -164,14 +170,6 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
         oct_write(w, ", factor of step ");
         oct_write_i64(w, s->alphas[i] + 1);
     }
-}
-
-static void write_draw(oct_writer *w, const octet_plan *plan, const octet_step *s) {
-    oct_write(w, "draw ");
-    oct_write_buffer_name(w, plan, s->from);
-    oct_write(w, " -> ");
-    oct_write_buffer_name(w, plan, s->to);
-    oct_write(w, ", then the next step");
 }
 
 /* Where a cast leaves the column sums of what it reads, and a bias gradient finds them. */
@@ -225,9 +223,6 @@ static void write_step(oct_writer *w, const octet_plan *plan, int index) {
         break;
     case OCTET_OP_COLLECTIVE:
         write_collective(w, plan, step);
-        break;
-    case OCTET_OP_DRAW:
-        write_draw(w, plan, step);
         break;
     default:
         write_simple(w, plan, step);

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
-#include "format/philox.h"
 #include "format/scaling.h"
 #include "linear/run_work.h"
 
@@ -11,13 +10,6 @@ static void do_zero(const oct_work *work, const oct_threads *threads) {
     if (work->to_bytes) {
         memset(work->to, 0, (size_t)work->to_bytes);
     }
-}
-
-static void do_draw(const oct_work *work, const oct_threads *threads) {
-    int64_t *state = work->from;
-    (void)threads;
-    memcpy(work->to, state, (size_t)work->to_bytes);
-    oct_random_advance(state);
 }
 
 static void do_cast(const oct_work *work, const oct_threads *threads) {
@@ -42,12 +34,12 @@ static void do_amax(const oct_work *work, const oct_threads *threads) {
 static void do_quantize(const oct_work *work, const oct_threads *threads) {
     bool stored = work->step->scale != OCTET_ABSENT;
     bool records = stored && work->amax;
-    const int64_t *random = work->random;
     float amax = 0;
     oct_live live = {.scale = work->scale,
                      .amax = stored ? NULL : work->amax,
                      .new_amax = records ? &amax : NULL,
-                     .seed = random ? (uint64_t)random[0] + (uint64_t)random[1] : 0};
+                     .seed = work->seed ? (uint64_t)*work->seed : 0,
+                     .stream = work->step->stream};
     oct_cpu_quantize(&work->dst, &work->a, &live, threads);
     if (records) {
         put_amax(work, amax);
@@ -108,7 +100,6 @@ static void (*const ops[OCTET_OPS])(const oct_work *, const oct_threads *) = {
     [OCTET_OP_GEMM] = do_gemm,
     [OCTET_OP_ADD_BIAS] = do_add_bias,
     [OCTET_OP_BIAS_GRAD] = do_bias_grad,
-    [OCTET_OP_DRAW] = do_draw,
 };
 
 /* What the plan and the memory check let through cannot fail. */

@@ -70,25 +70,11 @@ static oct_cuda_span span_of(uint8_t *first, const octet_plan *plan, uint64_t bi
     return span;
 }
 
-/* The draw of a phase, where it has one. */
-static oct_cuda_draw draw_of(const octet_plan *plan, int phase, const octet_memory *memory) {
-    oct_cuda_draw draw = {NULL, NULL};
-    for (int i = 0; i < plan->step_count; i++) {
-        const octet_step *step = &plan->steps[i];
-        if (step->op == OCTET_OP_DRAW && step->phase == phase) {
-            draw.random = oct_memory_at(plan, memory, step->from);
-            draw.to = oct_memory_at(plan, memory, step->to);
-        }
-    }
-    return draw;
-}
-
-/* Before the first step of a phase, in one launch for a few spans and the draw. */
+/* Before the first step of a phase, in one launch for a few spans. */
 octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
                             const octet_exec *exec, octet_error *err) {
     oct_cuda_on on = {exec->cuda, exec->stream, true};
     oct_cuda_span spans[OCT_CUDA_SPANS];
-    oct_cuda_draw none = {NULL, NULL}, draw = draw_of(plan, phase, memory);
     uint64_t bits = raised(plan, phase);
     octet_status status = OCTET_OK;
     int count = 0;
@@ -97,13 +83,12 @@ octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memor
         while (first != OCTET_ABSENT && !status) {
             spans[count++] = span_of(&first, plan, bits, memory);
             if (count == OCT_CUDA_SPANS) {
-                status = oct_cuda_zero_spans(&on, spans, count, &none, err);
+                status = oct_cuda_zero_spans(&on, spans, count, err);
                 count = 0;
             }
         }
     }
-    bool any = count || draw.random;
-    return status || !any ? status : oct_cuda_zero_spans(&on, spans, count, &draw, err);
+    return status || !count ? status : oct_cuda_zero_spans(&on, spans, count, err);
 }
 
 /* Done before the first step. */
@@ -136,7 +121,8 @@ static oct_cuda_live live_of(const oct_work *work) {
     return (oct_cuda_live){.scale = work->scale,
                            .amax = stored ? NULL : work->amax,
                            .new_amax = stored ? work->amax : NULL,
-                           .random = work->random,
+                           .seed = work->seed,
+                           .stream = work->step->stream,
                            .sums = work->sums.parts[OCTET_PART_VALUES],
                            .amaxes = work->amaxes,
                            .alphas = work->alphas,
@@ -219,7 +205,6 @@ static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on 
     [OCTET_OP_GEMM] = do_gemm,
     [OCTET_OP_ADD_BIAS] = do_add_bias,
     [OCTET_OP_BIAS_GRAD] = do_bias_grad,
-    [OCTET_OP_DRAW] = do_nothing,
 };
 
 octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err) {

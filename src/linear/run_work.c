@@ -98,7 +98,6 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     out->b_made = is_made(plan, step, step->b_copy);
     out->sums_made = is_made(plan, step, step->sums);
     out->a_measured = has_amax && is_measured(plan, step);
-    out->from = at(&r, step->from);
     out->to = at(&r, step->to);
     out->to_bytes = step->to == OCTET_ABSENT ? 0 : plan->buffers[step->to].bytes;
     out->scale = at(&r, step->scale);
@@ -106,7 +105,7 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     if (step->amax != OCTET_ABSENT) {
         out->amaxes = plan->buffers[step->amax].bytes / (int64_t)sizeof(float);
     }
-    out->random = at(&r, step->random);
+    out->seed = at(&r, step->seed);
     out->alpha = at(&r, step->alpha);
     set_alpha(&out->alphas[0], &r, step->alphas[0]);
     set_alpha(&out->alphas[1], &r, step->alphas[1]);

@@ -13,12 +13,12 @@ typedef struct oct_work {
     bool a_made, b_made, sums_made; /* an earlier step has written them */
     bool a_measured;                /* an earlier step of this phase has taken its amax */
     oct_vector bias;
-    void *from, *to; /* OCTET_OP_DRAW; of OCTET_OP_ZERO the latter */
+    void *to; /* OCTET_OP_ZERO */
     int64_t to_bytes;
     const float *scale; /* delayed scaling's */
     float *amax;
-    int64_t amaxes; /* floats there */
-    const int64_t *random;
+    int64_t amaxes;      /* floats there */
+    const int64_t *seed; /* stochastic rounding's */
     const float *alpha;  /* a GEMM's, where a cast has made it */
     oct_alpha alphas[2]; /* those that a cast makes */
     void *scratch;       /* a GEMM's */
@@ -35,8 +35,7 @@ octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_e
 /* A step and the one that its plan does with it. */
 octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
                                octet_error *err);
-/* What a GPU does before the first step of a phase: kernels raise amaxes from 0, and a draw is
- * done on the way. */
+/* What a GPU does before the first step of a phase: kernels raise amaxes from 0. */
 octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
                             const octet_exec *exec, octet_error *err);
 

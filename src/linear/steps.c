@@ -21,7 +21,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->phase = b->phase;
     step->dst = step->a = step->b = step->a_copy = step->b_copy = OCTET_ABSENT;
     step->from = step->to = step->bias = OCTET_ABSENT;
-    step->scale = step->amax = step->random = step->scratch = step->dst_copy = OCTET_ABSENT;
+    step->scale = step->amax = step->seed = step->scratch = step->dst_copy = OCTET_ABSENT;
     step->b_scales = step->sums = OCTET_ABSENT;
     step->with = step->alpha = step->alphas[0] = step->alphas[1] = OCTET_ABSENT;
     return step;
@@ -84,7 +84,7 @@ static void alpha_masks(const oct_builder *b, octet_step *step) {
 static void quantize_masks(const oct_builder *b, octet_step *step) {
     uint64_t amaxes = part_bits(b, step->dst, OCT_AMAX_PARTS);
     step->reads =
-        part_bits(b, step->a, OCT_PART(VALUES)) | bit(step->scale) | bit(step->random) | amaxes;
+        part_bits(b, step->a, OCT_PART(VALUES)) | bit(step->scale) | bit(step->seed) | amaxes;
     step->reads |= step->accumulate || step->scale == OCTET_ABSENT ? bit(step->amax) : 0;
     step->writes = (part_bits(b, step->dst, OCT_ALL_PARTS) & ~amaxes) |
                    part_bits(b, step->a_copy, OCT_PART(VALUES)) |
@@ -159,10 +159,6 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         step->reads = own_bits(b, step->a);
         step->writes = part_bits(b, step->dst, present_parts(b, step->a));
         break;
-    case OCTET_OP_DRAW:
-        step->reads = bit(step->from);
-        step->writes = bit(step->from) | bit(step->to);
-        break;
     case OCTET_OP_ZERO:
     case OCTET_OP_COLLECTIVE:
         step->reads = bit(step->from);
@@ -232,30 +228,11 @@ uint8_t oct_amax_slot(oct_builder *b, int slot) {
     return b->amax[known_slot(b, slot)];
 }
 
-/* Base and step. */
-static uint8_t random_state(oct_builder *b, octet_plan_form form, octet_place place) {
-    uint8_t tensor = oct_tensor(b, OCTET_NAME_RANDOM, form, OCTET_I64, NULL);
-    oct_tensor_shape(b, tensor, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
-                     oct_axis_times(OCTET_AXIS_ONE, 2));
-    oct_place(b, tensor, OCT_ALL_PARTS, place);
-    return oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
-}
-
-/* A copy of the state, which moves on; so all that a call rounds has one seed. */
-static uint8_t drawn(oct_builder *b, uint8_t state) {
-    uint8_t copy = random_state(b, OCTET_FORM_DRAWN, OCTET_PLACE_WORK);
-    octet_step *step = oct_step(b, OCTET_OP_DRAW);
-    b->plan->args[b->plan->buffers[state].port].is_mutable = 1;
-    step->from = state;
-    step->to = copy;
-    oct_step_done(b, step);
-    return copy;
-}
-
-uint8_t oct_random(oct_builder *b) {
-    if (b->random == OCTET_ABSENT) {
-        uint8_t state = random_state(b, OCTET_FORM_GIVEN, OCTET_PLACE_ARG);
-        b->random = b->advances ? drawn(b, state) : state;
+uint8_t oct_seed(oct_builder *b) {
+    if (b->seed == OCTET_ABSENT) {
+        uint8_t tensor = oct_tensor(b, OCTET_NAME_SEED, OCTET_FORM_GIVEN, OCTET_I64, NULL);
+        oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_ARG);
+        b->seed = oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
     }
-    return b->random;
+    return b->seed;
 }

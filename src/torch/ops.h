@@ -25,7 +25,6 @@ extern "C" {
     X(linear_wgrad_into,                                                                       \
       "linear_wgrad_into(Tensor(a!) main_grad, Tensor[] args, SymInt[] sizes, "                \
       "str problem) -> ()")                                                                    \
-    X(advance, "advance(Tensor(a!) random) -> ()")                                             \
     X(delayed_record, "delayed_record(Tensor(a!) history, Tensor amax) -> ()")                 \
     X(delayed_update, "delayed_update(Tensor(a!)[] states, str rule) -> ()")
 

@@ -1,4 +1,4 @@
-/* state.c - the ops that move a layer's state: delayed scaling's, and the random step. */
+/* state.c - the ops that move a layer's state: delayed scaling's. */
 #include <string.h>
 
 #include "torch/ops.h"
@@ -217,30 +217,5 @@ octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
     status = status ? status : update_all(&all, err);
     oct_free_text(&rule);
     (void)oct_torch.torch_delete_list(all.list);
-    return status;
-}
-
-/* The step after this one draws other bits: random is (base, step). */
-octet_status oct_op_advance(oct_torch_value *stack, octet_error *err) {
-    oct_tensors tensors = {.count = 0};
-    (void)oct_take_tensor(&tensors, stack[0], err);
-    int64_t dim = 0, *sizes = NULL, *strides = NULL;
-    int32_t dtype = 0;
-    void *data = NULL;
-    octet_status status = OCTET_OK;
-    bool known = !oct_torch.aoti_torch_get_dim(tensors.at[0], &dim) &&
-                 !oct_torch.aoti_torch_get_sizes(tensors.at[0], &sizes) &&
-                 !oct_torch.aoti_torch_get_strides(tensors.at[0], &strides) &&
-                 !oct_torch.aoti_torch_get_dtype(tensors.at[0], &dtype) &&
-                 !oct_torch.aoti_torch_get_data_ptr(tensors.at[0], &data);
-    if (!known || dim != 1 || sizes[0] != 2 || strides[0] != 1 ||
-        dtype != oct_torch.dtypes[OCTET_I64]) {
-        status = oct_torch_fail(err, OCTET_INVALID,
-                                "the random state is two dense int64: base and step");
-    }
-    octet_exec exec;
-    status = status ? status : oct_tensor_exec(&exec, tensors.at[0], err);
-    status = status ? status : octet_random_advance(data, &exec, err);
-    oct_free_tensors(&tensors);
     return status;
 }

@@ -337,7 +337,7 @@ static uint32_t rounded(const direction *d, int64_t line, int64_t k, float value
     }
     uint8_t random[16];
     uint64_t block = (uint64_t)(line * parts_of(d->length, 16) + k / 16);
-    octet_random_block(random, d->live->seed, block, d->use == OCTET_USE_COL);
+    octet_random_block(random, d->live->seed, block, d->use == OCTET_USE_COL, d->live->stream);
     return octet_encode_stochastic(value, random[k % 16]);
 }
 

@@ -12,6 +12,7 @@ typedef struct model_live {
     float scale; /* delayed */
     float amax;  /* current */
     uint64_t seed;
+    uint32_t stream;
 } model_live;
 
 /* max |x|, NaN ignored. */

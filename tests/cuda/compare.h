@@ -62,7 +62,7 @@ static inline cpu_tensor cuda_quantized(const octet_quantizer *q, const cpu_tens
                                         uint64_t seed) {
     cpu_tensor out = cpu_tensor_quantized(q, (octet_dtype)x->m.dtype, x->m.rows, x->m.cols, 1);
     float scale = 3.0f, amax;
-    oct_live live = {&scale, &amax, NULL, seed};
+    oct_live live = {&scale, &amax, NULL, seed, 0};
     oct_cpu_amax(&amax, &x->m, NULL);
     oct_cpu_amax_parts(&out.m, &x->m, NULL);
     oct_cpu_quantize(&out.m, &x->m, &live, NULL);
@@ -162,13 +162,15 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     bool delayed = q->scheme == OCTET_FP8_DELAYED, current = q->scheme == OCTET_FP8_TENSOR;
     float scale = 3.0f, amax = 0, new_amax[2] = {delayed ? -1 : 0, 0}, cuda_amax = 0;
     float shares[OCT_CUDA_AMAXES];
-    int64_t random[2] = {(int64_t)(seed / 2), (int64_t)(seed - seed / 2)};
+    int64_t rounding = (int64_t)seed;
+    uint32_t stream = (uint32_t)(seed >> 8 & 7);
     oct_cpu_amax(&amax, &x->m, NULL);
-    oct_live live = {&scale, &amax, delayed ? &new_amax[0] : NULL, seed};
+    oct_live live = {&scale, &amax, delayed ? &new_amax[0] : NULL, seed, stream};
     oct_cuda_live cuda_live = {.scale = delayed ? &scale : NULL,
                                .amax = current ? &cuda_amax : NULL,
                                .new_amax = delayed ? &new_amax[1] : NULL,
-                               .random = q->stochastic ? random : NULL};
+                               .seed = q->stochastic ? &rounding : NULL,
+                               .stream = stream};
     bool blocks = q->scheme == OCTET_MXFP8 || q->scheme == OCTET_NVFP4;
     cpu_tensor row = cuda_copy_of(&got, OCTET_USE_ROW, blocks && seed % 5 < 3);
     cpu_tensor col = cuda_copy_of(&got, OCTET_USE_COL, blocks && seed % 7 < 4);

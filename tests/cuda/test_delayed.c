@@ -109,11 +109,4 @@ TEST(delayed__many_states_equal_the_cpu) {
     CHECK(same(histories[0][0], histories[1][0], STATES * ROWS * SLOTS));
 }
 
-TEST(advance__adds_one) {
-    int64_t random[2] = {7, INT64_MAX};
-    CHECK_EQ_INT(oct_cuda_advance(cuda_on(), random, NULL), OCTET_OK);
-    CHECK_EQ_INT(random[0], 7);
-    CHECK_EQ_INT(random[1], INT64_MIN);
-}
-
-TEST_MAIN(delayed__equals_the_cpu, delayed__many_states_equal_the_cpu, advance__adds_one)
+TEST_MAIN(delayed__equals_the_cpu, delayed__many_states_equal_the_cpu)

@@ -164,7 +164,7 @@ static tensor make_tensor(const octet_quantizer *q, const int64_t *shape, octet_
     t.want = cpu_tensor_quantized(q, dtype, rows, cols, 1);
     t.got = cpu_tensor_quantized(q, dtype, rows, cols, 1);
     memset(t.shares, 0xFF, sizeof t.shares);
-    oct_live live = {&t.scale, &t.amax, &t.new_amax[0], 0};
+    oct_live live = {&t.scale, &t.amax, &t.new_amax[0], 0, 0};
     oct_cpu_amax(&t.amax, &t.x.m, NULL);
     oct_cpu_quantize(&t.want.m, &t.x.m, &live, NULL);
     return t;
@@ -239,12 +239,12 @@ static void check_factors(const octet_quantizer *q, octet_dtype dtype, int count
     octet_quantizer wide = *q;
     cpu_tensor x = cpu_tensor_plain(dtype, 48, 160, 160);
     cpu_tensor made = cpu_tensor_quantized(q, dtype, 48, 160, 1);
-    int64_t random[2] = {5, 6};
+    int64_t seed = 11;
     float to[2][2] = {{-1, -1}, {-1, -1}};
     oct_alpha alphas[2] = {
         {{&amaxes[0], &amaxes[1]}, {q, &wide}, count > 0 ? to[0] : NULL, false},
         {{&amaxes[2], &amaxes[0]}, {q, q}, count > 1 ? to[1] : NULL, true}};
-    oct_cuda_live live = {.random = q->stochastic ? random : NULL, .alphas = alphas};
+    oct_cuda_live live = {.seed = q->stochastic ? &seed : NULL, .alphas = alphas};
     wide.max256 = 1;
     memset(x.m.parts[0], 0, x.bytes[0]);
     for (int part = OCTET_PART_ROW_AMAX; part <= OCTET_PART_COL_AMAX; part++) {

@@ -33,24 +33,24 @@ TEST(philox__golden_blocks) {
     };
     for (uint32_t direction = 0; direction < 2; direction++) {
         uint8_t bytes[16];
-        octet_random_block(bytes, SEED, 0, direction);
+        octet_random_block(bytes, SEED, 0, direction, 0);
         for (int i = 0; i < 16; i++) {
             CHECK_EQ_BITS(bytes[i], golden[direction][i]);
         }
     }
 }
 
-/* All of seed, block and direction go in, each word in its place, low word first. */
+/* All of seed, block, direction and stream go in, each word in its place, low word first. */
 TEST(philox__block_is_the_counter_and_seed_the_key) {
     static const uint64_t blocks[] = {1, 0xffffffffu, 0x100000000u, 0xfedcba9876543210u};
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         const uint32_t key[2] = {0x89abcdefu, 0x01234567u};
         const uint32_t counter[4] = {(uint32_t)(blocks[i] & 0xffffffffu),
-                                     (uint32_t)(blocks[i] >> 32), 1, 0};
+                                     (uint32_t)(blocks[i] >> 32), 1, (uint32_t)i};
         uint32_t words[4];
         uint8_t bytes[16];
         oct_philox(words, key, counter);
-        octet_random_block(bytes, SEED, blocks[i], 1);
+        octet_random_block(bytes, SEED, blocks[i], 1, (uint32_t)i);
         for (int k = 0; k < 16; k++) {
             CHECK_EQ_BITS(bytes[k], words[k / 4] >> 8 * (k % 4) & 0xff);
         }
@@ -70,7 +70,7 @@ TEST(philox__bytes_are_uniform) {
     int counts[256] = {0};
     for (uint64_t block = 0; block < 65536; block++) {
         uint8_t bytes[16];
-        octet_random_block(bytes, SEED, block, 0);
+        octet_random_block(bytes, SEED, block, 0, 0);
         for (int i = 0; i < 16; i++) {
             counts[bytes[i]]++;
         }
@@ -82,9 +82,9 @@ TEST(philox__bytes_are_uniform) {
 
 TEST(philox__null_output_is_left_alone) {
     uint8_t bytes[16] = {0}, again[16] = {0};
-    octet_random_block(bytes, SEED, 7, 0);
-    octet_random_block(NULL, SEED, 7, 0);
-    octet_random_block(again, SEED, 7, 0);
+    octet_random_block(bytes, SEED, 7, 0, 0);
+    octet_random_block(NULL, SEED, 7, 0, 0);
+    octet_random_block(again, SEED, 7, 0, 0);
     CHECK(memcmp(bytes, again, sizeof bytes) == 0);
 }
 

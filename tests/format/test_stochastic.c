@@ -129,7 +129,7 @@ TEST(stochastic__golden_numbers) {
 TEST(stochastic__golden_block) {
     uint8_t bytes[16];
     uint32_t up = 0;
-    octet_random_block(bytes, 0x0123456789abcdefu, 0, 0);
+    octet_random_block(bytes, 0x0123456789abcdefu, 0, 0, 0);
     for (int i = 0; i < 16; i++) {
         up |= octet_encode_stochastic(0.2f, bytes[i]) << i;
     }

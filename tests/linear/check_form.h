@@ -86,7 +86,6 @@ static const check_operands check_needs[OCTET_OPS] = {
     [OCTET_OP_ADD_BIAS] = {.a = 1, .dst = 1, .bias = 1},
     [OCTET_OP_BIAS_GRAD] = {.a = 1, .dst = 1},
     [OCTET_OP_COLLECTIVE] = {.from = 1, .to = 1},
-    [OCTET_OP_DRAW] = {.from = 1, .to = 1},
 };
 
 static inline bool check_operands_present(const octet_step *step) {
@@ -104,9 +103,7 @@ static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
                  step->row_passes <= 1 && step->col_passes <= 1;
-    for (size_t i = 0; i < sizeof step->reserved; i++) {
-        flags = flags && !step->reserved[i];
-    }
+    flags = flags && !step->reserved && (step->seed != OCTET_ABSENT || !step->stream);
     bool raises = step->accumulate && (quantize || step->op == OCTET_OP_AMAX);
     bool product =
         (!step->accumulate || raises) &&
@@ -116,7 +113,7 @@ static inline bool check_step_blank(const octet_step *step) {
     bool passing = quantize ? step->row_passes <= (step->a_copy != OCTET_ABSENT) &&
                                   step->col_passes <= (step->b_copy != OCTET_ABSENT)
                             : !(step->row_passes | step->col_passes);
-    bool scaling = (step->scale & step->random) == OCTET_ABSENT &&
+    bool scaling = (step->scale & step->seed) == OCTET_ABSENT &&
                    (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
                     step->op == OCTET_OP_SWIZZLE;
@@ -125,8 +122,7 @@ static inline bool check_step_blank(const octet_step *step) {
     bool alphas = (gemm || step->alpha == OCTET_ABSENT) &&
                   (quantize || (step->alphas[0] & step->alphas[1]) == OCTET_ABSENT) &&
                   (step->alphas[0] != OCTET_ABSENT || step->alphas[1] == OCTET_ABSENT);
-    bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE ||
-                  step->op == OCTET_OP_DRAW;
+    bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE;
     return flags && passing && (gemm || product) && (quantize || scaling) && moving && sums &&
            alphas && (directed || step->a_use == OCTET_USE_VALUES);
 }
@@ -143,7 +139,7 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->b_scales, tensors) && check_index(step->sums, tensors) &&
            check_index(step->from, buffers) && check_index(step->to, buffers) &&
            check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
-           check_index(step->amax, buffers) && check_index(step->random, buffers) &&
+           check_index(step->amax, buffers) && check_index(step->seed, buffers) &&
            check_index(step->scratch, buffers) && check_index(step->with, plan->step_count) &&
            check_index(step->alpha, buffers) &&
            check_index(step->alphas[0], plan->step_count) &&

@@ -37,8 +37,8 @@ static inline check_traffic check_amax_traffic(const octet_plan *plan, const oct
 static inline check_traffic check_quantize(const octet_plan *plan, const octet_step *step) {
     uint64_t known = check_amax_parts(plan, step->dst);
     check_traffic traffic = {
-        .reads = check_values(plan, step->a) | check_bit(step->scale) |
-                 check_bit(step->random) | known,
+        .reads = check_values(plan, step->a) | check_bit(step->scale) | check_bit(step->seed) |
+                 known,
         .writes = (check_tensor_mask(plan, step->dst) & ~known) | check_copy_mask(plan, step) |
                   check_sums_mask(plan, step),
     };
@@ -156,9 +156,6 @@ static inline check_traffic check_expect(const octet_plan *plan, const octet_ste
         return check_assemble(plan, step);
     case OCTET_OP_GEMM:
         return check_gemm_traffic(plan, step);
-    case OCTET_OP_DRAW: /* `from` to `to`, and on to its next step */
-        traffic.writes |= traffic.reads;
-        return traffic;
     default: /* zero: nothing to `to`; a collective: `from` to `to` */
         return traffic;
     }

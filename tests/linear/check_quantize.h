@@ -1,4 +1,4 @@
-/* check_quantize.h - quantizations are the recipe's, with its state, cache and random. */
+/* check_quantize.h - quantizations are the recipe's, with its state, cache and seed. */
 #ifndef OCTET_CHECK_QUANTIZE_H
 #define OCTET_CHECK_QUANTIZE_H
 
@@ -21,50 +21,44 @@ static inline void check_whose(const check_case *at, int index) {
           index, octet_role_name(role));
 }
 
-/* ---- random ---------------------------------------------------------------------------- */
+/* ---- stochastic rounding --------------------------------------------------------------- */
 
-/* Whether the call is to move the random state on. */
-static inline bool check_advances(const check_case *at) {
-    return at->args->advance_random && at->plan->kind == OCTET_PLAN_LINEAR_BACKWARD;
+/* No two roles share the random bits of a seed. */
+static inline octet_stream check_stream(octet_role role) {
+    switch (role) {
+    case OCTET_INPUT:
+        return OCTET_STREAM_INPUT;
+    case OCTET_WEIGHT:
+        return OCTET_STREAM_WEIGHT;
+    case OCTET_OUTPUT:
+        return OCTET_STREAM_OUTPUT;
+    case OCTET_GRAD_INPUT:
+        return OCTET_STREAM_GRAD_INPUT;
+    case OCTET_GRAD_WEIGHT:
+        return OCTET_STREAM_GRAD_WEIGHT;
+    default:
+        return OCTET_STREAM_GRAD_OUTPUT;
+    }
 }
 
-/* The state that a seed was drawn from: the seed itself, where nothing draws it. */
-static inline int check_state_of(const octet_plan *plan, int seed) {
-    int writer = check_writer(plan, seed);
-    bool drawn = writer >= 0 && plan->steps[writer].op == OCTET_OP_DRAW &&
-                 plan->steps[writer].to == seed;
-    return drawn ? plan->steps[writer].from : seed;
-}
-
-static inline void check_random(const check_case *at, int index) {
+static inline void check_seed(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
     const octet_step *step = &plan->steps[index];
-    bool wanted = plan->tensors[step->dst].quantizer.stochastic != 0;
-    bool there = step->random != OCTET_ABSENT;
-    if (!MEANS(at, there == wanted, "step %d %s random bits", index,
-               there ? "takes needless" : "rounds stochastically without") ||
+    const octet_plan_tensor *dst = &plan->tensors[step->dst];
+    bool wanted = dst->quantizer.stochastic != 0, there = step->seed != OCTET_ABSENT;
+    if (!MEANS(at, there == wanted, "step %d %s a seed", index,
+               there ? "takes needlessly" : "rounds stochastically without") ||
         !there) {
         return;
     }
-    int state = check_state_of(plan, step->random);
-    const octet_plan_buffer *buffer = &plan->buffers[state];
+    const octet_plan_buffer *buffer = &plan->buffers[step->seed];
     MEANS(at,
           buffer->place == OCTET_PLACE_ARG && buffer->dtype == OCTET_I64 &&
-              buffer->bytes == 16 && check_name_of(plan, state) == OCTET_NAME_RANDOM,
-          "step %d's random bits are not the caller's base and step", index);
-    MEANS(at, (state != step->random) == check_advances(at),
-          "step %d rounds by a state that %s", index,
-          check_advances(at) ? "has moved on" : "was not to move on");
-}
-
-/* A call that rounds draws once, where the state was to move on. */
-static inline void check_draws(const check_case *at) {
-    bool rounds = false;
-    for (int i = 0; i < at->plan->step_count; i++) {
-        rounds |= at->plan->steps[i].random != OCTET_ABSENT;
-    }
-    MEANS(at, check_count_ops(at->plan, OCTET_OP_DRAW) == (rounds && check_advances(at)),
-          "the random state moves on %d times", check_count_ops(at->plan, OCTET_OP_DRAW));
+              buffer->bytes == 8 && check_name_of(plan, step->seed) == OCTET_NAME_SEED,
+          "step %d's seed is not the caller's", index);
+    MEANS(at, !plan->args[buffer->port].is_mutable, "step %d's seed may be written", index);
+    MEANS(at, step->stream == check_stream(check_role(dst->name)),
+          "step %d rounds by the random bits of another role", index);
 }
 
 /* ---- delayed scaling ------------------------------------------------------------------- */
@@ -244,14 +238,13 @@ static inline void check_quantizing(const check_case *at) {
         const octet_step *step = &at->plan->steps[i];
         if (step->op == OCTET_OP_QUANTIZE) {
             check_whose(at, i);
-            check_random(at, i);
+            check_seed(at, i);
             check_delayed_step(at, i);
         }
     }
     if (at->args->calibrate) {
         check_calibration(at);
     }
-    check_draws(at);
     check_delayed(at);
     check_cache(at);
 }

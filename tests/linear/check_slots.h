@@ -62,7 +62,7 @@ static inline bool check_is_own(const octet_plan *plan, const octet_port *port) 
     case OCTET_NAME_MAIN_GRAD:
     case OCTET_NAME_SCALE:
     case OCTET_NAME_AMAX:
-    case OCTET_NAME_RANDOM:
+    case OCTET_NAME_SEED:
         return true;
     default:
         return false;

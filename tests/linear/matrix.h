@@ -34,7 +34,6 @@ typedef enum matrix_option {
     OPT_FSDP,
     OPT_CALIBRATE,
     OPT_RAISE_AMAX,
-    OPT_ADVANCE_RANDOM,
     OPT_DEVICE,
     OPT_RANK,
     OPT_THREADS,
@@ -52,6 +51,8 @@ typedef struct matrix_levels {
 typedef const char *matrix_roles[OCTET_ROLES];
 
 static const matrix_roles matrix_customs[] = {
+    {"nvfp4:e2m1/1x16+rht+sr", "nvfp4:e2m1/16x16+sr", "nvfp4:e2m1/1x16+sr",
+     "nvfp4:e2m1/1x16+rht+sr", "nvfp4:e2m1/1x16+sr", "nvfp4:e2m1/1x16+sr"},
     {"mxfp8:e4m3", "mxfp8:e4m3/32x32", "mxfp8:e4m3", "mxfp8:e5m2", "mxfp8:e5m2", NULL},
     {"fp8-tensor:e4m3", "fp8-block:e4m3/128x128", NULL, "mxfp8:e5m2", NULL, NULL},
     {"fp8-block:e4m3/1x128", "mxfp8:e4m3", "fp8-tensor:e4m3", "nvfp4:e2m1/1x16+sr", NULL, NULL},
@@ -89,7 +90,8 @@ typedef enum matrix_named {
     MATRIX_NVFP4_ROWS, /* row-scaled */
     MATRIX_NVFP4_4OVER6,
     MATRIX_NVFP4_4OVER6_ALL, /* activations, too; up to 448, by squared errors */
-    MATRIX_NAMED
+    MATRIX_NAMED,
+    MATRIX_ROUNDED = MATRIX_NAMED /* custom: NVFP4 everywhere, rounded stochastically */
 } matrix_named;
 
 static inline octet_status matrix_ask(octet_quantizer *out, const octet_quantizer_role *role,
@@ -201,7 +203,6 @@ static const matrix_levels matrix_table[OPTIONS] = {
     [OPT_FSDP] = {2, 80},
     [OPT_CALIBRATE] = {2, 92},
     [OPT_RAISE_AMAX] = {2, 60},
-    [OPT_ADVANCE_RANDOM] = {2, 50},
     [OPT_DEVICE] = {6, 40},  /* cpu, then cuda of these architectures */
     [OPT_RANK] = {3, 70},    /* 2, 3, 1 */
     [OPT_THREADS] = {2, 80}, /* none said, 6 */
@@ -316,7 +317,6 @@ static inline void matrix_options(octet_linear_args *args, const uint8_t *level)
     args->delay_wgrad = level[OPT_DELAY];
     args->calibrate = level[OPT_CALIBRATE];
     args->raise_amax = level[OPT_RAISE_AMAX];
-    args->advance_random = level[OPT_ADVANCE_RANDOM];
     args->parallel = level[OPT_PARALLEL];
     args->sequence_parallel = level[OPT_SEQUENCE];
     args->gather = level[OPT_GATHER];

@@ -271,7 +271,7 @@ static inline bool add_the_bias_early(check_chain *chain) {
     return step >= 0 && sum >= 0;
 }
 
-/* ---- state and random ------------------------------------------------------------------ */
+/* ---- state and seed -------------------------------------------------------------------- */
 
 static inline bool take_anothers_scale(check_chain *chain) {
     octet_step *first = NULL;
@@ -347,16 +347,56 @@ static inline bool ask_for_another_amax(check_chain *chain) {
            check_count_ops(fwd(chain), OCTET_OP_QUANTIZE) > 0;
 }
 
-static inline bool round_without_random(check_chain *chain) {
-    octet_plan *plan = chain->count > 1 ? bwd(chain) : fwd(chain);
+/* The first step that rounds stochastically; NULL where there is none. */
+static inline octet_step *find_rounding(octet_plan *plan) {
     for (int i = 0; i < plan->step_count; i++) {
-        if (plan->steps[i].random != OCTET_ABSENT) {
-            plan->steps[i].reads &= ~check_bit(plan->steps[i].random);
-            plan->steps[i].random = OCTET_ABSENT;
+        if (plan->steps[i].seed != OCTET_ABSENT) {
+            return &plan->steps[i];
+        }
+    }
+    return NULL;
+}
+
+static inline bool round_without_a_seed(check_chain *chain) {
+    octet_step *step = find_rounding(chain->count > 1 ? bwd(chain) : fwd(chain));
+    if (step) {
+        step->reads &= ~check_bit(step->seed);
+        step->seed = OCTET_ABSENT;
+        step->stream = 0;
+    }
+    return step != NULL;
+}
+
+/* Rounds by the bits that round the input. */
+static inline bool round_by_anothers_bits(check_chain *chain) {
+    octet_step *step = find_rounding(chain->count > 1 ? bwd(chain) : fwd(chain));
+    if (step) {
+        step->stream = OCTET_STREAM_INPUT;
+    }
+    return step != NULL;
+}
+
+/* Two tensors of one call by the same bits. */
+static inline bool round_two_by_the_same_bits(check_chain *chain) {
+    octet_step *first = find_rounding(fwd(chain));
+    for (octet_step *step = first; step && step < fwd(chain)->steps + OCTET_PLAN_STEPS;
+         step++) {
+        if (step->op == OCTET_OP_QUANTIZE && step->stream != first->stream) {
+            step->stream = first->stream;
             return true;
         }
     }
     return false;
+}
+
+/* Lets the caller believe that the seed moves. */
+static inline bool mark_the_seed_mutable(check_chain *chain) {
+    octet_plan *plan = chain->count > 1 ? bwd(chain) : fwd(chain);
+    octet_step *step = find_rounding(plan);
+    if (step) {
+        plan->args[plan->buffers[step->seed].port].is_mutable = 1;
+    }
+    return step != NULL;
 }
 
 /* A cast that makes a product's factor, and the product; false where there is none. */
@@ -401,31 +441,6 @@ static inline bool hasten_an_alpha(check_chain *chain) {
     cast->reads = check_expect(plan, cast).reads;
     cast->writes = check_expect(plan, cast).writes;
     return true;
-}
-
-/* Asks for a random state that stays where it moves on, or the other way. */
-static inline bool ask_for_another_random(check_chain *chain) {
-    bool rounds = false;
-    for (int i = 0; chain->count > 1 && i < bwd(chain)->step_count; i++) {
-        rounds |= bwd(chain)->steps[i].random != OCTET_ABSENT;
-    }
-    ask(chain)->advance_random = !ask(chain)->advance_random;
-    return rounds;
-}
-
-/* Rounds by the state itself, which has moved on by then. */
-static inline bool round_by_the_next_state(check_chain *chain) {
-    octet_plan *plan = bwd(chain);
-    int draw = chain->count > 1 ? find_op(plan, OCTET_OP_DRAW) : -1;
-    for (int i = draw + 1; draw >= 0 && i < plan->step_count; i++) {
-        octet_step *step = &plan->steps[i];
-        if (step->random != OCTET_ABSENT) {
-            step->reads ^= check_bit(step->random) | check_bit(plan->steps[draw].from);
-            step->random = plan->steps[draw].from;
-            return true;
-        }
-    }
-    return false;
 }
 
 /* ---- the group ------------------------------------------------------------------------- */

@@ -73,8 +73,7 @@ void run_make_layer(run_group *group) {
         l->scale[1][i] = scale_for(&args->recipe, role, backward[i]);
     }
     fill_amaxes(l, group->options.seed);
-    l->random[0] = (int64_t)(run_next(&state) >> 1);
-    l->random[1] = 3;
+    l->seed = (int64_t)run_next(&state);
 }
 
 octet_status run_quantize(run_group *group, void *parts[OCTET_PARTS], const run_values *values,
@@ -93,9 +92,12 @@ octet_status run_quantize(run_group *group, void *parts[OCTET_PARTS], const run_
         run_store(x, how->dtype, i, values->at[i]);
     }
     memory.args[0] = x;
+    for (int i = 0; i < plan.step_count; i++) {
+        plan.steps[i].stream = plan.steps[i].seed == OCTET_ABSENT ? 0 : how->stream;
+    }
     for (int i = 1; i < plan.arg_count; i++) {
         memory.args[i] = plan.args[i].name == OCTET_NAME_SCALE ? (const void *)&how->scale
-                                                               : (const void *)how->random;
+                                                               : (const void *)how->seed;
     }
     for (int i = 0; i < plan.out_count; i++) {
         memory.outs[i] = run_allocate(group, plan.outs[i].bytes, 0x5A);
@@ -142,10 +144,11 @@ static octet_status give_quantized(run_group *group, int rank, const void **at,
                                    const octet_port *port) {
     const octet_proto *proto = proto_of(group, port->name);
     octet_proto flat;
-    run_quantizing how = {proto->quantizer, (octet_dtype)proto->dtype, 1.0f,
-                          group->layer.random};
+    run_quantizing how = {proto->quantizer, (octet_dtype)proto->dtype, 1.0f, &group->layer.seed,
+                          OCTET_STREAM_ALONE};
     octet_status status = octet_proto_flatten(&flat, proto, &group->err);
     if (!status && port->form == OCTET_FORM_CACHED) {
+        how.stream = OCTET_STREAM_WEIGHT; /* as the first microbatch's forward */
         status =
             octet_linear_cache_quantizer(&how.quantizer, &group->args.forward, &group->err);
     }
@@ -197,8 +200,8 @@ static octet_status give_argument(run_group *group, int rank, int plan, int inde
         m->args[index] = copy(group, group->layer.scale[plan > 0], port->bytes);
     } else if (port->name == OCTET_NAME_AMAX) {
         m->args[index] = copy(group, group->layer.amax[plan > 0], port->bytes);
-    } else if (port->name == OCTET_NAME_RANDOM) {
-        m->args[index] = copy(group, group->layer.random, port->bytes);
+    } else if (port->name == OCTET_NAME_SEED) {
+        m->args[index] = copy(group, &group->layer.seed, port->bytes);
     } else if (port->part != OCTET_PART_VALUES) {
         return give_quantized(group, rank, &m->args[index], port);
     } else {

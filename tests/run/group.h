@@ -27,7 +27,7 @@ typedef struct run_layer {
     run_values main_grad;     /* before the run */
     float scale[2][3];        /* delayed scaling's, forward and backward */
     float amax[2][3];         /* likewise, before the run, where it raises them */
-    int64_t random[2];
+    int64_t seed;             /* stochastic rounding */
 } run_layer;
 
 typedef struct run_group {
@@ -68,8 +68,9 @@ run_values run_local(const run_values *whole, int rank, int64_t rows, int64_t co
 typedef struct run_quantizing {
     octet_quantizer quantizer;
     octet_dtype dtype;
-    float scale;           /* delayed */
-    const int64_t *random; /* stochastic rounding */
+    float scale;         /* delayed */
+    const int64_t *seed; /* stochastic rounding, by */
+    uint8_t stream;      /* octet_stream */
 } run_quantizing;
 octet_status run_quantize(run_group *group, void *parts[OCTET_PARTS], const run_values *values,
                           const run_quantizing *how);

@@ -51,6 +51,12 @@ TEST(quantize__outputs_are_the_buffers_in_flatten_order) {
             CHECK_EQ_INT(plan.args[1].name, OCTET_NAME_SCALE);
             CHECK_EQ_INT(plan.args[1].bytes, 4);
             CHECK_EQ_INT(plan.outs[count].name, OCTET_NAME_AMAX);
+        } else if (q.stochastic) {
+            CHECK_EQ_INT(plan.args[1].name, OCTET_NAME_SEED);
+            CHECK_EQ_INT(plan.args[1].dtype, OCTET_I64);
+            CHECK_EQ_INT(plan.args[1].ndim, 1);
+            CHECK_EQ_INT(plan.args[1].shape[0], 1);
+            CHECK(!plan.args[1].is_mutable);
         }
     }
 }
@@ -85,11 +91,12 @@ static void check_round_trip(run_report *report, const octet_quantizer *q, octet
     uint64_t seed = 5;
     run_values x = run_values_random(shape[0], shape[1], dtype, &seed);
     run_values got = run_values_make(shape[0], shape[1]);
-    int64_t random[] = {9, 1};
+    int64_t rounding = 10;
     double amax = run_amax(&x);
     run_quantizing how = {
         *q, dtype,
-        (float)(amax > 0 ? (q->format == OCTET_E5M2 ? 57344 : 448) / (1.5 * amax) : 1), random};
+        (float)(amax > 0 ? (q->format == OCTET_E5M2 ? 57344 : 448) / (1.5 * amax) : 1),
+        &rounding, OCTET_STREAM_ALONE};
     for (int direction = 0; direction < 2; direction++) {
         void *parts[OCTET_PARTS] = {NULL};
         octet_proto proto = octet_proto_make(dtype, 2, shape);
@@ -127,22 +134,25 @@ TEST(quantize__round_trip_is_within_the_format) {
     CHECK(report.checks > 100000);
 }
 
-/* The same bytes for the same sum of base and step, others for another. */
-TEST(quantize__the_seed_is_base_plus_step) {
-    static const int64_t randoms[][2] = {{10, 5}, {15, 0}, {INT64_MAX, 4}, {10, 6}};
+/* The same bytes for the same seed and stream, others for another: all 64 bits count. */
+TEST(quantize__bytes_follow_from_seed_and_stream) {
+    static const int64_t seeds[] = {15, 15, 14, 15 + ((int64_t)1 << 32), INT64_MIN + 15, 15};
+    static const uint8_t streams[] = {0, 0, 0, 0, 0, OCTET_STREAM_INPUT};
+    enum { CASES = sizeof seeds / sizeof seeds[0] };
     octet_quantizer q = quantizer_of("nvfp4:e2m1/1x16+sr+row");
     run_group group = {0};
-    uint64_t seed = 1;
-    run_values x = run_values_random(32, 64, OCTET_BF16, &seed);
-    void *parts[4][OCTET_PARTS] = {{NULL}};
-    for (int i = 0; i < 4; i++) {
-        run_quantizing how = {q, OCTET_BF16, 1.0f, randoms[i]};
+    uint64_t state = 1;
+    run_values x = run_values_random(32, 64, OCTET_BF16, &state);
+    void *parts[CASES][OCTET_PARTS] = {{NULL}};
+    for (int i = 0; i < CASES; i++) {
+        run_quantizing how = {q, OCTET_BF16, 1.0f, &seeds[i], streams[i]};
         CHECK_EQ_INT(run_quantize(&group, parts[i], &x, &how), OCTET_OK);
     }
-    size_t bytes = 32 * 64 / 2;
-    CHECK(memcmp(parts[0][OCTET_PART_ROW_DATA], parts[1][OCTET_PART_ROW_DATA], bytes) == 0);
-    CHECK(memcmp(parts[0][OCTET_PART_ROW_DATA], parts[2][OCTET_PART_ROW_DATA], bytes) != 0);
-    CHECK(memcmp(parts[0][OCTET_PART_ROW_DATA], parts[3][OCTET_PART_ROW_DATA], bytes) != 0);
+    for (int i = 1; i < CASES; i++) {
+        int order =
+            memcmp(parts[0][OCTET_PART_ROW_DATA], parts[i][OCTET_PART_ROW_DATA], 32 * 64 / 2);
+        CHECK_EQ_INT(order == 0, i == 1);
+    }
     run_values_free(&x);
     run_group_free(&group);
 }
@@ -156,6 +166,10 @@ TEST(quantize__plans_print_what_they_do) {
     CHECK(octet_plan_print(text, sizeof text, &plan) < sizeof text);
     CHECK(strstr(text, "quantize: m=17 k=33, on cpu\n") == text);
     CHECK(strstr(text, "input.quantized columnwise scale") != NULL);
+    octet_quantizer rounded = quantizer_of("nvfp4:e2m1/1x16+sr+row");
+    CHECK_EQ_INT(octet_plan_quantize(&plan, &x, &rounded, NULL), OCTET_OK);
+    CHECK(octet_plan_print(text, sizeof text, &plan) < sizeof text);
+    CHECK(strstr(text, "nvfp4:e2m1/1x16+row+sr by seed stream 0\n") != NULL);
     x.quantizer = q;
     CHECK_EQ_INT(octet_plan_dequantize(&plan, &x, NULL), OCTET_OK);
     CHECK(octet_plan_print(text, sizeof text, &plan) < sizeof text);
@@ -186,5 +200,6 @@ TEST(quantize__what_cannot_be_planned_is_refused) {
 }
 
 TEST_MAIN(quantize__outputs_are_the_buffers_in_flatten_order,
-          quantize__round_trip_is_within_the_format, quantize__the_seed_is_base_plus_step,
-          quantize__plans_print_what_they_do, quantize__what_cannot_be_planned_is_refused)
+          quantize__round_trip_is_within_the_format,
+          quantize__bytes_follow_from_seed_and_stream, quantize__plans_print_what_they_do,
+          quantize__what_cannot_be_planned_is_refused)

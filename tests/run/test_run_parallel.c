@@ -139,7 +139,7 @@ TEST(parallel__gathered_input_is_quantized_as_if_whole) {
         void *parts[OCTET_PARTS] = {NULL};
         const octet_plan_tensor *input = &plan->tensors[gemm->a];
         run_quantizing how = {input->quantizer, OCTET_BF16, group.layer.scale[0][0],
-                              group.layer.random};
+                              &group.layer.seed, OCTET_STREAM_INPUT};
         CHECK_EQ_INT(run_quantize(&group, parts, &group.layer.x, &how), OCTET_OK);
         for (int part = 0; part < OCTET_PARTS; part++) {
             int buffer = input->buffers[part];

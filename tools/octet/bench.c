@@ -91,8 +91,8 @@ static void add_row(oct_cli_table *table, const char *what, double seconds, doub
 
 static char *name_of(const octet_plan *plan, const octet_step *step) {
     static const char *const verbs[OCTET_OPS] = {
-        "zero",     "cast", "amax",   "quantize",    "dequantize", "transpose", "swizzle",
-        "assemble", "gemm", "biased", "column sums", "collective", "draw",
+        "zero",    "cast",     "amax", "quantize", "dequantize",  "transpose",
+        "swizzle", "assemble", "gemm", "biased",   "column sums", "collective",
     };
     static const char *const gemms[OCTET_GEMMS] = {"fprop", "dgrad", "wgrad"};
     char tensor[64] = "";

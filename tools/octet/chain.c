@@ -64,7 +64,7 @@ static octet_status make_data(oct_cli_chain *chain, octet_error *err) {
         chain->scale[role / 3][role % 3] =
             oct_cli_chain_scale(chain, (octet_role)role, amaxes[role]);
     }
-    chain->random[0] = 20;
+    chain->seed = 20;
     return OCTET_OK;
 }
 
@@ -123,7 +123,7 @@ static octet_status give_quantized(oct_cli_chain *chain, int plan, const octet_p
         bool scale = quantize.args[i].name == OCTET_NAME_SCALE;
         const float *slot =
             name == OCTET_NAME_GRAD_OUTPUT ? &chain->scale[1][0] : &chain->scale[0][name];
-        memory.args[i] = scale ? (const void *)slot : (const void *)chain->random;
+        memory.args[i] = scale ? (const void *)slot : (const void *)&chain->seed;
     }
     for (int i = 0; i < quantize.out_count; i++) {
         memory.outs[i] = oct_cli_chain_memory(chain, quantize.outs[i].bytes);
@@ -153,8 +153,8 @@ static octet_status give_argument(oct_cli_chain *chain, int plan, int index, oct
         *at = chain->scale[plan > 0];
     } else if (port->name == OCTET_NAME_AMAX) {
         *at = chain->amax[plan > 0];
-    } else if (port->name == OCTET_NAME_RANDOM) {
-        *at = chain->random;
+    } else if (port->name == OCTET_NAME_SEED) {
+        *at = &chain->seed;
     } else if (port->part != OCTET_PART_VALUES) {
         return give_quantized(chain, plan, port, err);
     } else {

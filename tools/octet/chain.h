@@ -14,8 +14,8 @@ typedef struct oct_cli_chain {
     oct_cli_matrix x, w, b, dy, main_grad; /* b is 1 x N; main_grad as it was before */
     float scale[2][3];                     /* delayed scaling's, forward and backward */
     float amax[2][3];                      /* likewise, where the plans raise them */
-    int64_t random[2];
-    void **blocks; /* everything allocated */
+    int64_t seed;                          /* stochastic rounding */
+    void **blocks;                         /* everything allocated */
     int block_count;
 } oct_cli_chain;
 

@@ -95,7 +95,7 @@ static void check_random(tally *t) {
     };
     for (uint32_t direction = 0; direction < 2; direction++) {
         uint8_t bytes[16];
-        octet_random_block(bytes, 0x0123456789ABCDEFu, 0, direction);
+        octet_random_block(bytes, 0x0123456789ABCDEFu, 0, direction, 0);
         expect(t, memcmp(bytes, known[direction], sizeof(bytes)) == 0,
                "random block 0 of direction %" PRIu32 " differs", direction);
     }

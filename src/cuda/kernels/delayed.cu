@@ -110,9 +110,3 @@ extern "C" __global__ void __launch_bounds__(OCT_DELAYED_THREADS)
     p.history = many.history[blockIdx.y];
     update(p);
 }
-
-/* The next step of stochastic rounding. */
-extern "C" __global__ void random_advance(const oct_advance_params p) {
-    oct_after();
-    p.random[1] = (int64_t)((uint64_t)p.random[1] + p.by);
-}

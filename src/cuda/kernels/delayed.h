@@ -25,9 +25,4 @@ typedef struct oct_delayed_many {
     float *scale[OCT_DELAYED_MANY], *history[OCT_DELAYED_MANY];
 } oct_delayed_many;
 
-typedef struct oct_advance_params {
-    int64_t *random;
-    uint64_t by;
-} oct_advance_params;
-
 #endif

@@ -175,7 +175,7 @@ template <class T, int WAY> static inline void quantize(const oct_nvfp4_params &
     if (p.measured) {
         oct_after();
     }
-    uint64_t seed = stochastic ? (uint64_t)p.random[0] + (uint64_t)p.random[1] : 0;
+    uint64_t seed = stochastic ? (uint64_t)*p.seed : 0;
     bool square = p.square && !(WAY & OCT_NV_WHOLE);
     oct_copies copies = WAY & OCT_NV_COPIED ? p.copies : oct_copies{nullptr, nullptr};
     oct_nv_work<T> work = {p, patch, *shared, copies, seed, square, 0u, false, 0u, 0u, 0.0f};

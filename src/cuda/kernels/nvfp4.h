@@ -16,13 +16,14 @@ typedef struct oct_nvfp4_params {
     oct_quantize_params q;
     oct_copies copies;
     const float *row_amax, *col_amax; /* of the tensor, or of each row and column */
-    const int64_t *random;            /* the seed is their sum; NULL: to nearest */
+    const int64_t *seed;              /* of stochastic rounding; NULL: to nearest */
     int64_t row_bytes, col_bytes;     /* of a line of codes */
     float aim;
     uint8_t square; /* blocks of 16 x 16 */
     uint8_t row_scaled;
     uint8_t hadamard;
     uint8_t measured; /* by an earlier launch of the run, which has read all of source */
+    uint32_t stream;  /* of the seed's random bits */
     float weights[OCT_HADAMARD_ROWS];
     oct_gemm_alpha_params alphas[2]; /* of products, made on the way; out NULL: none */
 } oct_nvfp4_params;

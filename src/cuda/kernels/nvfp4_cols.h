@@ -73,7 +73,7 @@ static inline void oct_nv_draw_col(uint32_t random[4], const oct_nv_work<T> &wor
         int64_t line = patch.tile_col + patch.col + c;
         int64_t block =
             line * work.p.q.col_at.blocks + (patch.tile_row + patch.row) / OCT_NV_BLOCK;
-        oct_random_words(random, work.seed, (uint64_t)block, 1);
+        oct_random_words(random, work.seed, (uint64_t)block, 1, work.p.stream);
     }
 }
 

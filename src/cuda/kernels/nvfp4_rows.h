@@ -245,7 +245,7 @@ template <class T, int WAY> static inline void oct_nv_encode_rows(oct_nv_work<T>
     for (int i = 0; i < row::each; i++) {
         uint32_t drawn[4], random[row::lanes][2];
         if (WAY & OCT_NV_STOCHASTIC) {
-            oct_random_words(drawn, work.seed, (uint64_t)block, 0);
+            oct_random_words(drawn, work.seed, (uint64_t)block, 0, p.stream);
             oct_nv_share_random<T>(random, drawn, mine);
             block += p.q.row_at.blocks;
         }

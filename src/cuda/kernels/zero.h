@@ -15,7 +15,6 @@ typedef struct oct_zero_span {
 /* Blocks in x have a span each, those in y share it. */
 typedef struct oct_zero_params {
     oct_zero_span spans[OCT_ZERO_SPANS];
-    int64_t *random, *drawn; /* drawn = random, which then moves on; or NULL */
 } oct_zero_params;
 
 #endif
