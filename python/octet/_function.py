@@ -13,6 +13,7 @@ from octet._problem import (
     backward_signature,
     delays,
     forward_signature,
+    lends_seed,
     writes_of,
 )
 from octet.state import recompute
@@ -44,7 +45,7 @@ GradientScales = Rule | UpdatesScales | None
 
 
 def run_forward(
-    task: Task, sizes: list[Any], tensors: list[torch.Tensor]
+    task: Task, sizes: list[Any], tensors: list[torch.Tensor], in_graph: bool = False
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
     """The output; buffers for the layer to keep; and what backward needs, the block last."""
     problem, signature, _ = task
@@ -57,6 +58,9 @@ def run_forward(
     if written:
         into = _ops.linear_into if is_dynamo_compiling() else _linear_into
         outs = _ops.listed(into[signature.made](written, args, sizes, problem))
+    elif in_graph and lends_seed(problem):
+        # Or a compiler would draw it where it is read: in backward.
+        outs = _ops.linear_seeded(args, tensors[len(signature.args)], sizes, problem)
     else:
         outs = (_ops.linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
     if signature.is_simple:
@@ -84,7 +88,7 @@ def _forward(
     """Forward's tensors, and then those that the layer lends to backward; again, for autograd
     alone, those that may get a gradient."""
     task, updates = call
-    output, others, saved = run_forward(task, sizes, tensors)
+    output, others, saved = run_forward(task, sizes, tensors, task[2] is None)
     ctx.save_for_backward(*saved)
     ctx.call = task, updates, sizes, tensors[len(task[1].args) :]
     if not others:

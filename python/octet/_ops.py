@@ -34,6 +34,7 @@ quantize = torch.ops.octet.quantize.default
 quantize_into = torch.ops.octet.quantize_into.default
 dequantize = torch.ops.octet.dequantize.default
 linear = torch.ops.octet.linear.default
+linear_seeded = torch.ops.octet.linear_seeded.default
 linear_backward = torch.ops.octet.linear_backward.default
 linear_wgrad = torch.ops.octet.linear_wgrad.default
 linear_wgrad_into = torch.ops.octet.linear_wgrad_into.default
@@ -118,6 +119,14 @@ def _(buffers: list[torch.Tensor], sizes: Sequence[_plans.Size], text: str) -> t
 @torch.library.register_fake("octet::linear")
 def _(
     args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
+) -> list[torch.Tensor]:
+    _check(_plans.describe("linear", problem), args)
+    return _outputs("linear", problem, sizes, args[0])
+
+
+@torch.library.register_fake("octet::linear_seeded")
+def _(
+    args: list[torch.Tensor], seed: torch.Tensor, sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
     _check(_plans.describe("linear", problem), args)
     return _outputs("linear", problem, sizes, args[0])

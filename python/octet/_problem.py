@@ -171,6 +171,12 @@ def lent(problem: str) -> tuple[str, ...]:
 
 
 @constant
+def lends_seed(problem: str) -> bool:
+    """Whether the seed of a call is its backward's alone; it is the first that is lent then."""
+    return lent(problem)[:1] == ("seed",) and "seed" not in forward_signature(problem).args
+
+
+@constant
 def delays(problem: str) -> bool:
     """Whether backward leaves the weight's gradient for later."""
     words = problem.split(" ")

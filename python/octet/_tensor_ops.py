@@ -193,6 +193,11 @@ def _planned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     return outs if text == plain else _as_if_plain(kind, plain, text, outs, tensors[0])
 
 
+def _seeded(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    tensors, seed, sizes, text = args
+    return func(expand_args("linear", text, tensors), seed, sizes, text)
+
+
 def _wgrad_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     main_grad, tensors, sizes, text = args
     return func(main_grad, expand_args("linear_wgrad", text, tensors, 1), sizes, text)
@@ -279,6 +284,7 @@ HANDLERS.update(
         aten.copy_.default: _copy_,
         _ops.dequantize: _planned,
         _ops.linear: _planned,
+        _ops.linear_seeded: _seeded,
         _ops.linear_backward: _planned,
         _ops.linear_wgrad: _planned,
         _ops.linear_wgrad_into: _wgrad_into,

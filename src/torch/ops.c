@@ -91,6 +91,16 @@ octet_status oct_op_linear(oct_torch_value *stack, octet_error *err) {
     return run_listed(OCTET_PLAN_LINEAR, stack, err);
 }
 
+octet_status oct_op_linear_seeded(oct_torch_value *stack, octet_error *err) {
+    oct_tensors seed = {.count = 0};
+    octet_status taken = oct_take_tensor(&seed, stack[1], err);
+    oct_torch_value rest[3] = {stack[0], stack[2], stack[3]};
+    octet_status status = first(taken, run_listed(OCTET_PLAN_LINEAR, rest, err));
+    stack[0] = rest[0];
+    oct_free_tensors(&seed);
+    return status;
+}
+
 octet_status oct_op_linear_backward(oct_torch_value *stack, octet_error *err) {
     return run_listed(OCTET_PLAN_LINEAR_BACKWARD, stack, err);
 }

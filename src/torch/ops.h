@@ -11,14 +11,17 @@ extern "C" {
 /* X(name, schema). Texts are those of torch/problem.h. A list that an op returns holds the
  * plan's outputs in order, without those that are arguments, and then the block it saves; a
  * list that it takes holds the plan's arguments and then the blocks that earlier plans saved.
- * States are scales and their history by turns, any number of both on one device; a rule is a
- * role and a delayed recipe, "input delayed:history=16". */
+ * linear_seeded is linear; the seed, which its backward will read, makes a compiler draw it in
+ * forward. States are scales and their history by turns, any number of both on one device; a
+ * rule is a role and a delayed recipe, "input delayed:history=16". */
 #define OCT_TORCH_OPS(X)                                                                       \
     X(quantize, "quantize(Tensor input, Tensor[] live, str text) -> Tensor[]")                 \
     X(quantize_into,                                                                           \
       "quantize_into(Tensor(a!)[] buffers, Tensor input, Tensor[] live, str text) -> ()")      \
     X(dequantize, "dequantize(Tensor[] buffers, SymInt[] sizes, str text) -> Tensor")          \
     X(linear, "linear(Tensor[] args, SymInt[] sizes, str problem) -> Tensor[]")                \
+    X(linear_seeded,                                                                           \
+      "linear_seeded(Tensor[] args, Tensor seed, SymInt[] sizes, str problem) -> Tensor[]")    \
     X(linear_backward,                                                                         \
       "linear_backward(Tensor[] args, SymInt[] sizes, str problem) -> Tensor[]")               \
     X(linear_wgrad, "linear_wgrad(Tensor[] args, SymInt[] sizes, str problem) -> Tensor[]")    \
