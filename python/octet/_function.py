@@ -13,6 +13,7 @@ from octet._problem import (
     backward_signature,
     delays,
     forward_signature,
+    is_flat,
     lends_seed,
     writes_of,
 )
@@ -109,7 +110,8 @@ class LinearFunction(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
-        task = problem, forward_signature(problem), None
+        flat = is_flat(problem, len(tensors))
+        task = problem, forward_signature(problem, flat), None
         return _forward(ctx, (task, updates), [*tensors[0].shape, n], [*tensors])
 
     @staticmethod
@@ -163,7 +165,8 @@ def _autograd(
     rule: str,
 ) -> list[torch.Tensor]:
     """A call's output and what it makes for the layer to hold, with its graph."""
-    signature = forward_signature(problem)
+    flat = is_flat(problem, len(read) + len(written))
+    signature = forward_signature(problem, flat)
     reads, writes = iter(read), iter(written)
     tensors = [next(writes if i in signature.writes else reads) for i in range(signature.count)]
     tensors.extend(writes)  # what the layer lends to backward
@@ -182,7 +185,7 @@ def apply_in_graph(
     problem: str, rule: str | None, n: int, tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """A traced call: LinearFunction as one node."""
-    writes, count = writes_of(problem)
+    writes, count = writes_of(problem, is_flat(problem, len(tensors)))
     read = [tensors[i] for i in range(count) if i not in writes]
     written = [tensors[i] for i in range(len(tensors)) if i >= count or i in writes]
     sizes = [*tensors[0].shape, n]

@@ -112,9 +112,15 @@ def forward_signature(problem: str, flat: bool = False) -> Forward:
 
 
 @constant
-def writes_of(problem: str) -> tuple[tuple[int, ...], int]:
+def is_flat(problem: str, count: int) -> bool:
+    """Whether that many tensors, those for backward included, are buffers one by one."""
+    return count != forward_signature(problem).count + len(lent(problem))
+
+
+@constant
+def writes_of(problem: str, flat: bool) -> tuple[tuple[int, ...], int]:
     """Which arguments a forward call writes, and how many it has."""
-    signature = forward_signature(problem)
+    signature = forward_signature(problem, flat)
     return signature.writes, signature.count
 
 

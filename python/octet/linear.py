@@ -27,6 +27,7 @@ from octet._problem import (
     call_of,
     device_words,
     forward_signature,
+    is_flat,
 )
 from octet.proto import TensorProto
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
@@ -262,9 +263,7 @@ class Linear(Parameters):
                 return ("cache=read",)
         elif is_first_microbatch:
             return ("cache=write",)
-        return (
-            "cache=read" if cache.fresh.value and cache.tensor is not None else "cache=write",
-        )
+        return ("cache=read" if cache.fresh.value and cache.text != "none" else "cache=write",)
 
     def _options(
         self,
@@ -366,9 +365,7 @@ class Linear(Parameters):
         texts = (_text_of(inp), _text_of(weight))
         options += device_words(inp.device.type, inp.device.index)
         call = call_of(dtypes, texts, recipe, wants, options, records)
-        if call.cache != "none" and not _texts.covers(
-            self._weight_cache.tensor._text, call.cache
-        ):
+        if call.cache != "none" and not _texts.covers(self._weight_cache.text, call.cache):
             options = tuple("cache=write" if o == "cache=read" else o for o in options)
             call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.error:
@@ -703,7 +700,10 @@ class Linear(Parameters):
         if call.takes_bias:
             tensors.append(bias)
         for name in call.tensors:
-            tensors.append(seed if name == "seed" else self._lends(name, state, weight))
+            if name == "cache":
+                tensors.extend(self._cached_buffers(call.problem))
+            else:
+                tensors.append(seed if name == "seed" else self._lends(name, state, weight))
         output, others = self._apply_call(call, updates, tensors, has_graph)
         if others:
             with torch.no_grad():
@@ -731,9 +731,17 @@ class Linear(Parameters):
                 output, *others = output
             return output, others
         sizes = [*tensors[0].shape, self.out_features]
-        task = call.problem, forward_signature(call.problem), None
+        flat = is_flat(call.problem, len(tensors))
+        task = call.problem, forward_signature(call.problem, flat), None
         output, others, _ = run_forward(task, sizes, tensors)
         return output, others
+
+    def _cached_buffers(self, problem: str) -> list[torch.Tensor]:
+        """Of the cached weight, the buffers that a call reads."""
+        cache = self._weight_cache
+        names = _texts.buffer_names(cache.text)
+        wanted = buffers_of(problem, "weight.cached", cache.text)
+        return [cache.memory[names.index(name)] for name in wanted]
 
     def _draw(self, inp: torch.Tensor) -> torch.Tensor:
         """A seed for stochastic rounding."""
@@ -847,8 +855,6 @@ class Linear(Parameters):
         found = state.get(name)
         if found is not None:
             return found
-        if name == "cache":
-            return self._weight_cache.tensor
         return weight.main_grad if name == "main_grad" else self._wgrads.handle
 
     # ---- weight gradients later ------------------------------------------------------------

@@ -127,7 +127,10 @@ def test_linear__is_one_node_each_way(name: str) -> None:
             ["delayed_update.default", "linear_into.two"],
             ["linear_backward_into.three"],
         ),
-        "nvfp4": (["draw_seed.default", "linear.default"], ["linear_backward.default"]),
+        "nvfp4": (
+            ["draw_seed_after.default", "linear_seeded.default"],
+            ["linear_backward.default"],
+        ),
         "none": ([], []),  # it is torch's
     }
     usual = ["linear.default"], ["linear_backward.default"]

@@ -5,14 +5,17 @@ order of a program is fixed. So ``torch.manual_seed``, saved generator states, c
 CUDA graphs work by torch's own rules, and a layer holds no random state.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from octet._constant import traced_as_constant
 
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
+# What traced code calls, and what a graph is made of: there, each draw waits for the one before
+# it, or a compiler could merge two of them or let them change places.
+_LIBRARY.define("draw_seed(Tensor like) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _LIBRARY.define(
-    "draw_seed(Tensor like, int call) -> Tensor",
+    "draw_seed_after(Tensor like, Tensor[] before) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
 )
 
@@ -22,22 +25,31 @@ def draw(device: torch.device) -> torch.Tensor:
     return torch.empty(1, dtype=torch.int64, device=device).random_()
 
 
-_LIBRARY.impl("draw_seed", lambda like, call: draw(like.device), "CompositeExplicitAutograd")
+def _draw_after(like: torch.Tensor, before: Sequence[torch.Tensor]) -> torch.Tensor:
+    del before
+    return draw(like.device)
 
 
-@torch.library.register_fake("octet::draw_seed")
-def _(like: torch.Tensor, call: int) -> torch.Tensor:
+@torch.library.register_fake("octet::draw_seed_after")
+def _(like: torch.Tensor, before: Sequence[torch.Tensor]) -> torch.Tensor:
     return like.new_empty([1], dtype=torch.int64)
 
 
-@traced_as_constant
-def _number() -> int:
-    """How many draws this graph has by now: two of one number could be taken for the same."""
-    context: Any = torch._guards.TracingContext.get()
-    context.octet_draws = getattr(context, "octet_draws", 0) + 1
-    return context.octet_draws
+def _draw_in_order(like: torch.Tensor) -> torch.Tensor:
+    """A draw of the graph that is being made, after its last one."""
+    functional = torch._C._TorchDispatchModeKey.FUNCTIONAL
+    graph: Any = torch._C._get_dispatch_mode(functional)
+    before = getattr(graph, "octet_last_seed", None)
+    made = torch.ops.octet.draw_seed_after(like, [] if before is None else [before])
+    if graph is not None:
+        graph.octet_last_seed = made
+    return made
+
+
+_LIBRARY.impl("draw_seed_after", _draw_after, "CompositeExplicitAutograd")
+_LIBRARY.impl("draw_seed", _draw_in_order, "CompositeImplicitAutograd")
 
 
 def draw_in_graph(like: torch.Tensor) -> torch.Tensor:
     """A seed in traced code."""
-    return torch.ops.octet.draw_seed.default(like.detach(), _number())
+    return torch.ops.octet.draw_seed.default(like.detach())

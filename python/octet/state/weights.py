@@ -32,6 +32,7 @@ class WeightCache:
 
     def __init__(self, layer: "LayerState | None" = None) -> None:
         self.tensor: QuantizedTensor | None = None
+        self.text = "none"  # its quantizer's
         self.memory: list[
             torch.Tensor
         ] = []  # the buffers of `tensor`, which traced code writes
@@ -67,7 +68,7 @@ class WeightCache:
 
     def clear(self) -> None:
         """Forgets the cache and its memory."""
-        self.tensor, self.memory, self.own, self.maker = None, [], None, ""
+        self.tensor, self.text, self.memory, self.own, self.maker = None, "none", [], None, ""
         self._cast_of = None
 
     def store(self, buffers: list[torch.Tensor], text: str, weight: torch.Tensor) -> None:
@@ -77,15 +78,15 @@ class WeightCache:
         self.fresh.value = True
 
     def _hold(self, tensor: QuantizedTensor) -> None:
-        self.tensor, self.memory = tensor, tensor.buffers()
+        self.tensor, self.text, self.memory = tensor, tensor._text, tensor.buffers()
 
     def make_memory(self, text: str, weight: torch.Tensor) -> None:
         """Memory for a cast, unless it is there. Runs while code is traced that will write it:
         what a graph makes and hands out, a CUDA graph of it would overwrite."""
         held = self.tensor
-        if held is not None and held._text == text and held.device == weight.device:
-            if held.shape == weight.shape and held.dtype == weight.dtype:
-                return
+        same_kind = held is not None and self.text == text and held.dtype == weight.dtype
+        if same_kind and held.device == weight.device and held.shape == weight.shape:
+            return
         with _no_modes(), torch.no_grad(), torch.inference_mode(False):
             made = from_text(text).make_empty(
                 weight.shape, dtype=weight.dtype, device=weight.device

@@ -1,0 +1,135 @@
+"""Random numbers of stochastic rounding come from torch's generator, as dropout's do."""
+
+import copy
+from typing import Any
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, compiled, inputs, layer, twins, within
+from torch.utils.checkpoint import checkpoint
+
+import torch
+
+NVFP4 = RECIPES["nvfp4"]
+EVERYWHERE = octet.recipe.NVFP4BlockScaling(
+    disable_rht=True,
+    fp4_quant_fwd_inp=octet.recipe.QParams(stochastic_rounding=True),
+)
+
+
+def gradients(linear: octet.Linear, call: Any, seed: int | None = None) -> list[Any]:  # noqa: ANN401
+    """Output and gradients of a step, after seeding torch or not."""
+    x, grad = inputs()
+    x.requires_grad_()
+    linear.zero_grad()
+    if seed is not None:
+        torch.manual_seed(seed)
+    y = call(x)
+    y.backward(grad)
+    return [y.detach(), x.grad, linear.weight.grad]
+
+
+@pytest.mark.parametrize("active", [NVFP4, EVERYWHERE], ids=["nvfp4", "everywhere"])
+@pytest.mark.parametrize("compile_it", [None, "aot_eager", "inductor"])
+def test_random__torchs_seed_decides(active: Any, compile_it: str | None) -> None:  # noqa: ANN401
+    linear, other = twins()
+    call = within(active, linear)
+    call = call if compile_it is None else compiled(call, compile_it)[0]
+    first, second = gradients(linear, call, 5), gradients(linear, call, 6)
+    assert_same(first, gradients(other, within(active, other), 5))
+    assert_same(second, gradients(other, within(active, other), 6))
+    assert not torch.equal(first[2], second[2])
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_random__each_call_draws_anew(compile_it: bool) -> None:
+    linear = layer()
+    call = compiled(within(NVFP4, linear))[0] if compile_it else within(NVFP4, linear)
+    first, second = gradients(linear, call, 5), gradients(linear, call)
+    assert not torch.equal(first[2], second[2])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_random__two_calls_of_a_graph_are_two_draws_in_the_order_of_the_program(
+    backend: str,
+) -> None:
+    """Neither merged nor moved to where they are used, which is the backward."""
+    linear, other = layer(), layer()
+    other.load_state_dict(linear.state_dict())
+
+    def twice(linear: octet.Linear) -> Any:  # noqa: ANN401
+        def call(x: torch.Tensor) -> torch.Tensor:
+            return linear(x) + linear(2 * x) + linear(x)
+
+        return within(NVFP4, call)
+
+    found = gradients(linear, compiled(twice(linear), backend)[0], 5)
+    after = torch.get_rng_state()
+    assert_same(found[1:], gradients(other, twice(other), 5)[1:])
+    assert torch.equal(after, torch.get_rng_state())
+
+
+def test_random__a_graph_runs_backward_twice_alike() -> None:
+    linear = layer()
+    x, grad = inputs()
+    x.requires_grad_()
+    y = within(NVFP4, linear)(x)
+    (first,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+    (second,) = torch.autograd.grad(y, x, grad)
+    assert torch.equal(first, second)
+
+
+def test_random__a_saved_generator_resumes_exactly() -> None:
+    linear, other = twins()
+    call = within(NVFP4, linear)
+    gradients(linear, call, 5)
+    state, weights = torch.get_rng_state(), copy.deepcopy(linear.state_dict())
+    want = [gradients(linear, call) for _ in range(2)]
+    other.load_state_dict(weights)
+    torch.set_rng_state(state)
+    for each in want:
+        assert_same(each, gradients(other, within(NVFP4, other)))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_random__checkpoints_draw_what_the_first_run_drew(reentrant: bool) -> None:
+    linear, other = twins()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(other, x, use_reentrant=reentrant)
+
+    want = gradients(linear, within(NVFP4, linear), 5)
+    assert_same(want, gradients(other, within(NVFP4, call), 5))
+
+
+def test_random__compiled_checkpoints_draw_what_the_first_run_drew() -> None:
+    linear, other = twins()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda x: other(x) * 2, x, use_reentrant=False)
+
+    want = gradients(linear, within(NVFP4, lambda x: linear(x) * 2), 5)
+    assert_same(want, gradients(other, compiled(within(NVFP4, call))[0], 5))
+
+
+def test_random__a_layer_has_nothing_that_a_tool_could_corrupt() -> None:
+    """After training: the keys of nn.Linear, and no buffers."""
+    linear = layer()
+    gradients(linear, within(NVFP4, linear), 5)
+    assert list(linear.state_dict()) == ["weight", "bias"]
+    assert not list(linear.buffers())
+    torch.nn.Linear(70, 44).load_state_dict(linear.state_dict(), strict=True)
+    moved = copy.deepcopy(linear).type(torch.float32).type(torch.bfloat16)
+    assert_same(
+        gradients(linear, within(NVFP4, linear), 7), gradients(moved, within(NVFP4, moved), 7)
+    )
+
+
+def test_random__layers_and_calls_that_need_none_draw_none() -> None:
+    linear = layer()
+    x, _ = inputs()
+    before = torch.get_rng_state()
+    with torch.no_grad():
+        within(NVFP4, linear)(x)
+    within(RECIPES["mxfp8"], linear)(x)
+    assert torch.equal(before, torch.get_rng_state())
