@@ -10,6 +10,7 @@ from octet._autocast import autocast, default_recipe, fp8_autocast, quantized_mo
 from octet._C import version as _version
 from octet._convert import convert
 from octet._dtypes import DType
+from octet._flat import flatten_state_dict, unflatten_state_dict
 from octet._linear_protos import LinearProtos
 from octet._measure import measure
 from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
@@ -52,6 +53,7 @@ __all__ = [
     "convert",
     "default_recipe",
     "explain",
+    "flatten_state_dict",
     "fp8_autocast",
     "is_fp8_available",
     "is_fp8_block_scaling_available",
@@ -64,4 +66,5 @@ __all__ = [
     "register_value_opaque_quantizer",
     "support",
     "to_tensor_proto",
+    "unflatten_state_dict",
 ]

@@ -9,6 +9,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 import torch
 from octet import _delayed, _kept_weight, _texts
 from octet._autocast import LAYERS, all_layers
+from octet._flat import restored_under
 from octet._recompute import (
     REMEMBERED,
     Log,
@@ -196,6 +197,7 @@ class LayerState(torch.nn.Module):
         error_msgs: list[str],
     ) -> None:
         """State that a checkpoint lacks starts afresh, so any recipe's checkpoint loads."""
+        state_dict = restored_under(state_dict, prefix)
         named = {prefix + key: key for key in (*_STATE, "rounding_state")}
         plain = {key: value for key, value in state_dict.items() if key not in named}
         super()._load_from_state_dict(
