@@ -8,7 +8,7 @@
 from octet import _flops, _tensor_ops, recipe
 from octet._autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
 from octet._C import version as _version
-from octet._convert import convert
+from octet._convert import convert, unconvert
 from octet._dtypes import DType
 from octet._flat import flatten_state_dict, unflatten_state_dict
 from octet._linear_protos import LinearProtos
@@ -66,5 +66,6 @@ __all__ = [
     "register_value_opaque_quantizer",
     "support",
     "to_tensor_proto",
+    "unconvert",
     "unflatten_state_dict",
 ]

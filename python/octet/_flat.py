@@ -188,3 +188,17 @@ def restored_under(state_dict: dict[str, Any], prefix: str) -> dict[str, Any]:
         return state_dict
     others = {key: value for key, value in state_dict.items() if key not in own}
     return {**others, **unflatten_state_dict(own)}
+
+
+def restore_before_loading(
+    module: torch.nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    *args: Any,  # noqa: ANN401
+) -> None:
+    """A hook by which any module takes flat state dicts."""
+    del module, args
+    restored = restored_under(state_dict, prefix)
+    if restored is not state_dict:
+        state_dict.clear()
+        state_dict.update(restored)

@@ -10,6 +10,7 @@ from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._layer_state import LayerState
 from octet._state import ACTIVE, Init
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
+from octet.recipe import Recipe
 from octet.tensor import QuantizedTensor
 
 Split = tuple[str, ...] | list[str] | dict[str, int] | None
@@ -54,6 +55,21 @@ def _parts(split: Split, rows: int, label: str) -> tuple[tuple[str, int], ...]:
             "give a dict of the rows of each"
         )
     return tuple((prefix, rows // len(split)) for prefix in prefixes)
+
+
+def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Parameter:
+    """A weight as a recipe stores it, quantized; itself where the recipe leaves it plain.
+
+    Delayed scaling's is quantized by its own amax, once."""
+    where = _problem.device_words(weight.device.type, weight.device.index)
+    text = _texts.stored_weight(_custom.stored_text(recipe), dtype_name(weight.dtype), where)
+    if _texts.scheme(text) == "none":
+        return weight
+    if _texts.scheme(text) == "fp8-delayed":
+        usages = dict(zip(("rowwise", "columnwise"), _texts.usages(text), strict=True))
+        element = _texts.element_format(text)
+        text = Float8CurrentScalingQuantizer(element, **usages).text
+    return torch.nn.Parameter(from_text(text).quantize(weight.detach()), weight.requires_grad)
 
 
 class Parameters(LayerState):
@@ -106,7 +122,7 @@ class Parameters(LayerState):
         return None if parts[0] is None else torch.cat(parts)
 
     def _quantize_weight(self, init: Init) -> None:
-        """Stores the weight quantized; delayed scaling's by its own amax, once."""
+        """Stores the weight quantized."""
         if len(self._parts) > 1:
             names = [f"{prefix}weight" for prefix, _ in self._parts]
             raise ValueError(
@@ -114,19 +130,11 @@ class Parameters(LayerState):
                 f"parameters_split makes {', '.join(names)}; leave out one of the two"
             )
         (name,) = [f"{prefix}weight" for prefix, _ in self._parts]
-        plain, recipe = getattr(self, name).detach(), init.recipe
-        where = _problem.device_words(plain.device.type, plain.device.index)
-        text = _texts.stored_weight(_custom.stored_text(recipe), dtype_name(plain.dtype), where)
-        if _texts.scheme(text) == "none":
-            return
-        if _texts.scheme(text) == "fp8-delayed":
-            usages = dict(zip(("rowwise", "columnwise"), _texts.usages(text), strict=True))
-            element = _texts.element_format(text)
-            text = Float8CurrentScalingQuantizer(element, **usages).text
-        weight = torch.nn.Parameter(from_text(text).quantize(plain))
+        plain = getattr(self, name)
+        weight = quantized_weight(plain, init.recipe)
         setattr(self, name, weight)
-        if init.preserve:
-            weight._high_precision_init_val = plain.cpu()
+        if init.preserve and weight is not plain:
+            weight._high_precision_init_val = plain.detach().cpu()
 
     def reset_parameters(self) -> None:
         """Draws weight and bias again and forgets all state."""
