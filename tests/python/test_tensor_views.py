@@ -122,6 +122,14 @@ def test_view__writes_that_are_not_lost_work(w: Any) -> None:  # noqa: ANN401
     assert not w.dequantize()[1].any()
 
 
+def test_view__assignment_with_an_operator_is_refused(w: Any) -> None:  # noqa: ANN401
+    """Python writes into the view before it assigns it: too late to tell this from v += 1."""
+    before = w.dequantize()
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"w\[0\] = w\[0\] \+ 1"):
+        w[0] += 1
+    assert torch.equal(w.dequantize(), before)
+
+
 def test_view__bits_of_elements_are_refused(w: Any) -> None:  # noqa: ANN401
     with pytest.raises(RuntimeError, match=r"view\(torch.int32\).*buffers\(\).*dequantize"):
         w.view(torch.int32)
