@@ -8,8 +8,9 @@
 from octet import _flops, _tensor_ops, recipe
 from octet.state.autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
 from octet._C import version as _version
-from octet._convert import convert
+from octet._convert import convert, unconvert
 from octet._dtypes import DType
+from octet._flat import flatten_state_dict, unflatten_state_dict
 from octet._linear_protos import LinearProtos
 from octet._measure import measure
 from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
@@ -57,6 +58,7 @@ __all__ = [
     "convert",
     "default_recipe",
     "explain",
+    "flatten_state_dict",
     "fp8_autocast",
     "is_fp8_available",
     "is_fp8_block_scaling_available",
@@ -71,4 +73,6 @@ __all__ = [
     "reset_state",
     "support",
     "to_tensor_proto",
+    "unconvert",
+    "unflatten_state_dict",
 ]

@@ -1,14 +1,30 @@
-"""convert: every nn.Linear of a model becomes an octet.Linear of the same parameters."""
+"""convert and unconvert: nn.Linear layers of a model become octet.Linear, and back."""
 
 import fnmatch
+import warnings
 from collections.abc import Callable, Sequence
 
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
 import torch
+from octet import _custom
+from octet._conv1d import Conv1DLinear, conv1d_class
 from octet._dtypes import HIGH_PRECISION
-from octet.state.active import QUANTIZED_INIT
+from octet._layer_swap import (
+    converted,
+    dequantized,
+    replace_parameters,
+    transposed,
+    unconverted,
+)
+from octet._parameters import quantized_weight
 from octet.linear import Linear
+from octet.recipe import Recipe
+from octet.tensor import QuantizedTensor
 
 Where = str | Sequence[str] | Callable[[str, torch.nn.Module], bool] | None
+Parameter = torch.nn.Parameter
+_TARGETS = {"convert": "octet.Linear", "unconvert": "nn.Linear"}
 
 
 def _selects(where: Where, name: str, module: torch.nn.Module) -> bool:
@@ -20,74 +36,173 @@ def _selects(where: Where, name: str, module: torch.nn.Module) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _refusal(module: torch.nn.Linear) -> str:
+# ---- which layers ----------------------------------------------------------------------------
+
+
+class _Model:
+    """A model as convert looks at it: what it replaces, and what it leaves and why."""
+
+    def __init__(self, model: torch.nn.Module, where: Where, verb: str) -> None:
+        self.model, self.where, self.verb = model, where, verb
+        self.left: dict[str, str] = {}
+        modules = list(model.modules())
+        self.read = {  # layers whose weight another module reads, without calling them
+            id(m.out_proj) for m in modules if isinstance(m, torch.nn.MultiheadAttention)
+        }
+        self.holders: dict[int, list[tuple[torch.nn.Module, str]]] = {}
+        for module in modules:
+            for key, parameter in module._parameters.items():
+                self.holders.setdefault(id(parameter), []).append((module, key))
+
+    def chosen(self) -> list[tuple[str, torch.nn.Module]]:
+        """The linear layers of any kind that ``where`` selects, by their first names."""
+        return [
+            (name, module)
+            for name, module in self.model.named_modules()
+            if isinstance(module, torch.nn.Linear | Linear) or conv1d_class(module)
+            if _selects(self.where, name, module)
+        ]
+
+    def refuse(self, name: str, why: str, what: str = "") -> None:
+        """Leaves a layer as it is; one that the user chose is an error."""
+        name = name or "the model"
+        if self.where is not None or self.verb == "unconvert":
+            what = what or f"cannot become an {_TARGETS[self.verb]}"
+            raise ValueError(f"{self.verb}: {name} {what}: {why}; leave it out with where=")
+        self.left[name] = why
+
+    def warn(self) -> None:
+        """One warning for all the layers that were left."""
+        if self.left:
+            lines = "".join(f"\n  {name}: {why}" for name, why in self.left.items())
+            warnings.warn(f"{self.verb} left these layers as they are:{lines}", stacklevel=3)
+
+    def shared_otherwise(self, weight: Parameter, among: set[torch.nn.Module]) -> str:
+        """Who else holds a weight, if not as the weight of these layers."""
+        for module, key in self.holders.get(id(weight), []):
+            if module not in among or key != "weight":
+                return type(module).__name__
+        return ""
+
+    def replace(self, made: dict[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
+        """Puts layers where the old ones are; the model, which may be one of them."""
+        for parent in list(self.model.modules()):
+            for key, child in parent._modules.items():
+                if child in made:
+                    parent._modules[key] = made[child]
+        return made.get(self.model, self.model)
+
+
+def _refusal(model: _Model, module: torch.nn.Module, base: type) -> str:
     """Why a layer cannot become an octet.Linear; empty where it can."""
-    if type(module).forward is not torch.nn.Linear.forward:
+    if type(module).forward is not base.forward or "forward" in vars(module):
         return f"it is a {type(module).__name__} with a forward of its own"
+    if vars(module).get("_compiled_call_impl") is not None:
+        return "it is compiled by its compile(): convert it before"
+    if id(module) in model.read:
+        return "it is never called: nn.MultiheadAttention reads its weight"
     weight = module._parameters.get("weight")
     if weight is None or "bias" not in module._parameters:
         return "its weight or bias is not a parameter of it (it is parametrized)"
     if isinstance(weight, torch.nn.parameter.UninitializedParameter):
-        return "its weight is not there yet: call the model once before"
-    for parameter in module._parameters.values():
-        if parameter is not None and parameter.dtype not in HIGH_PRECISION:
+        return "its weight is not there yet (it is lazy): call the model once before"
+    for key, parameter in module._parameters.items():
+        if parameter is None:
+            continue
+        if parameter.dtype not in HIGH_PRECISION:
             return f"it is {parameter.dtype}, not float32, bfloat16 or float16"
+        is_quantized = isinstance(parameter, QuantizedTensor)
+        if not is_quantized and is_traceable_wrapper_subclass(parameter.data):
+            kind = type(parameter.data).__name__
+            return f"its {key} is a {kind}: convert it before that is made"
+    has_hooks = weight._backward_hooks or weight._post_accumulate_grad_hooks
+    if base is not torch.nn.Linear and has_hooks:
+        return "it has hooks on its weight, whose gradient would come transposed"
     return ""
 
 
-def _converted(module: torch.nn.Linear, name: str) -> Linear:
-    """An octet.Linear with the parameters, hooks and attributes of a torch one."""
-    weight, init = module.weight, QUANTIZED_INIT.value
-    QUANTIZED_INIT.value = (
-        None  # the parameters are there: nothing is made that could be quantized
-    )
-    try:
-        layer = Linear(
-            module.in_features,
-            module.out_features,
-            bias=module.bias is not None,
-            params_dtype=weight.dtype,
-            device="meta",
-            name=name or None,
-        )
-    finally:
-        QUANTIZED_INIT.value = init
-    layer._parameters.update(module._parameters)
-    for key, value in vars(module).items():
-        if "_hooks" in key or key not in vars(layer):
-            vars(layer)[key] = value
-    return layer.train(module.training)
-
-
-def _candidates(model: torch.nn.Module, where: Where) -> dict[torch.nn.Linear, str]:
-    """The layers to replace, by their first name; one that cannot be is an error."""
-    found: dict[torch.nn.Linear, str] = {}
-    for name, module in model.named_modules():
-        if not isinstance(module, torch.nn.Linear) or not _selects(where, name, module):
+def _candidates(model: _Model) -> dict[torch.nn.Module, str]:
+    """The layers to replace, by their first name."""
+    found: dict[torch.nn.Module, str] = {}
+    for name, module in model.chosen():
+        if isinstance(module, Linear):
             continue
-        refusal = _refusal(module)
-        if refusal and where is None and type(module).forward is not torch.nn.Linear.forward:
-            continue
-        if refusal:
-            raise ValueError(
-                f"convert: {name or 'the model'} cannot become an octet.Linear: {refusal}; "
-                "leave it out with where="
-            )
-        found[module] = name
+        base = torch.nn.Linear if isinstance(module, torch.nn.Linear) else conv1d_class(module)
+        why = _refusal(model, module, base)
+        if why:
+            model.refuse(name, why)
+        else:
+            found[module] = name
+    conv1ds = {module for module in found if not isinstance(module, torch.nn.Linear)}
+    for module in conv1ds:
+        other = model.shared_otherwise(module._parameters["weight"], conv1ds)
+        if other:
+            model.refuse(found.pop(module), f"its weight, (in, out), is also that of a {other}")
     return found
 
 
-def convert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
+# ---- the two ---------------------------------------------------------------------------------
+
+
+def _weight_refusal(layer: Linear) -> str:
+    """Why a layer's weight cannot be stored quantized."""
+    if len(layer._parts) > 1:
+        names = ", ".join(f"{prefix}weight" for prefix, _ in layer._parts)
+        return f"parameters_split makes several, {names}"
+    if layer._parameters.get(layer._parts[0][0] + "weight") is None:
+        return "it is not a parameter of the layer (it is parametrized)"
+    return ""
+
+
+def _weights_to_quantize(
+    model: _Model, found: dict[torch.nn.Module, str], done: dict[torch.nn.Module, str]
+) -> list[tuple[torch.nn.Module, str]]:
+    """The layers whose weights are to be quantized, and the weights' names; all or none."""
+    layers = [(layer, "weight") for layer in found]
+    for layer, name in done.items():
+        why = _weight_refusal(layer)
+        if why:
+            model.refuse(name, f"its weight stays plain: {why}", "cannot be stored quantized")
+        else:
+            layers.append((layer, layer._parts[0][0] + "weight"))
+    for layer, key in layers:
+        weight = layer._parameters[key]
+        if weight.is_meta and not isinstance(weight, QuantizedTensor):
+            name = found.get(layer, done.get(layer)) or "the model"
+            raise ValueError(
+                f"convert(weights=...): {name} is on meta, where there is nothing to quantize; "
+                "load its weights before (load_state_dict(..., assign=True), or to_empty and "
+                "reset_parameters), or convert it without weights="
+            )
+    return layers
+
+
+def convert(
+    model: torch.nn.Module, where: Where = None, weights: Recipe | None = None
+) -> torch.nn.Module:
     """Replaces the nn.Linear layers of a model, in place, by octet.Linear; returns the model.
 
     The new layers have the very parameters of the old ones (optimizers, tied weights and
     ``state_dict`` names stay), their hooks and attributes. ``where`` chooses: a pattern of
-    qualified names or several (``"blocks.*.mlp.*"``), or a function of name and layer. A
-    subclass with a ``forward`` of its own stays as it is. A second call changes nothing.
+    qualified names or several (``"blocks.*.mlp.*"``), or a function of name and layer. A second
+    call changes nothing.
 
-    A module that reads the weight of such a layer instead of calling it computes as before:
-    ``nn.MultiheadAttention`` its ``out_proj``, ``nn.TransformerEncoderLayer`` in evaluation all
-    of its layers, unless ``torch.backends.mha.set_fastpath_enabled(False)``.
+    A layer that cannot become an octet.Linear (a ``forward`` of its own, a parametrized weight,
+    a lazy layer that is not called yet, another dtype) stays as it is, and one warning names
+    all of these; if ``where`` chose it, it is a ValueError.
+
+    ``weights=recipe`` also quantizes the weights of these layers, and of octet.Linear layers
+    that are there already, as ``quantized_model_init(recipe=recipe)`` would have. Each is a new
+    parameter under its old name: make the optimizer afterwards. Tied weights stay tied.
+
+    transformers' Conv1D (GPT-2) is converted, too. The new layer's weight is (out, in), a new
+    parameter; its ``state_dict`` keeps Conv1D's layout, (in, out), so that checkpoints load
+    either way. Only a quantized weight is saved as it is, as ``weight_t``.
+
+    A module that reads the weight of a layer instead of calling it computes as before. So
+    ``nn.MultiheadAttention`` does with its ``out_proj``, which cannot be converted, and in
+    evaluation ``nn.TransformerEncoderLayer`` with all of its layers, which compute by the
+    recipe in training; ``torch.backends.mha.set_fastpath_enabled(False)`` makes it call them.
 
     >>> linear = torch.nn.Linear
     >>> model = torch.nn.Sequential(linear(8, 8), torch.nn.ReLU(), linear(8, 4))
@@ -98,18 +213,81 @@ def convert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
       (2): Linear(in_features=8, out_features=4, bias=True)
     )
     """
-    found = _candidates(model, where)
-    done = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, Linear) and _selects(where, name, module)
-    ]
-    if not found and not done:
+    if weights is not None:
+        if not isinstance(weights, Recipe):
+            raise TypeError(f"weights is {weights!r}; it is a recipe of octet.recipe, or None")
+        _custom.stored_text(weights)  # or it is a recipe by which none can be stored
+    look = _Model(model, where, "convert")
+    found = _candidates(look)
+    done = {module: name for name, module in look.chosen() if isinstance(module, Linear)}
+    if not found and not done and not look.left:
         chosen = "" if where is None else f" that where={where!r} chooses"
         raise ValueError(f"convert: there is no nn.Linear in {type(model).__name__}{chosen}")
-    made = {module: _converted(module, name) for module, name in found.items()}
-    for parent in list(model.modules()):
-        for key, child in parent._modules.items():
-            if child in made:
-                parent._modules[key] = made[child]
-    return made.get(model, model)
+    stored = [] if weights is None else _weights_to_quantize(look, found, done)
+    made = {module: converted(module, name) for module, name in found.items()}
+    turned = [m.weight for m in made.values() if isinstance(m, Conv1DLinear)]
+    model = look.replace(made)
+    replace_parameters(model, turned, transposed)
+    layers = [made.get(layer, layer)._parameters[key] for layer, key in stored]
+    plain = [weight for weight in layers if not isinstance(weight, QuantizedTensor)]
+    replace_parameters(model, plain, lambda weight: quantized_weight(weight, weights))
+    look.warn()
+    return model
+
+
+def _unconvert_refusal(layer: Linear) -> str:
+    """Why an octet.Linear cannot become an nn.Linear; empty where it can."""
+    if type(layer).forward is not Linear.forward or "forward" in vars(layer):
+        return f"it is a {type(layer).__name__} with a forward of its own"
+    if vars(layer).get("_compiled_call_impl") is not None:
+        return "it is compiled by its compile(): unconvert it before"
+    if len(layer._parts) > 1:
+        names = ", ".join(f"{prefix}weight" for prefix, _ in layer._parts)
+        return f"its weight is in parts, {names} (parameters_split)"
+    if layer._parameters.get("weight") is None or "bias" not in layer._parameters:
+        return "its weight or bias is not a parameter of it by that name"
+    for option in ("return_bias", "fuse_wgrad_accumulation", "delay_wgrad_compute"):
+        if getattr(layer, option):
+            return f"it has {option}=True, which an nn.Linear does not do"
+    return ""
+
+
+def unconvert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
+    """Gives back, in place, the layers that ``convert`` replaced; returns the model.
+
+    An octet.Linear that was made as one becomes an nn.Linear. Parameters, hooks, attributes and
+    names stay; a quantized weight becomes a plain one, a new parameter, and so does that of a
+    Conv1D. What delayed scaling has recorded is lost. ``where`` chooses as for ``convert``.
+    A layer that an nn.Linear cannot stand for (``parameters_split``, ``return_bias``,
+    ``fuse_wgrad_accumulation``, ``delay_wgrad_compute``) is a ValueError.
+
+    >>> model = octet.convert(torch.nn.Sequential(torch.nn.Linear(8, 4)))
+    >>> octet.unconvert(model)
+    Sequential(
+      (0): Linear(in_features=8, out_features=4, bias=True)
+    )
+    """
+    look = _Model(model, where, "unconvert")
+    chosen = look.chosen()
+    found = {module: name for name, module in chosen if isinstance(module, Linear)}
+    conv1ds = {module for module in found if isinstance(module, Conv1DLinear)}
+    for layer, name in found.items():
+        why = _unconvert_refusal(layer)
+        if not why and layer in conv1ds:
+            other = look.shared_otherwise(layer.weight, conv1ds)
+            why = f"its weight is also that of a {other}" if other else ""
+        if why:
+            look.refuse(name, why)
+    if not chosen:
+        words = "" if where is None else f" that where={where!r} chooses"
+        raise ValueError(
+            f"unconvert: there is no octet.Linear in {type(model).__name__}{words}"
+        )
+    made = {layer: unconverted(layer) for layer in found}
+    model = look.replace(made)
+    held = [layer.weight for layer in made.values()]
+    quantized = [weight for weight in held if isinstance(weight, QuantizedTensor)]
+    replace_parameters(model, quantized, dequantized)
+    turned = [made[layer].weight for layer in conv1ds]
+    replace_parameters(model, turned, transposed)
+    return model

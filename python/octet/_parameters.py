@@ -10,6 +10,7 @@ from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet.state.layer import LayerState
 from octet.state.active import QUANTIZED_INIT, QuantizedInit
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
+from octet.recipe import Recipe
 from octet.tensor import QuantizedTensor
 
 Split = tuple[str, ...] | list[str] | dict[str, int] | None
@@ -45,6 +46,21 @@ def _parts(split: Split, rows: int, label: str) -> tuple[tuple[str, int], ...]:
             "give a dict of the rows of each"
         )
     return tuple((prefix, rows // len(split)) for prefix in prefixes)
+
+
+def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Parameter:
+    """A weight as a recipe stores it, quantized; itself where the recipe leaves it plain.
+
+    Delayed scaling's is quantized by its own amax, once."""
+    where = _problem.device_words(weight.device.type, weight.device.index)
+    text = _texts.stored_weight(_custom.stored_text(recipe), dtype_name(weight.dtype), where)
+    if _texts.scheme(text) == "none":
+        return weight
+    if _texts.scheme(text) == "fp8-delayed":
+        usages = dict(zip(("rowwise", "columnwise"), _texts.usages(text), strict=True))
+        element = _texts.element_format(text)
+        text = Float8CurrentScalingQuantizer(element, **usages).text
+    return torch.nn.Parameter(from_text(text).quantize(weight.detach()), weight.requires_grad)
 
 
 class Parameters(LayerState):
@@ -100,7 +116,7 @@ class Parameters(LayerState):
         return None if parts[0] is None else torch.cat(parts)
 
     def _quantize_weight(self, init: QuantizedInit) -> None:
-        """Stores the weight quantized; delayed scaling's by its own amax, once."""
+        """Stores the weight quantized."""
         if len(self._parts) > 1:
             names = [f"{prefix}weight" for prefix, _ in self._parts]
             raise ValueError(
@@ -108,19 +124,11 @@ class Parameters(LayerState):
                 f"parameters_split makes {', '.join(names)}; leave out one of the two"
             )
         (name,) = [f"{prefix}weight" for prefix, _ in self._parts]
-        plain, recipe = getattr(self, name).detach(), init.recipe
-        where = _problem.device_words(plain.device.type, plain.device.index)
-        text = _texts.stored_weight(_custom.stored_text(recipe), dtype_name(plain.dtype), where)
-        if _texts.scheme(text) == "none":
-            return
-        if _texts.scheme(text) == "fp8-delayed":
-            usages = dict(zip(("rowwise", "columnwise"), _texts.usages(text), strict=True))
-            element = _texts.element_format(text)
-            text = Float8CurrentScalingQuantizer(element, **usages).text
-        weight = torch.nn.Parameter(from_text(text).quantize(plain))
+        plain = getattr(self, name)
+        weight = quantized_weight(plain, init.recipe)
         setattr(self, name, weight)
-        if init.preserve:
-            weight._high_precision_init_val = plain.cpu()
+        if init.preserve and weight is not plain:
+            weight._high_precision_init_val = plain.detach().cpu()
 
     def reset_parameters(self) -> None:
         """Draws weight and bias again and forgets all state."""

@@ -1,5 +1,6 @@
 """What torch's ops do to quantized tensors: a few keep the bytes, all others decode."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,9 +8,12 @@ from torch.utils import _pytree as pytree
 
 import torch
 from octet import _ops, _plans, _texts
-from octet.tensor import HANDLERS, QuantizedTensor, quantize_into
+from octet._decoded_view import with_views, written_arguments
+from octet._dtypes import HIGH_PRECISION
+from octet.tensor import HANDLERS, QuantizedTensor, copied, quantize_into
 
 aten = torch.ops.aten
+_MODULE_APPLY = torch.nn.Module._apply.__code__
 
 
 def _like(tensor: QuantizedTensor, buffers: Sequence[torch.Tensor]) -> QuantizedTensor:
@@ -17,7 +21,14 @@ def _like(tensor: QuantizedTensor, buffers: Sequence[torch.Tensor]) -> Quantized
 
 
 def _detach(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    return _like(args[0], [func(buffer) for buffer in args[0].buffers()])
+    return _same_part(args[0], _like(args[0], [func(b) for b in args[0].buffers()]))
+
+
+def _same_part(tensor: QuantizedTensor, made: QuantizedTensor) -> QuantizedTensor:
+    """What has the bytes of a part is one, too."""
+    if tensor._is_part:
+        made._is_part = True
+    return made
 
 
 def _clone(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -27,7 +38,7 @@ def _clone(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 def _empty_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     tensor = args[0]
     dtype = kwargs.get("dtype") or tensor.dtype
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if dtype not in HIGH_PRECISION:
         return NotImplemented
     device = kwargs.get("device")
     made = [func(buffer, device=device) for buffer in tensor.buffers()]
@@ -45,14 +56,33 @@ def _zeros_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     return quantize_into(made, torch.zeros(made.shape, dtype=made.dtype, device=made.device))
 
 
+def _is_in_module_apply() -> bool:
+    """Whether Module._apply is running: model.half(), model.to(dtype), model.cuda(), ...
+
+    It asks the stack because nothing else tells: any module may hold a quantized parameter (an
+    embedding that is tied to a layer), and to a tensor ``model.half()`` is ``t.half()``."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code is not _MODULE_APPLY:
+        frame = frame.f_back
+    return frame is not None
+
+
 def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """Another device keeps the bytes; another dtype is a plain tensor, but for a module, whose
+    parameters stay quantized and stand for that dtype."""
     tensor = args[0]
     dtype = kwargs.get("dtype") or tensor.dtype
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return NotImplemented
     device = kwargs.get("device") or tensor.device
-    buffers = [buffer.to(device, copy=True) for buffer in tensor.buffers()]
-    return QuantizedTensor(buffers, tensor._text, dtype, tensor.shape)
+    if dtype not in HIGH_PRECISION:
+        # Straight from the codes: not by way of a narrower dtype that it stands for.
+        wide = torch.float32 if dtype.is_floating_point else tensor.dtype
+        return func(tensor.dequantize(wide), **kwargs)
+    non_blocking = kwargs.get("non_blocking", False)
+    if dtype == tensor.dtype or _is_in_module_apply():
+        return copied(tensor, dtype, device, non_blocking)
+    if device != tensor.device:
+        tensor = copied(tensor, tensor.dtype, device, non_blocking)
+    return tensor.dequantize(dtype)
 
 
 def _view(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -69,7 +99,16 @@ def _view(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         buffer.view(_plans.shape(row[3], at))
         for row, buffer in zip(_texts.layout(tensor._text), tensor.buffers(), strict=True)
     ]
-    return QuantizedTensor(buffers, tensor._text, tensor.dtype, sizes)
+    made = QuantizedTensor(buffers, tensor._text, tensor.dtype, sizes)
+    return _same_part(tensor, made)
+
+
+def _bits(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """A view as another dtype: torch would share the memory of elements that are not there."""
+    raise RuntimeError(
+        f"view({args[1]}) reads the bits of elements, which {args[0]!r} does not have: take "
+        "buffers(), or dequantize() first"
+    )
 
 
 def _part(tensor: QuantizedTensor, start: int, count: int) -> QuantizedTensor:
@@ -90,7 +129,9 @@ def _part(tensor: QuantizedTensor, start: int, count: int) -> QuantizedTensor:
                 pad = [0, 0] * (buffer.dim() - 1 - axis) + [0, size - used]
                 buffer = torch.nn.functional.pad(buffer.narrow(axis, first, used), pad)
         buffers.append(buffer.clone(memory_format=torch.contiguous_format))
-    return QuantizedTensor(buffers, tensor._text, tensor.dtype, sizes)
+    made = QuantizedTensor(buffers, tensor._text, tensor.dtype, sizes)
+    made._is_part = True
+    return made
 
 
 def _split(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -235,18 +276,6 @@ def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     return tuple(aligned) if len(aligned) > 1 else aligned[0] if aligned else None
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> list[tuple[Any, str]]:  # noqa: ANN401
-    """The arguments that an op writes."""
-    if not func._schema.is_mutable:
-        return []
-    found = []
-    for index, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[index] if index < len(args) else kwargs.get(argument.name)
-            found.append((value, argument.name))
-    return found
-
-
 def _decoded(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     """Any other op: on what the tensors stand for; what it wrote is quantized again."""
     stands_for: dict[int, tuple[QuantizedTensor, torch.Tensor]] = {}
@@ -260,12 +289,12 @@ def _decoded(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
     args_, kwargs_ = pytree.tree_map(decode, (args, kwargs))
     result = func(*args_, **kwargs_)
-    for value, _ in _written(func, args, kwargs):
-        for tensor in value if isinstance(value, list | tuple) else [value]:
-            if id(tensor) in stands_for:
-                quantize_into(*stands_for[id(tensor)])
+    for tensor in written_arguments(func, args, kwargs):
+        if id(tensor) in stands_for:
+            quantize_into(*stands_for[id(tensor)])
     back = {id(plain): tensor for tensor, plain in stands_for.values()}
-    return pytree.tree_map(lambda value: back.get(id(value), value), result)
+    result = pytree.tree_map(lambda value: back.get(id(value), value), result)
+    return with_views(result, [plain for _, plain in stands_for.values()])
 
 
 HANDLERS.update(
@@ -278,6 +307,7 @@ HANDLERS.update(
         aten.zeros_like.default: _zeros_like,
         aten._to_copy.default: _to_copy,
         aten.view.default: _view,
+        aten.view.dtype: _bits,
         aten._unsafe_view.default: _view,
         aten.split.Tensor: _split,
         aten.split_with_sizes.default: _split,

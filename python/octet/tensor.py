@@ -6,19 +6,37 @@ from typing import Any
 
 import torch
 from octet import _ops, _texts, quantizers
+from octet._constant import constant
 from octet._dtypes import dtype_name
 
 _DATA: Any = torch.Tensor.data  # torch's own property
 
+_NO_MEMORY = (
+    "a QuantizedTensor has no memory of its own: take its buffers() or dequantize(); to save "
+    "it with safetensors, save octet.flatten_state_dict(state_dict)"
+)
+
 # What ops do to quantized tensors, filled by octet._tensor_ops; None stands for all others.
 HANDLERS: dict[Any, Callable[[Any, Any, Any], Any]] = {}
+
+
+@constant
+def _absent_names(text: str) -> tuple[str, ...]:
+    """Buffers that the scheme knows and a quantizer does not make: they read None."""
+    own = _texts.buffer_names(text)
+    return tuple(name for name in _texts.buffer_names(_texts.kind(text)) if name not in own)
 
 
 class QuantizedTensor(torch.Tensor):
     """A tensor that is stored quantized and stands for a high-precision one.
 
     ``shape`` and ``dtype`` are those it stands for; its buffers are attributes
-    (``_rowwise_data``, ...). Ops that are not listed in the documentation dequantize it.
+    (``_rowwise_data``, ...), None where it has no such bytes. Ops that are not listed in
+    docs/quantized-tensors.md dequantize it. ``.to(device)`` keeps it quantized; another dtype
+    (``.float()``, ``.to(torch.bfloat16)``) gives a plain tensor.
+
+    A view of some elements or in another order (``w[0]``, ``w.t()``) is a decoded copy; writing
+    into it is a RuntimeError. Compiled code cannot refuse that: there the write is lost.
 
     >>> x = octet.MXFP8Quantizer("e4m3")(torch.randn(4, 64))
     >>> x.shape, x.dtype, x._rowwise_data.dtype
@@ -26,6 +44,7 @@ class QuantizedTensor(torch.Tensor):
     """
 
     _text: str
+    _is_part = False  # a part that split() made: bytes of its own, not the whole tensor's
 
     @staticmethod
     def __new__(
@@ -41,6 +60,8 @@ class QuantizedTensor(torch.Tensor):
             cls, shape, dtype=dtype, device=buffers[0].device, requires_grad=requires_grad
         )
         self._text = text
+        for name in _absent_names(text):
+            setattr(self, name, None)
         for name, buffer in zip(_texts.buffer_names(text), buffers, strict=True):
             setattr(self, name, buffer)
         return self
@@ -106,7 +127,7 @@ class QuantizedTensor(torch.Tensor):
         if missing:
             raise RuntimeError(f"the tensor has no {min(missing)}: quantize it again")
         for name in set(_texts.buffer_names(self._text)) - set(_texts.buffer_names(text)):
-            delattr(self, name)
+            setattr(self, name, None)
         self._text = text
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -151,14 +172,21 @@ class QuantizedTensor(torch.Tensor):
     def data(self, tensor: torch.Tensor) -> None:
         if not isinstance(tensor, QuantizedTensor):
             dtype_name(tensor.dtype)  # or it is nothing that could be quantized
-            like = self.detach().to(tensor.device, tensor.dtype, copy=True)
-            tensor = quantize_into(like, tensor)
+            tensor = quantize_into(copied(self, tensor.dtype, tensor.device), tensor)
         _DATA.__set__(self, tensor)
-        for name in _texts.buffer_names(self._text):
+        for name in (*_texts.buffer_names(self._text), *_absent_names(self._text)):
             delattr(self, name)
         self._text = tensor._text
-        for name in _texts.buffer_names(self._text):
+        for name in (*_texts.buffer_names(self._text), *_absent_names(self._text)):
             setattr(self, name, getattr(tensor, name))
+
+    def data_ptr(self) -> int:
+        """Refused: the elements it stands for are not in memory."""
+        raise RuntimeError(_NO_MEMORY)
+
+    def storage(self) -> Any:  # type: ignore[override]  # noqa: ANN401
+        """Refused, as data_ptr is; safetensors asks for it."""
+        raise RuntimeError(_NO_MEMORY)
 
     def share_memory_(self) -> "QuantizedTensor":  # type: ignore[override]
         """Moves its buffers to shared memory."""
@@ -209,9 +237,17 @@ class QuantizedTensor(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         del types
-        handler = HANDLERS.get(func)
-        result = handler(func, args, kwargs or {}) if handler else NotImplemented
-        return HANDLERS[None](func, args, kwargs or {}) if result is NotImplemented else result
+        if func.is_view and torch.is_inference_mode_enabled() and not args[0].is_inference():
+            # A view of a normal tensor is a normal tensor, made below autograd as ever.
+            with torch.inference_mode(False), torch._C._AutoDispatchBelowAutograd():
+                return _handled(func, args, kwargs or {})
+        return _handled(func, args, kwargs or {})
+
+
+def _handled(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    handler = HANDLERS.get(func)
+    result = handler(func, args, kwargs) if handler else NotImplemented
+    return HANDLERS[None](func, args, kwargs) if result is NotImplemented else result
 
 
 class Carried:
@@ -294,6 +330,40 @@ class _Dequantize(torch.autograd.Function):
         return grad.to(ctx.dtype), None
 
 
+class _AsDtype(torch.autograd.Function):
+    """The same bytes for another dtype; the gradient passes straight through."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: QuantizedTensor, dtype: torch.dtype) -> QuantizedTensor:  # noqa: ANN401
+        ctx.dtype = tensor.dtype
+        return QuantizedTensor(tensor.buffers(), tensor._text, dtype, tensor.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        return grad.to(ctx.dtype), None
+
+
+def as_dtype(tensor: QuantizedTensor, dtype: torch.dtype) -> QuantizedTensor:
+    """The same bytes, standing for a tensor of another dtype; differentiable."""
+    dtype_name(dtype)  # or it is nothing that could be quantized
+    return tensor if dtype == tensor.dtype else _AsDtype.apply(tensor, dtype)
+
+
+def copied(
+    tensor: QuantizedTensor,
+    dtype: torch.dtype,
+    device: torch.device,
+    non_blocking: bool = False,
+) -> QuantizedTensor:
+    """A copy of the bytes on a device, standing for this dtype; not differentiable."""
+    with torch.no_grad():
+        buffers = [
+            buffer.to(device, non_blocking=non_blocking, copy=True)
+            for buffer in tensor.buffers()
+        ]
+    return QuantizedTensor(buffers, tensor._text, dtype, tensor.shape)
+
+
 class _Through(torch.autograd.Function):
     """The second tensor in place of the first, whose gradient it hands on."""
 
@@ -326,6 +396,12 @@ def quantize_into(
     out: QuantizedTensor, tensor: torch.Tensor, live: list[torch.Tensor] | None = None
 ) -> QuantizedTensor:
     """Quantizes a tensor, or copies a quantized one, into the buffers of another."""
+    if out._is_part:
+        raise RuntimeError(
+            "this QuantizedTensor is a copy of a part of another (split, chunk), so what is "
+            "written into it would be lost: write to the other itself (w[0:128] = ...), or "
+            "clone() this first"
+        )
     if tuple(out.shape) != tuple(tensor.shape):
         raise ValueError(f"a tensor {tuple(tensor.shape)} does not fit into {tuple(out.shape)}")
     with torch.no_grad():

@@ -40,7 +40,8 @@ def test_convert__keeps_parameters_names_and_sharing() -> None:
     state = {key: value.clone() for key, value in model.state_dict().items()}
     other = copy.deepcopy(model)
     torch.manual_seed(3)
-    assert octet.convert(model) is model
+    with pytest.warns(UserWarning, match=r"attention\.out_proj: it is never called"):
+        assert octet.convert(model) is model
     drawn = torch.rand(())
     torch.manual_seed(3)
     assert torch.equal(drawn, torch.rand(()))
@@ -48,7 +49,8 @@ def test_convert__keeps_parameters_names_and_sharing() -> None:
     assert list(before) == list(after)
     assert all(before[key] is after[key] for key in before)
     assert list(model.state_dict()) == list(state)
-    assert not any(isinstance(m, nn.Linear) for m in model.modules())
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | Linear)]
+    assert [m for m in layers if not isinstance(m, Linear)] == [model.attention.out_proj]
     assert model.again is model.blocks[0]
     assert model.head.weight is model.embed.weight
     assert model.blocks[1].name == "blocks.1"
@@ -60,10 +62,13 @@ def test_convert__keeps_parameters_names_and_sharing() -> None:
     assert model.embed.weight.grad is not None
 
 
+PARTS = ["up", "blocks.*", "down", "head"]  # but the attention
+
+
 def test_convert__again_changes_nothing() -> None:
-    model = octet.convert(Model())
+    model = octet.convert(Model(), PARTS)
     layers = dict(model.named_modules())
-    assert dict(octet.convert(model).named_modules()) == layers
+    assert dict(octet.convert(model, PARTS).named_modules()) == layers
 
 
 @pytest.mark.parametrize(
@@ -102,35 +107,121 @@ class Scaled(nn.Linear):
         return 2 * super().forward(x)
 
 
-def test_convert__leaves_subclasses_their_forward() -> None:
-    model = octet.convert(nn.Sequential(Scaled(4, 4), nn.Linear(4, 4)))
-    assert type(model[0]) is Scaled
-    assert isinstance(model[1], Linear)
-    with pytest.raises(ValueError, match=r"0 cannot.*Scaled.*where="):
-        octet.convert(nn.Sequential(Scaled(4, 4)), "0")
+def patched() -> nn.Linear:
+    linear = nn.Linear(4, 4)
+    linear.forward = lambda x: x
+    return linear
 
 
-@pytest.mark.parametrize(
-    ("model", "pattern"),
-    [
-        (nn.Sequential(nn.ReLU()), "no nn.Linear in Sequential"),
-        (
-            nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).double()),
-            r"1 cannot.*float64.*where=",
-        ),
-        (nn.Sequential(nn.LazyLinear(4)), "call the model once"),
-        (nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))), "parametrized"),
-    ],
-)
-def test_convert__says_what_cannot_be(model: nn.Module, pattern: str) -> None:
+def compiled_in_place() -> nn.Linear:
+    linear = nn.Linear(4, 4)
+    linear.compile(backend="eager")
+    return linear
+
+
+def attention() -> nn.Module:
+    return nn.MultiheadAttention(4, 2)
+
+
+LEFT: dict[str, tuple[Any, str]] = {
+    "subclass": (lambda: Scaled(4, 4), "it is a Scaled with a forward of its own"),
+    "patched": (patched, "it is a Linear with a forward of its own"),
+    "compiled": (compiled_in_place, r"it is compiled by its compile\(\): convert it before"),
+    "dtype": (lambda: nn.Linear(4, 4).double(), "it is torch.float64, not float32, bfloat16"),
+    "lazy": (
+        lambda: nn.LazyLinear(4),
+        "its weight is not there yet.*lazy.*call the model once",
+    ),
+    "parametrized": (
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+        "its weight or bias is not a parameter of it.*parametrized",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "why"), LEFT.values(), ids=LEFT)
+def test_convert__leaves_what_cannot_be_and_says_so(make: Any, why: str) -> None:  # noqa: ANN401
+    model = nn.Sequential(make(), nn.Linear(4, 4), make())
     before = dict(model.named_modules())
-    with pytest.raises(ValueError, match=pattern):
+    for where in ("0", ["0", "1"], "*", lambda name, layer: name in ("0", "1")):
+        with pytest.raises(ValueError, match=f"0 cannot become an octet.Linear: {why}.*where="):
+            octet.convert(model, where)
+        assert dict(model.named_modules()) == before
+    with pytest.warns(UserWarning, match=rf"(?s)left.*\n  0: .*{why}.*\n  2: ") as caught:
         octet.convert(model)
-    assert dict(model.named_modules()) == before
-    if isinstance(model[0], nn.Linear) and len(model) == 1:
-        return
-    with pytest.raises(ValueError, match="nothing"):
-        octet.convert(model, "nothing")
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert isinstance(model[1], Linear)
+    assert (model[0], model[2]) == (before["0"], before["2"])
+
+
+@pytest.mark.filterwarnings("error")
+def test_convert__is_silent_where_nothing_is_left() -> None:
+    model = octet.convert(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)))
+    octet.convert(model)
+    octet.unconvert(model)
+
+
+def test_convert__attention_never_calls_its_projection() -> None:
+    model = nn.Sequential(attention(), nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"0\.out_proj.*nn\.MultiheadAttention reads"):
+        octet.convert(model, "0.*")
+    layer = nn.TransformerEncoderLayer(8, 2, 16)
+    with pytest.warns(UserWarning, match=r"self_attn\.out_proj"):
+        octet.convert(layer)
+    assert isinstance(layer.linear1, Linear)
+    assert isinstance(layer.linear2, Linear)
+
+
+@pytest.mark.parametrize("change", [octet.convert, octet.unconvert])
+def test_convert__of_nothing_is_an_error(change: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ValueError, match="in Sequential"):
+        change(nn.Sequential(nn.ReLU()))
+    with pytest.raises(ValueError, match="in Sequential that where='nothing' chooses"):
+        change(nn.Sequential(nn.Linear(4, 4)), "nothing")
+
+
+class Special(nn.Linear):
+    """A layer with more than nn.Linear has, and nn.Linear's forward."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 4)
+        self.register_buffer("mask", torch.ones(4))
+        self.register_buffer("scratch", torch.ones(4), persistent=False)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.norm = nn.LayerNorm(4)
+        self.name = "a name that octet.Linear has, too"
+        self.register_load_state_dict_pre_hook(self.note)
+        self.loaded: list[nn.Module] = []
+
+    @staticmethod
+    def note(module: nn.Module, *args: Any) -> None:  # noqa: ANN401
+        module.loaded.append(module)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_convert__keeps_all_that_a_layer_has(back: bool) -> None:
+    linear = Special().eval()
+    ran: list[str] = []
+    linear.register_forward_pre_hook(lambda m, args: ran.append("pre"))
+    linear.register_forward_hook(
+        lambda m, args, kwargs, y: ran.append("post"), with_kwargs=True
+    )
+    linear.register_full_backward_hook(lambda m, a, b: ran.append("backward"))
+    state, members = linear.state_dict(), dict(linear.named_parameters())
+    made = octet.convert(nn.Sequential(linear))[0]
+    made = octet.unconvert(nn.Sequential(made))[0] if back else made
+    assert type(made) is (Special if back else Linear)
+    assert not made.training
+    assert list(made.state_dict()) == list(state)
+    assert all(found is members[key] for key, found in made.named_parameters())
+    assert made.scratch is linear.scratch
+    assert made.norm is linear.norm
+    assert made.name == (linear.name if back else "0")
+    made(torch.randn(2, 8, requires_grad=True)).sum().backward()
+    assert ran == ["pre", "post", "backward"]
+    made.load_state_dict(state)
+    assert made.loaded == [made]
 
 
 def test_convert__inside_quantized_model_init_shares_as_well() -> None:

@@ -3,10 +3,13 @@
 import copy
 import io
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import octet
 import pytest
 from laws import QUANTIZERS, compiled
+from octet.tensor import as_dtype
 
 import torch
 
@@ -90,7 +93,12 @@ def test_tensor__parts_keep_their_bytes(q: octet.Quantizer) -> None:
             assert same(part, alone)
         assert [b.shape for b in part.buffers()] == [b.shape for b in alone.buffers()]
     part = y.split(128)[0]
-    part.copy_(torch.zeros(128, 70))
+    kept = isinstance(part, octet.QuantizedTensor)  # not where the shares of rows differ
+    for view in (part, part.detach(), part.view(2, 64, 70)):
+        with pytest.raises(RuntimeError, match=r"would be lost.*clone\(\)"):
+            view.copy_(torch.zeros(view.shape))
+    part.clone().copy_(torch.zeros(128, 70))
+    assert torch.equal(part.dequantize() if kept else part, d[:128])
     assert torch.equal(y.dequantize(), d)
 
 
@@ -125,17 +133,152 @@ def test_tensor__copy_quantizes_into_it(q: octet.Quantizer, x: torch.Tensor) -> 
         y.quantize_(x[0])
 
 
-def test_tensor__to_dtype_keeps_the_bytes(x: torch.Tensor) -> None:
-    y = QUANTIZERS[4](x).to(torch.bfloat16)
-    assert y.dtype == torch.bfloat16
-    assert torch.equal(y.dequantize(torch.float32), QUANTIZERS[4](x).dequantize())
+CASTS = {
+    "float": lambda y: y.float(),
+    "half": lambda y: y.half(),
+    "bfloat16": lambda y: y.bfloat16(),
+    "double": lambda y: y.double(),
+    "to": lambda y: y.to(torch.float16),
+    "to_device_too": lambda y: y.to("cpu", torch.float16),
+    "to_other": lambda y: y.to(torch.zeros(1, dtype=torch.float16)),
+    "type": lambda y: y.type(torch.float16),
+    "type_as": lambda y: y.type_as(torch.zeros(1, dtype=torch.float16)),
+}
+
+
+Cast = Callable[[Any], Any]
+
+
+def assert_cast(made: torch.Tensor, y: octet.QuantizedTensor) -> None:
+    """Decoded straight into the dtype; float64 by way of float32."""
+    if made.dtype == y.dtype:
+        assert same(made, y)
+        return
+    wide = made.dtype if made.dtype != torch.float64 else torch.float32
+    assert type(made) is torch.Tensor
+    assert torch.equal(made, y.dequantize(wide).to(made.dtype))
+
+
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
+@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
+def test_tensor__another_dtype_is_plain(
+    q: octet.Quantizer, cast: Cast, own: torch.dtype
+) -> None:
+    y = q(torch.randn(4, 64, dtype=own))
+    assert_cast(cast(y), y)
+
+
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
+def test_tensor__another_dtype_is_plain_in_compiled_code(cast: Cast) -> None:
+    y = QUANTIZERS[4](torch.randn(4, 64, dtype=torch.bfloat16))
+    assert_cast(compiled(cast)[0](y), y)
+
+
+def test_tensor__cast_to_its_own_dtype_is_itself(q: octet.Quantizer) -> None:
+    y = q(torch.randn(4, 64))
+    assert y.to(torch.float32) is y
+    assert y.to("cpu") is y
+    copied = y.to(torch.float32, copy=True)
+    assert same(copied, y)
+    assert copied.buffers()[0].data_ptr() != y.buffers()[0].data_ptr()
+    moved = y.to("meta")
+    assert isinstance(moved, octet.QuantizedTensor)
+    assert moved.device.type == "meta"
+    assert moved._text == y._text
+
+
+def test_tensor__cast_passes_the_gradient() -> None:
+    y = torch.nn.Parameter(QUANTIZERS[4](torch.randn(4, 64)))
+    (y.half() * 2).sum().backward()
+    assert torch.equal(y.grad, torch.full((4, 64), 2.0))
+    z = as_dtype(y, torch.bfloat16)
+    assert isinstance(z, octet.QuantizedTensor)
+    assert z.buffers()[0].data_ptr() == y.buffers()[0].data_ptr()
+    z.dequantize().sum().backward()
+    assert torch.equal(y.grad, torch.full((4, 64), 3.0))
+    with pytest.raises(ValueError, match="float64 is not a dtype"):
+        as_dtype(y, torch.float64)
+
+
+class Tied(torch.nn.Module):
+    """A layer and an embedding of one quantized weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with octet.quantized_model_init(recipe=octet.recipe.MXFP8BlockScaling()):
+            self.head = octet.Linear(64, 32, device="cpu")
+        self.embed = torch.nn.Embedding(32, 64)
+        self.embed.weight = self.head.weight
+
+
+@pytest.mark.parametrize(
+    ("cast", "dtype"),
+    [
+        (lambda model: model.half(), torch.float16),
+        (lambda model: model.bfloat16(), torch.bfloat16),
+        (lambda model: model.to(torch.bfloat16), torch.bfloat16),
+        (lambda model: model.to("cpu", torch.float16), torch.float16),
+    ],
+)
+def test_tensor__a_model_keeps_its_weights_quantized(cast: Cast, dtype: torch.dtype) -> None:
+    model = Tied()
+    before = [buffer.clone() for buffer in model.head.weight.buffers()]
+    cast(model)
+    weight = model.head.weight
+    assert isinstance(weight, octet.QuantizedTensor)
+    assert weight.dtype == dtype
+    assert model.embed.weight is weight
+    assert all(map(torch.equal, weight.buffers(), before))
+    assert (
+        type(weight.float()) is torch.Tensor
+    )  # of the tensor itself it is plain, all the same
+
+
+def test_tensor__a_model_of_quantized_weights_is_no_float64() -> None:
+    with pytest.raises(ValueError, match="float64 is not a dtype"):
+        Tied().double()
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_tensor__bytes_that_it_has_not_read_none(compile_it: bool) -> None:
+    def names(y: octet.QuantizedTensor) -> tuple[bool, bool, bool]:
+        return (
+            y._rowwise_data is None,
+            y._columnwise_data is None,
+            y._columnwise_scale_inv is None,
+        )
+
+    call = compiled(names, dynamic=False)[0] if compile_it else names
+    y = octet.MXFP8Quantizer("e4m3", columnwise=False)(torch.randn(4, 64))
+    for found in (y, y.clone(), y.detach(), y.view(2, 2, 64), torch.nn.Parameter(y)):
+        assert call(found) == (False, True, True)
+    z = octet.MXFP8Quantizer("e4m3")(torch.randn(4, 64))
+    assert call(z) == (False, False, False)
+    z.update_usage(rowwise_usage=False)
+    assert call(z) == (True, False, False)
+    z.data = y
+    assert call(z) == (False, True, True)
+
+
+def test_tensor__names_of_other_schemes_are_unknown(q: octet.Quantizer) -> None:
+    y = q(torch.randn(4, 64))
+    for copied in (y, copy.deepcopy(y), pickle.loads(pickle.dumps(y))):
+        both = copied.quantizer.copy()
+        both.set_usage(rowwise=True, columnwise=True)
+        for name in octet.TensorProto((4, 64), torch.float32, both).inner_names():
+            present = name in y.__tensor_flatten__()[0]
+            assert (getattr(copied, name) is None) != present
+        other = "_rowwise_data" if q.text.startswith("fp8-tensor") else "_data"
+        for unknown in (other, "_no_such_buffer"):
+            with pytest.raises(AttributeError, match=unknown):
+                getattr(copied, unknown)
 
 
 def test_tensor__update_usage_drops_bytes(x: torch.Tensor) -> None:
     y = octet.MXFP8Quantizer("e4m3")(x)
     y.update_usage(columnwise_usage=False)
     assert y.get_usages() == {"rowwise": True, "columnwise": False}
-    assert not hasattr(y, "_columnwise_data")
+    assert y._columnwise_data is None
     with pytest.raises(RuntimeError, match="quantize it again"):
         y.update_usage(columnwise_usage=True)
 

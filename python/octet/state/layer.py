@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from octet import _texts
 from octet._constant import traced_as_constant
+from octet._flat import restored_under
 from octet.state import registry, scaling
 from octet.state.active import current
 from octet.state.recompute import CallLog
@@ -172,6 +173,7 @@ class LayerState(torch.nn.Linear):
     ) -> None:
         """State is either what was saved or fresh: what a checkpoint lacks starts afresh, so
         any recipe's checkpoint loads. TransformerEngine's ``_extra_state`` is passed over."""
+        state_dict = restored_under(state_dict, prefix)
         named = {prefix + name: name for name in SLOTS}
         passed_over = prefix + "_extra_state"
         plain = {k: v for k, v in state_dict.items() if k not in named and k != passed_over}

@@ -1,0 +1,62 @@
+"""Conv1D, transformers' linear layer of GPT-2, whose weight is (in, out).
+
+It is known by its name: transformers is not imported. The layer that takes its place has a
+weight (out, in), as every Linear, but saves and loads Conv1D's layout: of a square weight
+nobody could tell which of the two it is.
+"""
+
+from typing import Any
+
+import torch
+from octet._flat import restored_under
+from octet.linear import Linear
+from octet.tensor import QuantizedTensor
+
+_MODULES = ("transformers.pytorch_utils", "transformers.modeling_utils")
+
+
+def conv1d_class(module: torch.nn.Module) -> type | None:
+    """transformers' Conv1D where a module is one."""
+    for cls in type(module).__mro__:
+        if cls.__name__ == "Conv1D" and cls.__module__ in _MODULES:
+            return cls
+    return None
+
+
+class Conv1DLinear(Linear):
+    """An octet.Linear that was a Conv1D: its state dict has the weight as (in, out).
+
+    A quantized weight is saved as it is, (out, in), under a name of its own, ``weight_t``: a
+    Conv1D that is given such a state dict says that it does not know the name."""
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        weight = destination.get(prefix + "weight")
+        if isinstance(weight, QuantizedTensor):
+            destination[prefix + "weight_t"] = destination.pop(prefix + "weight")
+        elif weight is not None:
+            destination[prefix + "weight"] = weight.t()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        *args: Any,  # noqa: ANN401
+    ) -> None:
+        state = dict(restored_under(state_dict, prefix))
+        error_msgs: list[str] = args[-1]
+        weight = state.pop(prefix + "weight", None)
+        if isinstance(weight, QuantizedTensor):
+            error_msgs.append(
+                f"{prefix}weight is quantized, but a Conv1D's quantized weight is saved as "
+                f"{prefix}weight_t: this is the state dict of another kind of layer"
+            )
+        elif weight is not None and weight.dim() == 2:
+            state[prefix + "weight"] = weight.t().contiguous()
+        elif weight is not None:
+            state[prefix + "weight"] = weight  # its size is wrong, which torch says
+        if prefix + "weight_t" in state:
+            state[prefix + "weight"] = state.pop(prefix + "weight_t")
+        super()._load_from_state_dict(state, prefix, *args)
