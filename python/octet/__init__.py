@@ -6,6 +6,7 @@
 """
 
 from octet import _flops, _tensor_ops, recipe
+from octet._aliases import fp8_model_init, get_default_recipe
 from octet._autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
 from octet._C import version as _version
 from octet._convert import convert
@@ -31,6 +32,7 @@ from octet.quantizers import (
     NVFP4Quantizer,
     Quantizer,
 )
+from octet.recipe import QuantizerRole
 from octet.tensor import QuantizedTensor
 
 del _flops, _tensor_ops  # imported for what they add to torch and to QuantizedTensor
@@ -47,12 +49,15 @@ __all__ = [
     "NVFP4Quantizer",
     "QuantizedTensor",
     "Quantizer",
+    "QuantizerRole",
     "TensorProto",
     "autocast",
     "convert",
     "default_recipe",
     "explain",
     "fp8_autocast",
+    "fp8_model_init",
+    "get_default_recipe",
     "is_fp8_available",
     "is_fp8_block_scaling_available",
     "is_mxfp8_available",

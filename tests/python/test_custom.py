@@ -48,7 +48,10 @@ PLAIN = octet.MXFP8Quantizer("e4m3")
 
 
 def custom(**roles: octet.Quantizer) -> recipe.CustomRecipe:
-    return recipe.CustomRecipe(lambda role: roles.get(role.tensor_type))
+    """A recipe of these answers; one for grad_weight is asked for where there is one."""
+    return recipe.CustomRecipe(
+        lambda role: roles.get(role.tensor_type), quantize_grad_weight="grad_weight" in roles
+    )
 
 
 def delayed(fmt: str, scale: float = 8.0) -> octet.Float8Quantizer:
@@ -131,7 +134,7 @@ def test_custom__a_quantize_that_does_the_same_changes_no_bit(
 def test_custom__plain_tensors_are_multiplied_as_they_are() -> None:
     linear, q = layer(params_dtype=torch.float32), Fake(4)
     x, grad = inputs(24, dtype=torch.float32)
-    active = recipe.CustomRecipe(lambda role: q)
+    active = recipe.CustomRecipe(lambda role: q, quantize_grad_weight=True)
     y, dx, dw, db, *_ = step(
         linear, within(active, lambda x: linear(x, None, True, True)), x, grad
     )
