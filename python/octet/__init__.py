@@ -6,7 +6,7 @@
 """
 
 from octet import _flops, _tensor_ops, recipe
-from octet.state.autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
+from octet._aliases import fp8_model_init, get_default_recipe
 from octet._C import version as _version
 from octet._convert import convert, unconvert
 from octet._dtypes import DType
@@ -32,6 +32,8 @@ from octet.quantizers import (
     NVFP4Quantizer,
     Quantizer,
 )
+from octet.recipe import QuantizerRole
+from octet.state.autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
 from octet.state.recompute import checkpoint
 from octet.state.scaling import prepare, reset_state
 from octet.state.weights import constant_weights
@@ -51,6 +53,7 @@ __all__ = [
     "NVFP4Quantizer",
     "QuantizedTensor",
     "Quantizer",
+    "QuantizerRole",
     "TensorProto",
     "autocast",
     "checkpoint",
@@ -60,6 +63,8 @@ __all__ = [
     "explain",
     "flatten_state_dict",
     "fp8_autocast",
+    "fp8_model_init",
+    "get_default_recipe",
     "is_fp8_available",
     "is_fp8_block_scaling_available",
     "is_mxfp8_available",

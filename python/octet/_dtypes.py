@@ -16,21 +16,33 @@ HIGH_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class DType(enum.Enum):
-    """An element format, by the names that users of TransformerEngine know.
+    """A dtype, by the names that users of TransformerEngine know. Values are the core's words.
+
+    Quantizers take the element formats: kFloat8E4M3, kFloat8E5M2 and kFloat4E2M1.
 
     >>> octet.MXFP8Quantizer(octet.DType.kFloat8E4M3)
     MXFP8Quantizer('mxfp8:e4m3/1x32+row+col')
     """
 
+    kByte = "u8"  # noqa: N815
+    kInt16 = "i16"  # noqa: N815
+    kInt32 = "i32"  # noqa: N815
+    kInt64 = "i64"  # noqa: N815
+    kFloat32 = "f32"  # noqa: N815
+    kFloat16 = "f16"  # noqa: N815
+    kBFloat16 = "bf16"  # noqa: N815
     kFloat8E4M3 = "e4m3"  # noqa: N815
     kFloat8E5M2 = "e5m2"  # noqa: N815
+    kFloat8E8M0 = "e8m0"  # noqa: N815
     kFloat4E2M1 = "e2m1"  # noqa: N815
 
 
 _FORMATS: dict[object, str] = {
     torch.float8_e4m3fn: "e4m3",
     torch.float8_e5m2: "e5m2",
-    **{member: member.value for member in DType},
+    DType.kFloat8E4M3: "e4m3",
+    DType.kFloat8E5M2: "e5m2",
+    DType.kFloat4E2M1: "e2m1",
 }
 
 
@@ -41,8 +53,8 @@ def format_name(dtype: object) -> str:
     name = _FORMATS.get(dtype)
     if name is None:
         raise ValueError(
-            f"{dtype!r} is not an element format; use an octet.DType, a torch float8 dtype, "
-            "or 'e4m3', 'e5m2', 'e2m1'"
+            f"{dtype} is not an element format; use octet.DType.kFloat8E4M3, kFloat8E5M2 or "
+            "kFloat4E2M1, a torch float8 dtype, or 'e4m3', 'e5m2', 'e2m1'"
         )
     return name
 

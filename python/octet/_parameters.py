@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from octet import _custom, _problem, _texts
 from octet._dtypes import HIGH_PRECISION, dtype_name
-from octet.state.layer import LayerState
-from octet.state.active import QUANTIZED_INIT, QuantizedInit
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
 from octet.recipe import Recipe
+from octet.state.active import QUANTIZED_INIT, QuantizedInit
+from octet.state.layer import LayerState
 from octet.tensor import QuantizedTensor
 
 Split = tuple[str, ...] | list[str] | dict[str, int] | None

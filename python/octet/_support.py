@@ -2,9 +2,9 @@
 
 import torch
 from octet import _C, _problem
-from octet.state.autocast import checked
 from octet._dtypes import dtype_name
 from octet.recipe import CustomRecipe, Recipe
+from octet.state.autocast import checked
 
 _SCHEMES = {
     "fp8": "fp8-tensor:e4m3",

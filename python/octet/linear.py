@@ -10,6 +10,7 @@ from torch._C import (
 )
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
+from torch.nn.functional import linear as torch_linear
 
 import torch
 from octet import _custom, _foreign, _texts, _wgrad
@@ -42,7 +43,6 @@ from octet.state.recompute import NO_RECIPE, CallRecipe, Run
 from octet.state.scaling_rule import Rule, rule_of
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled, is_inference_mode_enabled
-from torch.nn.functional import linear as torch_linear
 
 
 @constant
@@ -414,7 +414,7 @@ class Linear(Parameters):
 
     def forward(
         self,
-        input: torch.Tensor | None = None,  # noqa: A002
+        input: torch.Tensor | None = None,
         is_first_microbatch: bool | None = None,
         fp8_output: bool = False,
         fp8_grad: bool = False,
@@ -429,7 +429,7 @@ class Linear(Parameters):
         ``fp8_output`` and ``fp8_grad`` give output and gradient quantized; outside an autocast
         they are ignored. ``inp`` is another name of ``input``."""
         if input is None:
-            input = inp  # noqa: A001
+            input = inp
         if is_dynamo_compiling():
             return self._run(input, is_first_microbatch, fp8_output, fp8_grad)
         waits = self._pending.waits
@@ -715,7 +715,7 @@ class Linear(Parameters):
         call: Call,
         updates: Any,
         tensors: list[torch.Tensor],
-        has_graph: bool,  # noqa: ANN401
+        has_graph: bool,
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()

@@ -1,148 +1,22 @@
 """Quantizers: how a tensor becomes bytes. Each is a text of the C core in a class."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from octet import _ops, _texts
+from octet import _ops, _options, _texts
 from octet._dtypes import DType, dtype_name, format_name
-from octet._opaque import (
-    QuantizerMeta,
-    refuse_process_group,
-    register_value_opaque_quantizer,
-)
+from octet._opaque import refuse_process_group, register_value_opaque_quantizer
+from octet._quantizer import Quantizer, kept, put_back
 
 if TYPE_CHECKING:
     from octet.tensor import QuantizedTensor
 
-_DTYPES = {member.value: member for member in DType}
 
-
-def _check_out(text: str, out: "QuantizedTensor") -> None:
-    """What a quantizer writes into is of its own kind, in one direction or both."""
-    found = getattr(out, "_text", None)
-    if found is None:
-        raise TypeError(f"out is a {type(out).__name__}; it is a QuantizedTensor of {text}")
-    if _texts.kind(found) != _texts.kind(text):
-        raise ValueError(
-            f"out is {found}, the quantizer {text}: make one by its make_empty, or write "
-            "out.quantize_(x), which quantizes as out is"
+def _refuse_reduction(name: str, with_amax_reduction: bool) -> None:
+    if with_amax_reduction:
+        raise NotImplementedError(
+            f"{name}(with_amax_reduction=True): amaxes are not reduced over process groups"
         )
-
-
-class Quantizer(metaclass=QuantizerMeta):
-    """The base of every quantizer. Callable: ``q(x)`` is the quantized tensor.
-
-    Octet's own are their ``text``. Yours is a subclass with a ``quantize`` of its own, which
-    returns a tensor of the same shape and dtype: a QuantizedTensor, or a plain one (fake
-    quantization). A CustomRecipe's factory may answer with it for any role; torch.compile
-    traces it. Two of them are equal only if they are the same object, unless the class
-    registers with ``register_value_opaque_quantizer``.
-
-    >>> class Rounded(octet.Quantizer):
-    ...     def quantize(self, tensor, *, out=None):
-    ...         return (tensor * 16).round() / 16
-    >>> recipe = octet.recipe.CustomRecipe(lambda role: Rounded())
-    """
-
-    text: str = "none"
-
-    _is_core = True  # its bytes are the C core's, from its text alone
-    _is_value = False  # set by register_value_opaque_quantizer, not inherited
-
-    def __init_subclass__(cls) -> None:
-        cls._is_core = cls._is_core and "quantize" not in vars(cls)
-        cls._is_value = False
-
-    def __init__(self, text: str = "none") -> None:
-        self.text = _texts.canonical(text)
-
-    @classmethod
-    def _of(cls, text: str) -> "Quantizer":
-        quantizer = cls.__new__(cls)
-        Quantizer.__init__(quantizer, text)
-        return quantizer
-
-    # ---- what it is ------------------------------------------------------------------------
-
-    @property
-    def dtype(self) -> DType | None:
-        """The element format; None where the text names none."""
-        return _DTYPES.get(_texts.element_format(self.text))
-
-    @property
-    def rowwise_usage(self) -> bool:
-        """Whether it makes rowwise bytes."""
-        return _texts.usages(self.text)[0]
-
-    @property
-    def columnwise_usage(self) -> bool:
-        """Whether it makes columnwise bytes."""
-        return _texts.usages(self.text)[1]
-
-    def get_usages(self) -> dict[str, bool]:
-        """Which bytes it makes: ``{"rowwise": True, "columnwise": False}``."""
-        return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
-
-    def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
-        """Replaces this quantizer's own value; copies held elsewhere keep theirs."""
-        self.text = _texts.with_usage(self.text, rowwise, columnwise)
-
-    def copy(self) -> "Quantizer":
-        """Another quantizer of the same value."""
-        other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        return other
-
-    # ---- what it does ----------------------------------------------------------------------
-
-    def _live(self, device: torch.device) -> list[torch.Tensor]:
-        """The tensors that quantizing on a device reads besides the input."""
-        if _texts.scheme(self.text) == "fp8-delayed":
-            raise ValueError(
-                f"{self!r} has no scale to quantize by: an octet.Float8Quantizer holds one"
-            )
-        return []
-
-    def __call__(self, tensor: torch.Tensor) -> "QuantizedTensor":
-        """The quantized tensor."""
-        return self.quantize(tensor)
-
-    def quantize(
-        self, tensor: torch.Tensor, *, out: "QuantizedTensor | None" = None
-    ) -> "QuantizedTensor":
-        """The quantized tensor, in memory of its own or in ``out``'s."""
-        from octet.tensor import quantize, quantize_into
-
-        if out is not None:
-            _check_out(self.text, out)
-            return quantize_into(out, tensor, self._live(tensor.device))
-        return quantize(self.text, tensor, self._live(tensor.device))
-
-    def update_quantized(
-        self, tensor: torch.Tensor, out: "QuantizedTensor"
-    ) -> "QuantizedTensor":
-        """Quantizes into a quantized tensor."""
-        return self.quantize(tensor, out=out)
-
-    def make_empty(
-        self,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-        requires_grad: bool = False,
-    ) -> "QuantizedTensor":
-        """A quantized tensor whose bytes are not written yet."""
-        from octet.proto import TensorProto
-
-        made = TensorProto(shape, dtype, self, device=device).create_tensor()
-        return made.requires_grad_(requires_grad)
-
-    # ---- a value ---------------------------------------------------------------------------
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({'' if self.text == 'none' else repr(self.text)})"
 
 
 class _Value(Quantizer):
@@ -192,6 +66,9 @@ class Float8CurrentScalingQuantizer(_Value):
     """
 
     amax_reduction_group: object = None
+    with_amax_reduction = _options.NO_REDUCTION
+    force_pow_2_scales = _options.POW2
+    amax_epsilon = _options.EPSILON
 
     def __init__(
         self,
@@ -200,11 +77,22 @@ class Float8CurrentScalingQuantizer(_Value):
         *,
         rowwise: bool = True,
         columnwise: bool = True,
+        use_existing_amax: bool = False,
+        with_amax_reduction: bool = False,
         amax_reduction_group: object = None,
         force_pow_2_scales: bool = False,
         amax_epsilon: float = 0.0,
+        scale: torch.Tensor | None = None,
+        amax: torch.Tensor | None = None,
     ) -> None:
-        del device  # bytes are made where the tensor is
+        # Bytes are made where the tensor is, and scale and amax are not written to.
+        del device, scale, amax
+        _refuse_reduction(type(self).__name__, with_amax_reduction)
+        if use_existing_amax:
+            raise NotImplementedError(
+                f"{type(self).__name__}(use_existing_amax=True): the amax is the tensor's own; "
+                "octet.Float8Quantizer quantizes by a scale that you keep"
+            )
         fields = {
             "rowwise": rowwise,
             "columnwise": columnwise,
@@ -227,6 +115,11 @@ class Float8BlockQuantizer(_Value):
     >>> octet.Float8BlockQuantizer("e4m3", block_scaling_dim=1)
     Float8BlockQuantizer('fp8-block:e4m3/1x128+row+col')
     """
+
+    block_len = _options.BLOCK_LEN
+    block_scaling_dim = _options.BLOCK_DIM
+    force_pow_2_scales = _options.POW2
+    amax_epsilon = _options.EPSILON
 
     def __init__(
         self,
@@ -259,6 +152,8 @@ class MXFP8Quantizer(_Value):
     torch.Size([4, 64])
     """
 
+    with_2d_quantization = _options.square(32)
+
     def __init__(
         self,
         fp8_dtype: object,
@@ -284,11 +179,25 @@ class NVFP4Quantizer(_Value):
     NVFP4Quantizer('nvfp4:e2m1/1x16+row+col+rht')
     """
 
+    amax_reduction_group: object = None
+    with_amax_reduction = _options.NO_REDUCTION
+    with_rht = _options.RHT
+    with_post_rht_amax = _options.POST_RHT_AMAX
+    with_2d_quantization = _options.square(16)
+    stochastic_rounding = _options.STOCHASTIC
+    row_scaled_nvfp4 = _options.ROW_SCALED
+    nvfp4_use_4over6 = _options.FOUR_OVER_SIX
+    nvfp4_e4m3_max = _options.E4M3_MAX
+    nvfp4_4over6_err_mode = _options.ERROR_MODE
+    with_random_sign_mask = _options.SIGNS
+
     def __init__(
         self,
         fp4_dtype: object = DType.kFloat4E2M1,
         rowwise: bool = True,
         columnwise: bool = True,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: object = None,
         with_rht: bool = False,
         with_post_rht_amax: bool = False,
         with_2d_quantization: bool = False,
@@ -299,8 +208,13 @@ class NVFP4Quantizer(_Value):
         nvfp4_4over6_err_mode: str = "MAE",
         with_random_sign_mask: bool = True,
     ) -> None:
+        _refuse_reduction(type(self).__name__, with_amax_reduction)
         if nvfp4_e4m3_max not in (256, 448):
             raise ValueError(f"nvfp4_e4m3_max is {nvfp4_e4m3_max}; it is 256 or 448")
+        if nvfp4_4over6_err_mode.upper() not in ("MAE", "MSE"):
+            raise ValueError(
+                f"nvfp4_4over6_err_mode is {nvfp4_4over6_err_mode!r}; it is 'MAE' or 'MSE'"
+            )
         del with_post_rht_amax  # the amax of transformed columns is always their own
         transform = "signed" if with_random_sign_mask else "plain"
         fields = {
@@ -310,13 +224,16 @@ class NVFP4Quantizer(_Value):
             "stochastic": stochastic_rounding,
             "row_scaled": row_scaled_nvfp4,
             "four_over_six": nvfp4_4over6_err_mode.lower() if nvfp4_use_4over6 else "none",
-            "max256": nvfp4_e4m3_max == 256,
+            "max256": nvfp4_use_4over6 and nvfp4_e4m3_max == 256,
         }
         block = "16x16" if with_2d_quantization else "1x16"
         text = f"nvfp4:{format_name(fp4_dtype)}/{block}"
         super().__init__(_texts.quantizer(text, **fields))
+        if amax_reduction_group is not None:
+            self.amax_reduction_group = amax_reduction_group
 
     def _live(self, device: torch.device) -> list[torch.Tensor]:
+        refuse_process_group(self)
         if not _texts.is_stochastic(self.text):
             return []
         return [torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)]
@@ -346,20 +263,34 @@ class Float8Quantizer(Quantizer):
         super().__init__(_texts.quantizer(text, **fields))
         self.scale, self.amax = scale, amax
 
-    def quantize(
-        self, tensor: torch.Tensor, *, out: "QuantizedTensor | None" = None
-    ) -> "QuantizedTensor":
+    def quantize_impl(self, tensor: torch.Tensor) -> "QuantizedTensor":
         """Quantizes by ``scale`` and raises ``amax``."""
-        from octet.tensor import QuantizedTensor, quantize_into, straight_through
+        from octet.tensor import QuantizedTensor
 
-        if out is not None:
-            _check_out(self.text, out)
         text = f"{dtype_name(tensor.dtype)} {self.text}"
         with torch.no_grad():
             *buffers, amax = _ops.quantize(tensor.detach(), [self.scale.reshape(1)], text)
             self.amax.copy_(torch.maximum(self.amax, amax.reshape(self.amax.shape)))
-        made = QuantizedTensor(buffers, self.text, tensor.dtype, tensor.shape)
-        return straight_through(tensor, made) if out is None else quantize_into(out, made)
+        return QuantizedTensor(buffers, self.text, tensor.dtype, tensor.shape)
+
+    def update_quantized(
+        self,
+        src: torch.Tensor,
+        dst: "QuantizedTensor",
+        *,
+        noop_flag: torch.Tensor | None = None,
+    ) -> "QuantizedTensor":
+        """As every quantizer; where the flag is not zero ``amax`` stays as it is, too."""
+        if noop_flag is None:
+            return self.quantize(src, out=dst)
+        before = kept(noop_flag, [self.amax])
+        super().update_quantized(src, dst, noop_flag=noop_flag)
+        put_back(noop_flag, [self.amax], before)
+        return dst
+
+    def calibrate(self, tensor: torch.Tensor) -> None:
+        """Raises ``amax`` to the tensor's."""
+        self.quantize_impl(tensor)
 
 
 _CLASSES: dict[str, type[Quantizer]] = {

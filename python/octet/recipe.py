@@ -1,13 +1,19 @@
 """Recipes: which quantizer each role of a layer gets. Values: equal by content, hashable.
 
+Fields may be assigned until a recipe is used for the first time. Positional arguments are in
+the order of TransformerEngine's classes; what those do not take is by keyword.
+
 >>> octet.recipe.MXFP8BlockScaling()
 MXFP8BlockScaling('mxfp8')
 """
 
+import dataclasses
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from torch.compiler import is_dynamo_compiling
 
 from octet import _C
 from octet._constant import constant
@@ -31,13 +37,29 @@ __all__ = [
 ]
 
 
-class Format(enum.Enum):
-    """Element formats of a recipe. HYBRID is E4M3 forward and E5M2 for gradients."""
+class FormatMax(NamedTuple):
+    """The largest finite values of a format, in forward and in backward."""
 
-    E4M3 = "e4m3"
-    E5M2 = "e5m2"
-    HYBRID = "hybrid"
-    E2M1 = "e2m1"
+    max_fwd: float
+    max_bwd: float
+
+
+class Format(enum.Enum):
+    """Element formats of a recipe. HYBRID is E4M3 forward and E5M2 for gradients.
+
+    >>> octet.recipe.Format.HYBRID.value.max_bwd
+    57344
+    """
+
+    E4M3 = FormatMax(448, 448)
+    E5M2 = FormatMax(57344, 57344)
+    HYBRID = FormatMax(448, 57344)
+    E2M1 = FormatMax(6, 6)
+
+    @property
+    def word(self) -> str:
+        """The C core's word for it: "e4m3"."""
+        return self.name.lower()
 
 
 @dataclass(frozen=True)
@@ -123,30 +145,139 @@ def _text(kind: str, fields: Fields) -> str:
 def _format(value: Format) -> tuple[str, str]:
     if not isinstance(value, Format):
         raise TypeError(f"fp8_format is {value!r}; it is a Format, such as Format.HYBRID")
-    return "format", value.value
+    return "format", value.word
+
+
+R = TypeVar("R", bound="type[Recipe]")
 
 
 class Recipe:
-    """The base of every recipe. ``text`` is its one-line form in the C core's grammar."""
+    """The base of every recipe.
 
-    text: str
+    A field may be assigned until the recipe is used: by a layer, or by being compared or
+    hashed. Then it is frozen, so that nothing that remembers it can be wrong about it. Compiled
+    code does not freeze a recipe: where a field is assigned, it compiles again.
+    ``dataclasses.replace`` makes another recipe with some fields changed. A copy is not frozen.
+
+    >>> recipe = octet.recipe.MXFP8BlockScaling()
+    >>> recipe.backward_override = "dequantized"
+    >>> recipe.text
+    'mxfp8:override=dequantized'
+    """
+
+    _text: str
+    _frozen = False
 
     def _set(self, kind: str, fields: Fields) -> None:
-        object.__setattr__(self, "text", _text(kind, fields))
+        object.__setattr__(self, "_text", _text(kind, fields))
+
+    def _freeze(self) -> None:
+        """Ends assignment. Traced code guards on what it read instead: it writes nothing to an
+        object from outside, which no checkpoint inside it could undo."""
+        if not is_dynamo_compiling():
+            object.__setattr__(self, "_frozen", True)
+
+    @property
+    def text(self) -> str:
+        """The one-line form in the C core's grammar. Reading it is a use of the recipe."""
+        if not (is_dynamo_compiling() or self._frozen):
+            object.__setattr__(self, "_frozen", True)
+        return self._text
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
+        cls, fields = type(self).__name__, self.__dataclass_fields__
+        if name not in fields:
+            raise AttributeError(
+                f"octet.recipe.{cls} has no field {name}; it has {', '.join(fields)}"
+            )
+        if self._frozen:
+            raise dataclasses.FrozenInstanceError(
+                f"{self!r} has been used, so its {name} stays as it is; make another recipe: "
+                f"dataclasses.replace(recipe, {name}={value!r})"
+            )
+        # Another recipe checks the value; where that raises, this one is as it was.
+        made = dataclasses.replace(self, **{name: value})
+        for each in (*fields, "_text"):
+            object.__setattr__(self, each, getattr(made, each))
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other) or not isinstance(other, Recipe):
+            return NotImplemented
+        if not (is_dynamo_compiling() or (self._frozen and other._frozen)):
+            self._freeze()
+            other._freeze()
+        return self._has_fields_of(other)
+
+    def __hash__(self) -> int:
+        self._freeze()
+        return self._hash_of_fields()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.text!r})"
+        return f"{type(self).__name__}({self._text!r})"
 
-    def delayed(self) -> bool:
+    # ---- which one it is -------------------------------------------------------------------
+
+    @classmethod
+    def delayed(cls) -> bool:
         """Delayed scaling: its scales are state that the layer keeps."""
-        return isinstance(self, DelayedScaling)
+        return issubclass(cls, DelayedScaling)
+
+    @classmethod
+    def float8_current_scaling(cls) -> bool:
+        """FP8 with a scale per tensor, from the tensor itself."""
+        return issubclass(cls, Float8CurrentScaling)
+
+    @classmethod
+    def float8_per_tensor_scaling(cls) -> bool:
+        """FP8 with a scale per tensor."""
+        return issubclass(cls, DelayedScaling | Float8CurrentScaling)
+
+    @classmethod
+    def float8_block_scaling(cls) -> bool:
+        """FP8 with a scale per block."""
+        return issubclass(cls, Float8BlockScaling)
+
+    @classmethod
+    def mxfp8(cls) -> bool:
+        """MXFP8."""
+        return issubclass(cls, MXFP8BlockScaling)
+
+    @classmethod
+    def nvfp4(cls) -> bool:
+        """NVFP4."""
+        return issubclass(cls, NVFP4BlockScaling)
+
+    @classmethod
+    def custom(cls) -> bool:
+        """Its quantizers come from a function."""
+        return issubclass(cls, CustomRecipe)
+
+
+if TYPE_CHECKING:
+    _recipe = dataclass
+else:
+
+    def _recipe(cls: R) -> R:
+        """A dataclass whose constructor sets fields without checking each, as a frozen one's
+        does; what it made of equality and assignment is the base's to call or to replace."""
+        made = dataclass(frozen=True, repr=False)(cls)
+        made._has_fields_of, made._hash_of_fields = made.__eq__, made.__hash__
+        del made.__setattr__, made.__eq__, made.__hash__
+        return made
 
 
 def _override(backward_override: str | None) -> tuple[str, str]:
     return "override_", backward_override or "none"
 
 
-@dataclass(frozen=True, repr=False)
+@_recipe
 class DelayedScaling(Recipe):
     """FP8 with scales from the amaxes of earlier steps.
 
@@ -165,9 +296,9 @@ class DelayedScaling(Recipe):
     amax_compute_algo: "str | Callable[[torch.Tensor], torch.Tensor]" = "max"
     scaling_factor_compute_algo: "Callable[..., torch.Tensor] | None" = None
     reduce_amax: bool = True
-    backward_override: str | None = None
     fp8_dpa: bool = False
     fp8_mha: bool = False
+    backward_override: str | None = None
 
     def __post_init__(self) -> None:
         if self.amax_compute_algo == "callback":  # the core's word for a function
@@ -190,7 +321,7 @@ class DelayedScaling(Recipe):
         return not by_name or self.scaling_factor_compute_algo is not None
 
 
-@dataclass(frozen=True, repr=False)
+@_recipe
 class Float8CurrentScaling(Recipe):
     """FP8 with one scale per tensor from its own amax.
 
@@ -200,15 +331,15 @@ class Float8CurrentScaling(Recipe):
 
     use_power_2_scales: bool = False
     fp8_format: Format = Format.HYBRID
-    fp8_quant_fwd_inp: QParams | None = None
-    fp8_quant_fwd_weight: QParams | None = None
-    fp8_quant_bwd_grad: QParams | None = None
     fp8_gemm_fprop: MMParams | None = None
     fp8_gemm_dgrad: MMParams | None = None
     fp8_gemm_wgrad: MMParams | None = None
-    backward_override: str | None = None
     fp8_dpa: bool = False
     fp8_mha: bool = False
+    backward_override: str | None = None
+    fp8_quant_fwd_inp: QParams | None = field(default=None, kw_only=True)
+    fp8_quant_fwd_weight: QParams | None = field(default=None, kw_only=True)
+    fp8_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_params(self, "fp8")
@@ -228,7 +359,7 @@ class Float8CurrentScaling(Recipe):
         )
 
 
-@dataclass(frozen=True, repr=False)
+@_recipe
 class MXFP8BlockScaling(Recipe):
     """FP8 with a power-of-two scale per 32 elements.
 
@@ -238,10 +369,10 @@ class MXFP8BlockScaling(Recipe):
 
     margin: int = 0
     fp8_format: Format = Format.E4M3
-    enable_2d_quantization: bool = False
-    backward_override: str | None = None
     fp8_dpa: bool = False
     fp8_mha: bool = False
+    backward_override: str | None = None
+    enable_2d_quantization: bool = False
 
     def __post_init__(self) -> None:
         self._set(
@@ -264,7 +395,7 @@ def _block(qparams: QParams | None, pow2: bool, dim: int, name: str) -> Fields:
     return (*(field for field in params._fields() if field[0] != "two_d"), ("two_d", dim == 2))
 
 
-@dataclass(frozen=True, repr=False)
+@_recipe
 class Float8BlockScaling(Recipe):
     """FP8 with an fp32 scale per block of 128 elements, or 128x128.
 
@@ -277,15 +408,15 @@ class Float8BlockScaling(Recipe):
     x_block_scaling_dim: int = 1
     w_block_scaling_dim: int = 2
     grad_block_scaling_dim: int = 1
-    fp8_quant_fwd_inp: QParams | None = None
-    fp8_quant_fwd_weight: QParams | None = None
-    fp8_quant_bwd_grad: QParams | None = None
     fp8_gemm_fprop: MMParams | None = None
     fp8_gemm_dgrad: MMParams | None = None
     fp8_gemm_wgrad: MMParams | None = None
-    backward_override: str | None = None
     fp8_dpa: bool = False
     fp8_mha: bool = False
+    backward_override: str | None = None
+    fp8_quant_fwd_inp: QParams | None = field(default=None, kw_only=True)
+    fp8_quant_fwd_weight: QParams | None = field(default=None, kw_only=True)
+    fp8_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_params(self, "fp8")
@@ -310,7 +441,7 @@ class Float8BlockScaling(Recipe):
         )
 
 
-@dataclass(frozen=True, repr=False)
+@_recipe
 class NVFP4BlockScaling(Recipe):
     """FP4 with an E4M3 scale per 16 elements.
 
@@ -327,12 +458,12 @@ class NVFP4BlockScaling(Recipe):
     nvfp4_4over6_err_mode: str = "MAE"
     fp4_format: Format = Format.E2M1
     fp8_format: Format = Format.E4M3
-    fp4_quant_fwd_inp: QParams | None = None
-    fp4_quant_fwd_weight: QParams | None = None
-    fp4_quant_bwd_grad: QParams | None = None
-    backward_override: str | None = None
     fp8_dpa: bool = False
     fp8_mha: bool = False
+    backward_override: str | None = None
+    fp4_quant_fwd_inp: QParams | None = field(default=None, kw_only=True)
+    fp4_quant_fwd_weight: QParams | None = field(default=None, kw_only=True)
+    fp4_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_params(self, "fp4")
@@ -358,17 +489,25 @@ class NVFP4BlockScaling(Recipe):
         )
 
 
-_ROLES = ("input", "weight", "output", "grad_output", "grad_input", "grad_weight")
+_ROLES = ("input", "weight", "output", "grad_output", "grad_input")
 
 
 @constant
 def _custom_text(roles: tuple[tuple[str, str], ...], fields: Fields) -> str:
-    return _C.make("recipe", _C.custom_recipe(dict(roles)), dict(fields))
+    try:
+        return _C.make("recipe", _C.custom_recipe(dict(roles)), dict(fields))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"octet.recipe.CustomRecipe: {error}") from None
 
 
-@dataclass(frozen=True, repr=False)
+@_recipe
 class CustomRecipe(Recipe):
     """A quantizer for each role from a function; None leaves the role in high precision.
+
+    A layer asks for "input", "weight", "output", "grad_output" and "grad_input". Factories
+    often answer every role alike, so it asks for "grad_weight" only with
+    ``quantize_grad_weight=True``: then the answer quantizes the weight's gradient.
+    ``fp8_format`` and ``quantization_alignment`` mean nothing to a Linear.
 
     >>> octet.recipe.CustomRecipe(lambda role: octet.MXFP8Quantizer("e4m3"))
     CustomRecipe(<lambda>)
@@ -376,9 +515,11 @@ class CustomRecipe(Recipe):
 
     qfactory: Callable[[QuantizerRole], "Quantizer | None"]
     fp8_format: Format = Format.HYBRID
-    backward_override: str | None = None
     fp8_dpa: bool = False
     fp8_mha: bool = False
+    backward_override: str | None = None
+    quantization_alignment: int = 128
+    quantize_grad_weight: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not callable(self.qfactory):
@@ -386,11 +527,25 @@ class CustomRecipe(Recipe):
                 f"octet.recipe.CustomRecipe: qfactory is {self.qfactory!r}; it is a function "
                 "of a QuantizerRole that answers with a quantizer or None"
             )
+        _format(self.fp8_format)
+        if self.quantization_alignment < 1:
+            raise ValueError(
+                "octet.recipe.CustomRecipe: quantization_alignment is "
+                f"{self.quantization_alignment}; it is at least 1"
+            )
+        # The text of no answers at all: what it says against the other fields is said now.
+        object.__setattr__(self, "_text", self.text_of({}))
+
+    @property
+    def text(self) -> str:
+        """There is none without a layer, because the factory may ask which layer it is."""
+        raise AttributeError(f"{self!r} has a text for each layer: text_for('linear', name)")
 
     def answers(self, module_type: str, name: str) -> "dict[str, Quantizer]":
         """What the factory answers to a layer now, role by role."""
+        self._freeze()
         found = {}
-        for role in _ROLES:
+        for role in (*_ROLES, "grad_weight") if self.quantize_grad_weight else _ROLES:
             quantizer = self.qfactory(QuantizerRole(module_type, role, name))
             if quantizer is None:
                 continue

@@ -8,6 +8,7 @@ import torch
 from octet import _ops, _texts, quantizers
 from octet._constant import constant
 from octet._dtypes import dtype_name
+from octet._quantizer import kept, put_back
 
 _DATA: Any = torch.Tensor.data  # torch's own property
 
@@ -147,9 +148,18 @@ class QuantizedTensor(torch.Tensor):
         """Forgets the preserved value."""
         self.__dict__.pop("_high_precision_init_val", None)
 
-    def quantize_(self, tensor: torch.Tensor) -> "QuantizedTensor":
-        """Quantizes a tensor into these buffers."""
-        return quantize_into(self, tensor)
+    def quantize_(
+        self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
+    ) -> "QuantizedTensor":
+        """Quantizes a tensor into these buffers; where the one element of ``noop_flag`` is not
+        zero, which the device finds out, they stay as they are."""
+        if noop_flag is None:
+            return quantize_into(self, tensor)
+        buffers = self.buffers()
+        before = kept(noop_flag, buffers)
+        quantize_into(self, tensor)
+        put_back(noop_flag, buffers, before)
+        return self
 
     def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401
         """Writes some elements; all are quantized anew.

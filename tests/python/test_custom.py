@@ -44,11 +44,25 @@ class Clipped(octet.MXFP8Quantizer):
         return super().quantize(tensor.clamp(-1, 1), out=out)
 
 
+class Impl(octet.Quantizer):
+    """MXFP8 of what lies between -1 and 1, by TransformerEngine's method."""
+
+    def __init__(self, fmt: str) -> None:
+        super().__init__(rowwise=True, columnwise=True)
+        self.inner = octet.MXFP8Quantizer(fmt)
+
+    def quantize_impl(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.inner.quantize(tensor.clamp(-1, 1))
+
+
 PLAIN = octet.MXFP8Quantizer("e4m3")
 
 
 def custom(**roles: octet.Quantizer) -> recipe.CustomRecipe:
-    return recipe.CustomRecipe(lambda role: roles.get(role.tensor_type))
+    """A recipe of these answers; one for grad_weight is asked for where there is one."""
+    return recipe.CustomRecipe(
+        lambda role: roles.get(role.tensor_type), quantize_grad_weight="grad_weight" in roles
+    )
 
 
 def delayed(fmt: str, scale: float = 8.0) -> octet.Float8Quantizer:
@@ -57,6 +71,7 @@ def delayed(fmt: str, scale: float = 8.0) -> octet.Float8Quantizer:
 
 CASES: dict[str, Callable[[], dict[str, octet.Quantizer]]] = {
     "fake": lambda: {r: Fake(6) for r in ("input", "weight", "grad_output")},
+    "impl": lambda: {r: Impl("e4m3") for r in ("input", "weight", "grad_output")},
     "clipped": lambda: {r: Clipped("e4m3") for r in ("input", "weight", "grad_output")},
     "mixed": lambda: {
         "input": Clipped("e4m3"),
@@ -128,10 +143,67 @@ def test_custom__a_quantize_that_does_the_same_changes_no_bit(
     assert_same(*found)
 
 
+class Again(octet.MXFP8Quantizer):
+    """The same, by its base's."""
+
+    def quantize_impl(self, tensor: torch.Tensor) -> torch.Tensor:
+        return super().quantize_impl(tensor.clamp(-1, 1))
+
+
+class Doubled(octet.Float8Quantizer):
+    """Delayed scaling of twice the tensor, by both methods."""
+
+    def quantize(self, tensor: torch.Tensor, **options: Any) -> torch.Tensor:  # noqa: ANN401
+        return super().quantize(tensor * 1, **options)
+
+    def quantize_impl(self, tensor: torch.Tensor) -> torch.Tensor:
+        return super().quantize_impl(tensor * 2)
+
+
+def test_custom__a_subclass_may_change_what_delayed_scaling_quantizes() -> None:
+    q, x = Doubled(torch.ones(1), torch.zeros(1), "e4m3"), torch.randn(4, 64)
+    want = delayed("e4m3", 1.0)
+    assert torch.equal(q(x).dequantize(), want(2 * x).dequantize())
+    assert torch.equal(q.amax, want.amax)
+
+
+def test_custom__a_quantize_impl_is_a_quantize() -> None:
+    linear, (x, grad) = layer(), inputs()
+    found = [
+        step(linear, within(custom(input=q, weight=q, grad_output=q), linear), x, grad)
+        for q in (Impl("e4m3"), Again("e4m3"), Clipped("e4m3"))
+    ]
+    assert_same(found[0], found[2])
+    assert_same(found[1], found[2])
+    q, x = Impl("e4m3"), torch.randn(4, 64, requires_grad=True)
+    q(x).dequantize().sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+    out = q.quantize(2 * x.detach(), out=PLAIN(x.detach()))
+    assert torch.equal(out.dequantize(), PLAIN(2 * x.detach().clamp(-0.5, 0.5)).dequantize())
+
+
+def test_custom__a_factory_that_answers_every_role_leaves_weight_gradients_alone() -> None:
+    linear, (x, grad) = layer(), inputs()
+    found = {
+        told: step(
+            linear,
+            within(recipe.CustomRecipe(lambda role: PLAIN, quantize_grad_weight=told), linear),
+            x,
+            grad,
+        )[2]
+        for told in (False, True)
+    }
+    roles = dict.fromkeys(("input", "weight", "grad_output"), PLAIN)
+    plain = step(linear, within(custom(**roles), linear), x, grad)[2]
+    assert torch.equal(found[False], plain)
+    assert torch.equal(found[True], PLAIN(plain).dequantize())
+    assert not torch.equal(found[True], plain)
+
+
 def test_custom__plain_tensors_are_multiplied_as_they_are() -> None:
     linear, q = layer(params_dtype=torch.float32), Fake(4)
     x, grad = inputs(24, dtype=torch.float32)
-    active = recipe.CustomRecipe(lambda role: q)
+    active = recipe.CustomRecipe(lambda role: q, quantize_grad_weight=True)
     y, dx, dw, db, *_ = step(
         linear, within(active, lambda x: linear(x, None, True, True)), x, grad
     )

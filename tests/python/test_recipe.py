@@ -1,20 +1,26 @@
 """Recipes are values, print as one line, and every field reaches the core."""
 
+import copy
+import dataclasses
+import inspect
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import octet
 import pytest
-from laws import RECIPES
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, within
 from octet import _C, recipe
 from octet.recipe import Format, MMParams, QParams
+
+import torch
 
 ALL = [active for active in RECIPES.values() if active is not None]
 
 
 @pytest.mark.parametrize("active", ALL, ids=str)
 def test_recipe__is_a_value(active: recipe.Recipe) -> None:
-    again = type(active)(**{k: v for k, v in vars(active).items() if k != "text"})
+    again = dataclasses.replace(active)
     assert again == active
     assert hash(again) == hash(active)
     assert len({again, active}) == 1
@@ -173,14 +179,281 @@ def test_recipe__a_format_is_one() -> None:
             make(fp8_format="e4m3")
 
 
-def test_recipe__custom_asks_for_every_role() -> None:
+@pytest.mark.parametrize("asks", [False, True])
+def test_recipe__custom_asks_for_grad_weight_only_where_told(asks: bool) -> None:
     asked = []
 
     def factory(role: recipe.QuantizerRole) -> octet.Quantizer | None:
         asked.append(role)
         return octet.MXFP8Quantizer("e4m3") if role.tensor_type == "input" else None
 
-    text = recipe.CustomRecipe(factory).text_for("linear", "fc1")
+    text = recipe.CustomRecipe(factory, quantize_grad_weight=asks).text_for("linear", "fc1")
     assert text == "custom:input=mxfp8:e4m3/1x32+row+col"
-    assert {role.tensor_type for role in asked} >= {"input", "weight", "output", "grad_output"}
+    roles = ["input", "weight", "output", "grad_output", "grad_input"]
+    assert [role.tensor_type for role in asked] == roles + ["grad_weight"] * asks
     assert {(role.module_type, role.name) for role in asked} == {("linear", "fc1")}
+
+
+def test_recipe__custom_has_no_text_of_its_own() -> None:
+    with pytest.raises(AttributeError, match="a text for each layer: text_for"):
+        print(recipe.CustomRecipe(lambda role: None).text)
+
+
+# ---- assignment ------------------------------------------------------------------------------
+
+
+def nothing(role: recipe.QuantizerRole) -> None:
+    del role
+
+
+CUSTOM = recipe.CustomRecipe(nothing)
+
+
+def fresh(active: recipe.Recipe) -> recipe.Recipe:
+    """The same recipe, not used yet."""
+    return dataclasses.replace(active)
+
+
+def test_recipe__fields_may_be_assigned_before_the_first_use() -> None:
+    active = recipe.NVFP4BlockScaling()
+    active.backward_override = "dequantized"
+    active.disable_rht = True
+    assert repr(active) == "NVFP4BlockScaling('nvfp4+norht:override=dequantized')"
+    assert active == recipe.NVFP4BlockScaling(disable_rht=True, backward_override="dequantized")
+
+
+def with_text(active: recipe.Recipe) -> None:
+    if active.custom():
+        active.text_for("linear", "")
+    else:
+        assert active.text
+
+
+def with_a_layer(active: recipe.Recipe) -> None:
+    with octet.autocast(recipe=active):
+        layer()(inputs()[0])
+
+
+def with_stored_weights(active: recipe.Recipe) -> None:
+    with octet.quantized_model_init(recipe=active):
+        layer()
+
+
+USES: dict[str, Callable[[Any], object]] = {
+    "text": with_text,
+    "hash": hash,
+    "equality": lambda active: active == fresh(active),
+    "equality from the right": lambda active: fresh(active) == active,
+    "a layer": with_a_layer,
+    "stored weights": with_stored_weights,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("active", [*ALL, CUSTOM], ids=str)
+def test_recipe__is_frozen_by_its_first_use(active: recipe.Recipe, use: str) -> None:
+    active = fresh(active)
+    repr(active), active.fp8_format, active.mxfp8()  # no uses
+    active.fp8_dpa = True
+    USES[use](active)
+    before = dict(vars(active))
+    with pytest.raises(AttributeError, match=r"has been used.*dataclasses\.replace"):
+        active.fp8_dpa = False
+    assert vars(active) == before
+    other = dataclasses.replace(active, fp8_dpa=False)
+    other.fp8_mha = True
+    assert other != active
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("backward_override", "some", ValueError),
+        ("fp8_format", "e4m3", TypeError),
+        ("row_scaled_activation", True, ValueError),  # not with disable_rht=False
+        ("fp4_quant_bwd_grad", 1, TypeError),
+        ("margin", 0, AttributeError),  # no field of this one
+    ],
+)
+def test_recipe__an_invalid_assignment_changes_nothing(
+    name: str,
+    value: Any,  # noqa: ANN401
+    error: type[Exception],
+) -> None:
+    active = recipe.NVFP4BlockScaling(disable_2d_quantization=True)
+    before = dict(vars(active))
+    with pytest.raises(error, match=name.split("_")[-1] if error is AttributeError else "."):
+        setattr(active, name, value)
+    assert vars(active) == before
+    active.disable_stochastic_rounding = True
+    assert active.text == "nvfp4+nosr+no2d"
+
+
+def test_recipe__replace_takes_steps_that_assignment_cannot() -> None:
+    active = recipe.NVFP4BlockScaling()
+    with pytest.raises(ValueError, match="row"):
+        active.row_scaled_activation = True
+    other = dataclasses.replace(active, row_scaled_activation=True, disable_rht=True)
+    assert _C.equal("recipe", other.text, "nvfp4+norht+rowscaled")
+
+
+def test_recipe__a_field_cannot_be_deleted() -> None:
+    with pytest.raises(AttributeError, match="margin"):
+        del recipe.MXFP8BlockScaling().margin
+
+
+@pytest.mark.parametrize("active", [*ALL, CUSTOM], ids=str)
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda r: pickle.loads(pickle.dumps(r))]
+)
+def test_recipe__a_copy_is_equal_and_not_frozen(
+    active: recipe.Recipe,
+    again: Any,  # noqa: ANN401
+) -> None:
+    hash(active)
+    other = again(active)
+    other.fp8_dpa = False
+    assert repr(other) == repr(active)
+    assert other == active
+    assert hash(other) == hash(active)
+
+
+def test_recipe__the_default_one_cannot_be_changed_for_all() -> None:
+    with pytest.raises(AttributeError, match="has been used"):
+        octet.default_recipe().margin = 0
+    mine = octet.get_default_recipe()
+    mine.backward_override = "high_precision"
+    assert octet.get_default_recipe() == octet.default_recipe() != mine
+
+
+def test_recipe__an_assigned_field_decides_what_layers_compute() -> None:
+    linear, (x, grad) = layer(), inputs()
+    active = recipe.MXFP8BlockScaling()
+    active.backward_override = "high_precision"
+    want = recipe.MXFP8BlockScaling(backward_override="high_precision")
+    found = [step(linear, within(each, linear), x, grad) for each in (active, want)]
+    assert_same(*found)
+    usual = step(linear, within(recipe.MXFP8BlockScaling(), linear), x, grad)
+    assert not torch.equal(found[0][1], usual[1])
+
+
+def test_recipe__compiled_code_follows_an_assignment() -> None:
+    linear, (x, _) = layer(), inputs()
+    active = recipe.MXFP8BlockScaling()
+    fast, counter = compiled(within(active, linear))
+    for _ in range(2):
+        assert torch.equal(fast(x), within(recipe.MXFP8BlockScaling(), linear)(x))
+    assert counter.frame_count == 1
+    active.enable_2d_quantization = True
+    want = within(recipe.MXFP8BlockScaling(enable_2d_quantization=True), linear)(x)
+    assert torch.equal(fast(x), want)
+    assert counter.frame_count == 2
+    # Eager code freezes it, which is no reason to compile again.
+    assert torch.equal(within(active, linear)(x), want)
+    assert torch.equal(fast(x), want)
+    assert counter.frame_count == 2
+
+
+def test_recipe__may_be_assigned_and_replaced_in_compiled_code() -> None:
+    linear, (x, _) = layer(), inputs()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        active = recipe.MXFP8BlockScaling()
+        active.enable_2d_quantization = True
+        with octet.autocast(recipe=dataclasses.replace(active, fp8_format=Format.HYBRID)):
+            return linear(x) if active.mxfp8() else x
+
+    fast, counter = compiled(call)
+    assert torch.equal(fast(x), call(x))
+    assert torch.equal(fast(x), call(x))
+    assert counter.frame_count == 1
+
+
+# ---- TransformerEngine's names ---------------------------------------------------------------
+
+# The positional arguments of TransformerEngine's dataclasses, in their order.
+POSITIONAL = {
+    "DelayedScaling": (
+        "margin fp8_format amax_history_len amax_compute_algo scaling_factor_compute_algo "
+        "reduce_amax fp8_dpa fp8_mha backward_override"
+    ),
+    "Float8CurrentScaling": (
+        "use_power_2_scales fp8_format fp8_gemm_fprop fp8_gemm_dgrad fp8_gemm_wgrad fp8_dpa "
+        "fp8_mha backward_override"
+    ),
+    "MXFP8BlockScaling": (
+        "margin fp8_format fp8_dpa fp8_mha backward_override enable_2d_quantization"
+    ),
+    "Float8BlockScaling": (
+        "use_f32_scales fp8_format x_block_scaling_dim w_block_scaling_dim "
+        "grad_block_scaling_dim fp8_gemm_fprop fp8_gemm_dgrad fp8_gemm_wgrad fp8_dpa fp8_mha "
+        "backward_override"
+    ),
+    "NVFP4BlockScaling": (
+        "disable_rht disable_stochastic_rounding disable_2d_quantization "
+        "row_scaled_activation nvfp4_4over6 nvfp4_4over6_e4m3_use_256 nvfp4_4over6_err_mode "
+        "fp4_format fp8_format fp8_dpa fp8_mha backward_override"
+    ),
+    "CustomRecipe": (
+        "qfactory fp8_format fp8_dpa fp8_mha backward_override quantization_alignment"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONAL)
+def test_recipe__positional_arguments_are_transformer_engines(name: str) -> None:
+    parameters = inspect.signature(getattr(recipe, name)).parameters.values()
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert " ".join(positional) == POSITIONAL[name]
+
+
+def test_recipe__attention_changes_nothing_here() -> None:
+    for name in POSITIONAL:
+        if name != "CustomRecipe":
+            made = getattr(recipe, name)(fp8_dpa=True, fp8_mha=True)
+            assert made.text == getattr(recipe, name)().text
+
+
+IS = {
+    "delayed": ("delayed", "float8_per_tensor_scaling"),
+    "current": ("float8_current_scaling", "float8_per_tensor_scaling"),
+    "block": ("float8_block_scaling",),
+    "mxfp8": ("mxfp8",),
+    "nvfp4": ("nvfp4",),
+    "custom": ("custom",),
+}
+
+
+@pytest.mark.parametrize("name", IS)
+def test_recipe__tells_which_one_it_is(name: str) -> None:
+    active = CUSTOM if name == "custom" else RECIPES[name]
+    questions = {question for names in IS.values() for question in names}
+    for asked in (active, type(active)):
+        assert {q for q in questions if getattr(asked, q)()} == set(IS[name])
+
+
+def test_recipe__formats_know_their_largest_values() -> None:
+    for name, dtypes in {
+        "E4M3": (torch.float8_e4m3fn, torch.float8_e4m3fn),
+        "E5M2": (torch.float8_e5m2, torch.float8_e5m2),
+        "HYBRID": (torch.float8_e4m3fn, torch.float8_e5m2),
+    }.items():
+        value = Format[name].value
+        assert (value.max_fwd, value.max_bwd) == tuple(torch.finfo(d).max for d in dtypes)
+    assert Format.E2M1.value == (6, 6)
+    assert all(pickle.loads(pickle.dumps(each)) is each for each in Format)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: recipe.CustomRecipe(nothing, "e4m3"), "fp8_format is 'e4m3'"),
+        (lambda: recipe.CustomRecipe(nothing, backward_override="x"), "CustomRecipe: .*'x'"),
+        (lambda: recipe.CustomRecipe(nothing, quantization_alignment=0), "alignment is 0"),
+    ],
+)
+def test_recipe__a_custom_one_is_checked_when_it_is_made(
+    make: Callable[[], object], said: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        make()

@@ -102,6 +102,7 @@ class autocast(_Decorator, Region):  # noqa: N801
         nested = outer is not None and (outer.enabled or outer.calibrating)
         self.step = outer.step if nested else Step(is_compiling())
         self.in_backward = in_backward()
+        self.recipe._freeze()
         if isinstance(self.recipe, DelayedScaling) and not is_compiling():
             scaling.watch_optimizers()
         activate(self)
