@@ -269,6 +269,14 @@ def backward_signature(problem: str, dtype: torch.dtype, flat: bool = False) -> 
     )
 
 
+@constant
+def is_plain_in_graph(problem: str, dtype: torch.dtype) -> bool:
+    """Whether a call gives and takes back plain tensors only, and computes all at once."""
+    if forward_signature(problem).output.quantizer != "none" or delays(problem):
+        return False
+    return " grad=none" in problem or backward_signature(problem, dtype).is_plain
+
+
 # ---- wgrad -----------------------------------------------------------------------------------
 
 

@@ -34,8 +34,9 @@ def check_dtype(out: "QuantizedTensor", dtype: torch.dtype | None) -> None:
 
 def of_dtype(made: "QuantizedTensor", dtype: torch.dtype) -> "QuantizedTensor":
     """The same bytes, standing for a tensor of another dtype."""
-    dtype_name(dtype)  # or it stands for nothing that could be quantized
-    return made.to(dtype)
+    from octet.tensor import as_dtype
+
+    return as_dtype(made, dtype)
 
 
 def kept(noop_flag: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -29,6 +29,7 @@ from octet._problem import (
     device_words,
     forward_signature,
     is_flat,
+    is_plain_in_graph,
 )
 from octet.proto import TensorProto
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
@@ -41,7 +42,7 @@ from octet.state.active import (
 )
 from octet.state.recompute import NO_RECIPE, CallRecipe, Run
 from octet.state.scaling_rule import Rule, rule_of
-from octet.tensor import QuantizedTensor
+from octet.tensor import QuantizedTensor, as_dtype
 from torch import is_grad_enabled, is_inference_mode_enabled
 
 
@@ -307,7 +308,8 @@ class Linear(Parameters):
                 f"{self.in_features}"
             )
         if _is_any_autocast_enabled() and torch.is_autocast_enabled(inp.device.type):
-            return inp.to(torch.get_autocast_dtype(inp.device.type))
+            dtype = torch.get_autocast_dtype(inp.device.type)
+            return as_dtype(inp, dtype) if isinstance(inp, QuantizedTensor) else inp.to(dtype)
         return inp
 
     def _check_parameters(
@@ -719,12 +721,10 @@ class Linear(Parameters):
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
-        if is_dynamo_compiling() and not isinstance(updates, DelayedScaling):
-            if " quantize_" not in call.problem and " delay_wgrad" not in call.problem:
-                output, *others = apply_in_graph(
-                    call.problem, updates, self.out_features, tensors
-                )
-                return output, others
+        in_one_node = is_dynamo_compiling() and not isinstance(updates, DelayedScaling)
+        if in_one_node and is_plain_in_graph(call.problem, tensors[0].dtype):
+            output, *others = apply_in_graph(call.problem, updates, self.out_features, tensors)
+            return output, others
         if has_graph:
             output = LinearFunction.apply(call.problem, updates, self.out_features, *tensors)
             if call.has_others:

@@ -50,23 +50,26 @@ def test_random__each_call_draws_anew(compile_it: bool) -> None:
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_random__two_calls_of_a_graph_are_two_draws_in_the_order_of_the_program(
+def test_random__calls_of_a_graph_draw_one_by_one_in_the_order_of_the_program(
     backend: str,
 ) -> None:
-    """Neither merged nor moved to where they are used, which is the backward."""
-    linear, other = layer(), layer()
-    other.load_state_dict(linear.state_dict())
+    """Draws are neither merged nor moved to where they are used, which is the backward."""
+    layers = [layer() for _ in range(3)]
+    x, grad = inputs()
 
-    def twice(linear: octet.Linear) -> Any:  # noqa: ANN401
-        def call(x: torch.Tensor) -> torch.Tensor:
-            return linear(x) + linear(2 * x) + linear(x)
+    def call(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return layers[0](x), layers[1](x), layers[2](x)
 
-        return within(NVFP4, call)
+    def run(call: Any) -> list[Any]:  # noqa: ANN401
+        torch.manual_seed(5)
+        ys = call(x)
+        after = torch.get_rng_state()
+        grads = torch.autograd.grad(ys, [each.weight for each in layers], [grad] * 3)
+        return [*ys, *grads, after]
 
-    found = gradients(linear, compiled(twice(linear), backend)[0], 5)
-    after = torch.get_rng_state()
-    assert_same(found[1:], gradients(other, twice(other), 5)[1:])
-    assert torch.equal(after, torch.get_rng_state())
+    want = run(within(NVFP4, call))
+    assert not torch.equal(want[3], want[4])
+    assert_same(want, run(compiled(within(NVFP4, call), backend)[0]))
 
 
 def test_random__a_graph_runs_backward_twice_alike() -> None:
