@@ -315,7 +315,7 @@ def _cache_of(problem: str) -> str:
 
 
 # The layer's own names for what plans ask for: in forward, and lent to backward.
-_FORWARD = {
+FORWARD_STATE = {
     "scale": "fp8_scale",
     "amax": "fp8_amax_history",
     "seed": "seed",
@@ -354,7 +354,7 @@ def call_of(
         signature, lends = forward_signature(problem), lent(problem)
     except ValueError as error:
         return Call(problem, str(error))
-    first = [_FORWARD[name] for name in signature.args if name in _FORWARD]
+    first = [FORWARD_STATE[name] for name in signature.args if name in FORWARD_STATE]
     return Call(
         problem,
         "",

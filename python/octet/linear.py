@@ -12,6 +12,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 from torch.nn.functional import linear as torch_linear
 
+
 import torch
 from octet import _custom, _foreign, _texts, _wgrad
 from octet._constant import constant, traced_as_constant
@@ -20,6 +21,7 @@ from octet._function import LinearFunction, apply_eagerly, apply_in_graph, run_f
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet._parameters import Parameters
 from octet._problem import (
+    FORWARD_STATE,
     Backward,
     Call,
     Forward,
@@ -35,6 +37,10 @@ from octet.proto import TensorProto
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.state import recompute, registry, scaling, seeds
 from octet.state.active import (
+    BACKWARD,
+    CONSTANT_WEIGHTS,
+    ENTERED,
+    MAIN,
     Region,
     constant_weights_here,
     current,
@@ -44,6 +50,9 @@ from octet.state.recompute import NO_RECIPE, CallRecipe, Run
 from octet.state.scaling_rule import Rule, rule_of
 from octet.tensor import QuantizedTensor, as_dtype
 from torch import is_grad_enabled, is_inference_mode_enabled
+
+
+linear_autograd = torch.ops.octet.linear_autograd.default
 
 
 @constant
@@ -433,7 +442,7 @@ class Linear(Parameters):
         if input is None:
             input = inp
         if is_dynamo_compiling():
-            return self._run(input, is_first_microbatch, fp8_output, fp8_grad)
+            return self._run_traced(input, is_first_microbatch, fp8_output, fp8_grad)
         waits = self._pending.waits
         try:
             return self._run_eagerly(input, is_first_microbatch, fp8_output, fp8_grad)
@@ -620,6 +629,105 @@ class Linear(Parameters):
             self._calls.note(NO_RECIPE, True, None)
         y = torch_linear(inp, weight, None if self.return_bias else bias)
         return (y, bias) if self.return_bias else y
+
+    def _run_traced(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None,
+        fp8_output: bool,
+        fp8_grad: bool,
+    ) -> Any:  # noqa: ANN401
+        """What most traced calls need and no more. A compiler traces every line of it, for every
+        layer: what can be decided at once is decided by one call that it does not trace."""
+        region = ENTERED.value
+        if region is None:
+            region = MAIN.region
+        recipe = region.recipe
+        if (
+            not region.enabled
+            or recipe._is_custom
+            or is_first_microbatch is not None
+            or fp8_output
+            or fp8_grad
+            or self.return_bias
+            or self.fuse_wgrad_accumulation
+            or self.delay_wgrad_compute
+            or not isinstance(inp, torch.Tensor)
+            or inp.is_nested
+            or BACKWARD.value
+            or CONSTANT_WEIGHTS.value is not None
+        ):
+            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        traits = (inp.dtype, inp.device, inp.requires_grad, is_grad_enabled(), self.training)
+        decided = self._decide_in_graph(recipe._text, traits, self.save_original_input)
+        if decided is None or inp.shape[-1] != self.in_features:
+            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+        problem, takes_bias, state, forward_state, tells = decided
+        if tells:
+            self._calls.last = recipe._text
+        tensors = [inp, weight, bias] if takes_bias else [inp, weight]
+        if not state:
+            sizes = [*inp.shape, self.out_features]
+            return linear_autograd(tensors, [], sizes, problem, "")[0]
+        return self._run_traced_with_state(problem, recipe, tensors, state, forward_state)
+
+    def _run_traced_with_state(
+        self,
+        problem: str,
+        recipe: Recipe,
+        tensors: list[torch.Tensor],
+        state: tuple[str, ...],
+        forward_state: int,
+    ) -> torch.Tensor:
+        """A traced call of a recipe with scales or with a seed."""
+        sizes = [*tensors[0].shape, self.out_features]
+        if state[0] == "seed" and len(state) == 1 and not forward_state:
+            seed = torch.ops.octet.draw_seed.default(tensors[0].detach())
+            return linear_autograd(tensors, [seed], sizes, problem, "")[0]
+        rule = None
+        if " raise_amax" in problem:
+            rule = self._begin_in_graph(recipe._text)
+        seed = seeds.draw_in_graph(tensors[0]) if "seed" in state else None
+        for name in state:
+            tensors.append(seed if name == "seed" else self._buffers[name])
+        return apply_in_graph(problem, rule, self.out_features, tensors)[0]
+
+    @traced_as_constant
+    def _decide_in_graph(
+        self, text: str, traits: tuple[Any, ...], save_original_input: bool
+    ) -> tuple[Any, ...] | None:
+        """What a traced call needs: its problem, whether it takes the bias, which state, how much
+        of that is forward's, and whether it tells the layer its recipe. None: it needs more.
+
+        Runs while code is traced: what it reads of the layer besides its arguments is what
+        compiled code guards on anyway (its parameters) or what never changes."""
+        dtype, device, input_grad, grad, training = traits
+        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        plain = type(weight) is Parameter and "bias" in self._parameters
+        if not plain or _is_any_autocast_enabled() or len(self._parts) > 1:
+            return None
+        if dtype not in HIGH_PRECISION or recompute.is_in_subgraph():
+            return None
+        delayed = text.startswith("delayed")
+        if delayed:
+            if "callback" in text:  # a function of a user's, which is traced
+                return None
+            self._need_scaling_in_graph(text)
+        self._check_parameters(device, weight, bias)
+        wants = (
+            grad and input_grad,
+            grad and weight.requires_grad,
+            grad and bias is not None and bias.requires_grad,
+        )
+        options = ("save_original_input",) if save_original_input else ()
+        options += device_words(device.type, device.index)
+        dtypes = (dtype, weight.dtype, None if bias is None else bias.dtype)
+        call = call_of(dtypes, (None, None), text, wants, options, training and grad)
+        if call.error or not is_plain_in_graph(call.problem, dtype):
+            return None
+        own = sum(n in FORWARD_STATE for n in forward_signature(call.problem).args)
+        return call.problem, call.takes_bias, call.tensors, own, True
 
     def _run(
         self,
@@ -809,9 +917,12 @@ class Linear(Parameters):
         step, pending = current().step, self._pending
         if step.traced:
             scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
-            is_first = all(scale is not s or rule != r for s, _, r in step.recorded)
+            mine = step.in_own_graph.get(self)
+            if mine is None:
+                mine = step.in_own_graph[self] = []
+            is_first = all(scale is not s or rule != r for s, _, r in mine)
             if is_first:
-                step.recorded.append((scale, history, rule))
+                mine.append((scale, history, rule))
         else:
             # It only tells the step: a comparison would be guarded.
             is_first, step.in_graph = not pending.waits, True

@@ -177,6 +177,8 @@ class Recipe:
         if not is_dynamo_compiling():
             object.__setattr__(self, "_frozen", True)
 
+    _is_custom = False  # it has a text for each layer
+
     @property
     def text(self) -> str:
         """The one-line form in the C core's grammar. Reading it is a use of the recipe."""
@@ -535,6 +537,8 @@ class CustomRecipe(Recipe):
             )
         # The text of no answers at all: what it says against the other fields is said now.
         object.__setattr__(self, "_text", self.text_of({}))
+
+    _is_custom = True
 
     @property
     def text(self) -> str:

@@ -28,13 +28,14 @@ class Step:
     At its end the layers that recorded amaxes update their scales."""
 
     def __init__(self, traced: bool) -> None:
-        self.traced = traced  # it was entered in traced code: `recorded` is the graph's
+        self.traced = traced  # it was entered in traced code
+        self.in_own_graph: dict[Any, Any] = {}  # there, by layer: scale, history, rule
         self.restart()
 
     def restart(self) -> None:
         """A new step of the same autocast."""
         self.id = StepId()
-        self.recorded: list[Any] = []  # layers; in traced code (scale, history, rule)
+        self.recorded: list[Any] = []  # layers
         # Code that was traced inside used some, too, and marked them alone: it cannot append to
         # what lies outside of it without a guard on the length.
         self.in_graph = False

@@ -121,7 +121,7 @@ class autocast(_Decorator, Region):  # noqa: N801
             return
         # Whoever keeps this object keeps no layers by it.
         self.step = (current() if outer is None else outer).step
-        if step.recorded or step.in_graph:
+        if step.recorded or step.in_graph or step.in_own_graph:
             scaling.end_step(step, kind is not None)
 
 

@@ -119,11 +119,14 @@ def end_step(step: Step, failed: bool) -> None:
     updates = is_grad_enabled() and not failed
     states: list[tuple[torch.Tensor, torch.Tensor, Rule]] = []
     if step.traced:
-        for scale, history, rule in step.recorded if updates else ():
-            # Or else it is updated by then.
-            if all(scale is not other for other, _, _ in states):
-                states.append((scale, history, rule))
-        _update_all(states)
+        for recorded in step.in_own_graph.values() if updates else ():
+            own: list[Any] = []
+            for scale, history, rule in recorded:
+                if all(scale is not other for other in own):  # or else it is updated by then
+                    own.append(scale)
+                    states.append((scale, history, rule))
+        if states:
+            _update_all(states)
         return
     for layer in registry.all_layers() if step.in_graph else step.recorded:
         pending = layer._pending
