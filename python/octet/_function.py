@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 import torch
 from octet import _ops, _plans, _wgrad
@@ -84,11 +84,12 @@ def _forward(
     sizes: list[Any],
     tensors: list[torch.Tensor],
     *_: torch.Tensor,
+    in_graph: bool = False,
 ) -> Any:  # noqa: ANN401
     """Forward's tensors, and then those that the layer lends to backward; again, for autograd
     alone, those that may get a gradient."""
     task, updates = call
-    output, others, saved = run_forward(task, sizes, tensors, task[2] is None)
+    output, others, saved = run_forward(task, sizes, tensors, in_graph)
     ctx.save_for_backward(*saved)
     ctx.call = task, updates, sizes, tensors[len(task[1].args) :]
     if not others:
@@ -109,8 +110,8 @@ class LinearFunction(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
-        task = problem, forward_signature(problem), None
-        return _forward(ctx, (task, updates), [*tensors[0].shape, n], [*tensors])
+        task, sizes = (problem, forward_signature(problem), None), [*tensors[0].shape, n]
+        return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=is_compiling())
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -123,6 +124,21 @@ class LinearFunction(torch.autograd.Function):
             return _backward(ctx, grad)
         except MemoryError as error:  # an op's; those who wait for torch's get torch's
             raise torch.OutOfMemoryError(str(error)) from None
+
+
+class _InGraph(LinearFunction):
+    """LinearFunction of a traced call, in the hands of a compiler that differentiates it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        problem: str,
+        updates: GradientScales,
+        n: int,
+        *tensors: torch.Tensor,
+    ) -> Any:  # noqa: ANN401
+        task, sizes = (problem, forward_signature(problem), None), [*tensors[0].shape, n]
+        return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=True)
 
 
 class _Eager(torch.autograd.Function):
@@ -139,7 +155,7 @@ class _Eager(torch.autograd.Function):
 # of functorch (the caller has looked for them), vjp, a backward that is not there.
 apply_eagerly = super(torch.autograd.Function, _Eager).apply
 _Eager._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
-recompute.OWN_NODES = (_Eager._backward_cls, LinearFunction._backward_cls)
+recompute.OWN_NODES = tuple(f._backward_cls for f in (_Eager, LinearFunction, _InGraph))
 
 
 # ---- one node of a traced graph --------------------------------------------------------------
@@ -168,7 +184,7 @@ def _autograd(
     tensors = [next(writes if i in signature.writes else reads) for i in range(signature.count)]
     tensors.extend(writes)  # what the layer lends to backward
     if is_grad_enabled() and any(tensor.requires_grad for tensor in read):
-        made = LinearFunction.apply(problem, rule or None, sizes[-1], *tensors)
+        made = _InGraph.apply(problem, rule or None, sizes[-1], *tensors)
         return list(made) if isinstance(made, tuple) else [made]
     output, others, _ = run_forward((problem, signature, None), list(sizes), tensors)
     return [output, *others]
