@@ -229,7 +229,11 @@ def forward(
         raise ValueError(f"{label}: {call.error}")
     fixed = Fixed(call.problem, sums.problem if apart else "", layer.out_features, label)
     others = [bias] if call.takes_bias else []
-    others += [layer._lends(name, layer._buffers, weight) for name in call.tensors]
+    for name in call.tensors:
+        is_seed = name == "seed"
+        others.append(
+            layer._draw(inp) if is_seed else layer._lends(name, layer._buffers, weight)
+        )
     output = _CustomFunction.apply(
         fixed,
         own.grad_output,
