@@ -63,7 +63,9 @@ def _candidates(model: torch.nn.Module, where: Where) -> dict[torch.nn.Linear, s
     """The layers to replace, by their first name; one that cannot be is an error."""
     found: dict[torch.nn.Linear, str] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, torch.nn.Linear) or not _selects(where, name, module):
+        if not isinstance(module, torch.nn.Linear) or isinstance(module, Linear):
+            continue
+        if not _selects(where, name, module):
             continue
         refusal = _refusal(module)
         if refusal and where is None and type(module).forward is not torch.nn.Linear.forward:
