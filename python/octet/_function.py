@@ -255,8 +255,8 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
             shape = [sizes[-1], sizes[-2]] if is_weight else sizes[:-1]
             made = _gather(group, outs, of_weight if is_weight else of_input, shape)
             # A graph returns a parameter's gradient as the plain tensor that the parameter is.
-            plain = is_weight and is_dynamo_compiling()
-            grads[at] = made.dequantize() if plain else made
+            in_graph = is_dynamo_compiling() or isinstance(ctx, _InGraph._backward_cls)
+            grads[at] = made.dequantize() if is_weight and in_graph else made
     return tuple(grads)
 
 
