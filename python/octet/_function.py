@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.fx.experimental import proxy_tensor
 
 import torch
 from octet import _ops, _plans, _wgrad
@@ -20,6 +21,8 @@ from octet.state import recompute
 from octet.state.scaling_rule import Rule, UpdatesScales, update
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
+
+_proxies_of = getattr(proxy_tensor, "_get_proxies", lambda tensor: ())
 
 # The ops below their Python objects, which only tracing needs.
 _linear, _linear_backward = _ops.linear._op, _ops.linear_backward._op
@@ -126,6 +129,14 @@ class LinearFunction(torch.autograd.Function):
             raise torch.OutOfMemoryError(str(error)) from None
 
 
+def _let_change(lent: Sequence[torch.Tensor]) -> None:
+    """Tells a compiler that what a layer lends to backward may have changed by then: another
+    backward writes it, too. From torch 2.13 on compilers ask."""
+    for tensor in lent:
+        for proxy in _proxies_of(tensor):
+            proxy.node.meta["saved_tensor_with_no_vc_check"] = True
+
+
 class _InGraph(LinearFunction):
     """LinearFunction of a traced call, in the hands of a compiler that differentiates it."""
 
@@ -138,6 +149,7 @@ class _InGraph(LinearFunction):
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         task, sizes = (problem, forward_signature(problem), None), [*tensors[0].shape, n]
+        _let_change(tensors[len(task[1].args) :])
         return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=True)
 
 
