@@ -48,7 +48,7 @@ def test_convert__keeps_parameters_names_and_sharing() -> None:
     assert list(before) == list(after)
     assert all(before[key] is after[key] for key in before)
     assert list(model.state_dict()) == list(state)
-    assert not any(isinstance(m, nn.Linear) for m in model.modules())
+    assert all(isinstance(m, Linear) for m in model.modules() if isinstance(m, nn.Linear))
     assert model.again is model.blocks[0]
     assert model.head.weight is model.embed.weight
     assert model.blocks[1].name == "blocks.1"
@@ -63,7 +63,8 @@ def test_convert__keeps_parameters_names_and_sharing() -> None:
 def test_convert__again_changes_nothing() -> None:
     model = octet.convert(Model())
     layers = dict(model.named_modules())
-    assert dict(octet.convert(model).named_modules()) == layers
+    for where in (None, "up", lambda name, layer: True):
+        assert dict(octet.convert(model, where).named_modules()) == layers
 
 
 @pytest.mark.parametrize(

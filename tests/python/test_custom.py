@@ -163,10 +163,39 @@ def test_custom__later_microbatches_reuse_the_weight(compile_it: bool) -> None:
     call: Any = within(active, lambda x, first: linear(x, first))
     call = compiled(call)[0] if compile_it else call
     assert_same(usual, step(linear, lambda x: call(x, True), x, grad))
-    with torch.no_grad():
-        linear.weight.zero_()
+    linear.weight.data.zero_()  # which leaves no trace
     assert_same(usual, step(linear, lambda x: call(x, False), x, grad))
     assert not torch.equal(usual[0], call(x, True))
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_custom__a_weight_that_has_changed_is_cast_again(compile_it: bool) -> None:
+    linear = layer()
+    x, _ = inputs()
+    active = custom(input=Same("e4m3"), weight=octet.MXFP8Quantizer("e4m3"))
+    call: Any = within(active, lambda x, first: linear(x, first))
+    call = compiled(call)[0] if compile_it else call
+    first = call(x, True)
+    with torch.no_grad():
+        linear.weight.mul_(-2)
+    found = call(x, False)
+    assert torch.equal(found, within(active, linear)(x))
+    assert not torch.equal(found, first)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_custom__a_gradient_that_is_rounded_at_random_takes_torchs_seed(
+    compile_it: bool,
+) -> None:
+    linear = layer()
+    x, grad = inputs()
+    call: Any = within(custom(**CASES["rounded"]()), linear)
+    call = compiled(call)[0] if compile_it else call
+    first, other, again = (step(linear, call, x, grad, seed) for seed in (1, 2, 1))
+    assert_same(first, again)
+    assert torch.equal(first[0], other[0])
+    assert not torch.equal(first[1], other[1])
+    assert not torch.equal(first[2], other[2])
 
 
 def test_custom__each_object_is_its_own_unless_it_registers() -> None:
