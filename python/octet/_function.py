@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.fx.experimental import proxy_tensor
 
 import torch
 from octet import _ops, _plans, _wgrad
@@ -21,6 +22,8 @@ from octet.state import recompute
 from octet.state.scaling_rule import Rule, UpdatesScales, update
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
+
+_proxies_of = getattr(proxy_tensor, "_get_proxies", lambda tensor: ())
 
 # The ops below their Python objects, which only tracing needs.
 _linear, _linear_backward = _ops.linear._op, _ops.linear_backward._op
@@ -85,11 +88,12 @@ def _forward(
     sizes: list[Any],
     tensors: list[torch.Tensor],
     *_: torch.Tensor,
+    in_graph: bool = False,
 ) -> Any:  # noqa: ANN401
     """Forward's tensors, and then those that the layer lends to backward; again, for autograd
     alone, those that may get a gradient."""
     task, updates = call
-    output, others, saved = run_forward(task, sizes, tensors, task[2] is None)
+    output, others, saved = run_forward(task, sizes, tensors, in_graph)
     ctx.save_for_backward(*saved)
     ctx.call = task, updates, sizes, tensors[len(task[1].args) :]
     if not others:
@@ -110,9 +114,9 @@ class LinearFunction(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
-        flat = is_flat(problem, len(tensors))
-        task = problem, forward_signature(problem, flat), None
-        return _forward(ctx, (task, updates), [*tensors[0].shape, n], [*tensors])
+        task = problem, forward_signature(problem, is_flat(problem, len(tensors))), None
+        sizes = [*tensors[0].shape, n]
+        return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=is_compiling())
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -125,6 +129,31 @@ class LinearFunction(torch.autograd.Function):
             return _backward(ctx, grad)
         except MemoryError as error:  # an op's; those who wait for torch's get torch's
             raise torch.OutOfMemoryError(str(error)) from None
+
+
+def _let_change(lent: Sequence[torch.Tensor]) -> None:
+    """Tells a compiler that what a layer lends to backward may have changed by then: another
+    backward writes it, too. From torch 2.13 on compilers ask."""
+    for tensor in lent:
+        for proxy in _proxies_of(tensor):
+            proxy.node.meta["saved_tensor_with_no_vc_check"] = True
+
+
+class _InGraph(LinearFunction):
+    """LinearFunction of a traced call, in the hands of a compiler that differentiates it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        problem: str,
+        updates: GradientScales,
+        n: int,
+        *tensors: torch.Tensor,
+    ) -> Any:  # noqa: ANN401
+        task = problem, forward_signature(problem, is_flat(problem, len(tensors))), None
+        sizes = [*tensors[0].shape, n]
+        _let_change(tensors[len(task[1].args) :])
+        return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=True)
 
 
 class _Eager(torch.autograd.Function):
@@ -141,7 +170,7 @@ class _Eager(torch.autograd.Function):
 # of functorch (the caller has looked for them), vjp, a backward that is not there.
 apply_eagerly = super(torch.autograd.Function, _Eager).apply
 _Eager._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
-recompute.OWN_NODES = (_Eager._backward_cls, LinearFunction._backward_cls)
+recompute.OWN_NODES = tuple(f._backward_cls for f in (_Eager, LinearFunction, _InGraph))
 
 
 # ---- one node of a traced graph --------------------------------------------------------------
@@ -171,7 +200,7 @@ def _autograd(
     tensors = [next(writes if i in signature.writes else reads) for i in range(signature.count)]
     tensors.extend(writes)  # what the layer lends to backward
     if is_grad_enabled() and any(tensor.requires_grad for tensor in read):
-        made = LinearFunction.apply(problem, rule or None, sizes[-1], *tensors)
+        made = _InGraph.apply(problem, rule or None, sizes[-1], *tensors)
         return list(made) if isinstance(made, tuple) else [made]
     output, others, _ = run_forward((problem, signature, None), list(sizes), tensors)
     return [output, *others]
@@ -242,8 +271,8 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
             shape = [sizes[-1], sizes[-2]] if is_weight else sizes[:-1]
             made = _gather(group, outs, of_weight if is_weight else of_input, shape)
             # A graph returns a parameter's gradient as the plain tensor that the parameter is.
-            plain = is_weight and is_dynamo_compiling()
-            grads[at] = made.dequantize() if plain else made
+            in_graph = is_dynamo_compiling() or isinstance(ctx, _InGraph._backward_cls)
+            grads[at] = made.dequantize() if is_weight and in_graph else made
     return tuple(grads)
 
 

@@ -368,7 +368,8 @@ class Linear(Parameters):
         records: bool,
     ) -> Call:
         """The call, if the C core has nothing against it. A cached weight that lacks a direction
-        is cast again."""
+        is cast again: by traced code for this call alone, which may not replace what it is
+        guarded on."""
         inp, weight, bias = operands
         self._check_parameters(inp.device, weight, bias)
         wants = self._wants(inp, weight, bias)
@@ -377,7 +378,10 @@ class Linear(Parameters):
         options += device_words(inp.device.type, inp.device.index)
         call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.cache != "none" and not _texts.covers(self._weight_cache.text, call.cache):
-            options = tuple("cache=write" if o == "cache=read" else o for o in options)
+            if is_compiling():  # for this call alone: other memory would be a guard that fails
+                options = tuple(o for o in options if o != "cache=read")
+            else:
+                options = tuple("cache=write" if o == "cache=read" else o for o in options)
             call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
@@ -616,10 +620,11 @@ class Linear(Parameters):
             return False
         if isinstance(inp, QuantizedTensor) or isinstance(weight, QuantizedTensor):
             return False
+        if not _is_high_precision(inp.dtype) or not _is_high_precision(weight.dtype):
+            return False
         if _is_any_autocast_enabled() and torch.is_autocast_enabled(inp.device.type):
             return True
-        same = inp.dtype == weight.dtype and (bias is None or bias.dtype == weight.dtype)
-        return same and _is_high_precision(inp.dtype)
+        return inp.dtype == weight.dtype and (bias is None or bias.dtype == weight.dtype)
 
     def _run_plain(
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None

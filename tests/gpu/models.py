@@ -38,12 +38,11 @@ class Gated(torch.nn.Module):
 
 
 def model(**options: Any) -> Gated:  # noqa: ANN401
-    """Every one of the same weights and the same random state, on any device."""
+    """Every one of the same weights, on any device."""
     made = Gated(**options)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for number, linear in enumerate(made.layers()):
-            linear.rounding_state.copy_(torch.tensor([100 + number, 0]))
+        for linear in made.layers():
             for parameter in linear.parameters():
                 drawn = torch.randn(parameter.shape, generator=generator, device="cpu")
                 parameter.copy_(drawn / linear.in_features**0.5)
@@ -57,6 +56,16 @@ def batch(turn: int = 0, dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any]
         torch.randn(2, ROWS // 2, WIDTH, generator=generator, device="cpu") for _ in range(2)
     ]
     return tuple(draw.to(DEVICE, dtype) for draw in draws)
+
+
+def seed(turn: int) -> None:
+    """Has a turn draw the same random numbers whenever and however it runs."""
+    torch.manual_seed(100 + turn)
+
+
+def prepared(net: torch.nn.Module, name: str) -> torch.nn.Module:
+    """The model with the state that a recipe needs: a capture may not make it."""
+    return net if RECIPES[name] is None else octet.prepare(net, RECIPES[name])
 
 
 @contextlib.contextmanager
@@ -109,6 +118,7 @@ def train(
         x, dy = batch(turn, dtype)
         x.requires_grad_()
         net.zero_grad()
+        seed(turn)
         y = call(x)
         y.backward(dy)
         found += [y.detach().clone(), x.grad.clone()]

@@ -41,7 +41,6 @@ def layers(k: int, n: int, **options: Any) -> tuple[octet.Linear, octet.Linear]:
     cpu = octet.Linear(k, n, device="cpu", **options)
     gpu = octet.Linear(k, n, device="cuda", **options)
     gpu.load_state_dict(cpu.state_dict())
-    gpu.rounding_state.copy_(cpu.rounding_state)
     return cpu, gpu
 
 
@@ -77,6 +76,7 @@ def errors(
 
 
 @every_recipe
+@pytest.mark.usefixtures("same_seeds")
 @pytest.mark.parametrize("sizes", SHAPES)
 def test_gpu_linear__equals_the_cpu_within_its_sums(name: str, sizes: Any) -> None:  # noqa: ANN401
     m, k, n = sizes
@@ -88,11 +88,15 @@ def test_gpu_linear__equals_the_cpu_within_its_sums(name: str, sizes: Any) -> No
         near(b[0], a[0], k, 4 * float(cpu.weight.detach().abs().max()))
         near(b[1], a[1], n, 4 * float(cpu.weight.detach().abs().max()))
         near(b[2], a[2], m, 16.0)
-        assert torch.equal(b[3].cpu(), a[3])  # the bias gradient's sums are the CPU's
-        assert_same([t.cpu() for t in b[4:]], a[4:])  # and so is the state
+        if name == "none":  # torch's own
+            near(b[3], a[3], m, 4.0)
+        else:
+            assert torch.equal(b[3].cpu(), a[3])  # the bias gradient's sums are the CPU's
+        assert_same([t if t is None else t.cpu() for t in b[4:]], a[4:])  # so is the state
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.usefixtures("same_seeds")
 @every_recipe
 def test_gpu_linear__other_dtypes(name: str, dtype: torch.dtype) -> None:
     cpu, gpu = layers(96, 48, params_dtype=dtype)
@@ -160,7 +164,6 @@ def test_gpu_linear__a_stored_weight_steps_as_a_plain_one(name: str, columns: bo
     with octet.quantized_model_init(recipe=RECIPES[name]):
         _, stored = layers(1024, 1536)
     stored.load_state_dict(plain.state_dict())
-    stored.rounding_state.copy_(plain.rounding_state)
     if not columns:
         stored.weight.update_usage(columnwise_usage=False)
     x, dy = (t.cuda() for t in data(2048, 1024, 1536))
@@ -173,6 +176,15 @@ def test_gpu_linear__a_stored_weight_steps_as_a_plain_one(name: str, columns: bo
 # ---- the same in every way -------------------------------------------------------------------
 
 
+def assert_eager(name: str, eager: list[Any], fast: list[Any]) -> None:
+    """Bit for bit; without a recipe both are torch's, which may choose other algorithms."""
+    if name != "none":
+        assert_same(eager, fast)
+        return
+    for a, b in zip(eager[:4], fast[:4], strict=True):
+        torch.testing.assert_close(a, b, rtol=2.0**-6, atol=2.0**-6)
+
+
 @every_recipe
 def test_gpu_linear__compiled_is_eager(name: str) -> None:
     _, eager = layers(96, 48)
@@ -181,7 +193,7 @@ def test_gpu_linear__compiled_is_eager(name: str) -> None:
     fast, counter = compiled(within(RECIPES[name], other), "inductor")
     for scale in (1, 3, 0.5):
         a = step(eager, within(RECIPES[name], eager), x * scale, dy)
-        assert_same(a, step(other, fast, x * scale, dy))
+        assert_eager(name, a, step(other, fast, x * scale, dy))
     assert counter.frame_count == 1
 
 
@@ -202,6 +214,8 @@ def captured(call: Callable[[], Any]) -> Callable[[], Any]:
 def test_gpu_linear__captured_is_eager(name: str) -> None:
     _, eager = layers(96, 48)
     _, other = layers(96, 48)
+    if name == "delayed":  # whose state a capture may not make
+        octet.prepare(other, RECIPES[name])
     x, dy = (t.cuda() for t in data(64, 96, 48))
     inp = x.clone().requires_grad_()
     inp.grad = torch.zeros_like(inp)
@@ -222,6 +236,7 @@ def test_gpu_linear__captured_is_eager(name: str) -> None:
     for scale in (1.0, 2.0):
         inp.data.copy_(x * scale)
         a = step(eager, within(RECIPES[name], eager), x * scale, dy)
+        torch.manual_seed(3)  # as a step does
         y = replay()
         found = [y, inp.grad, other.weight.grad, other.bias.grad]
         assert_same(a[:4], [t.detach().clone() for t in found])
@@ -241,7 +256,7 @@ def test_gpu_linear__reduce_overhead_skips_nothing(name: str, cached: bool) -> N
         words = ((turn == 0),) if cached and name != "none" else ()
         torch.compiler.cudagraph_mark_step_begin()
         a = step(eager, lambda x, w=words: within(RECIPES[name], eager)(x, *w), x, dy)
-        assert_same(a, step(other, lambda x, w=words: fast(x, *w), x, dy))
+        assert_eager(name, a, step(other, lambda x, w=words: fast(x, *w), x, dy))
     assert counters["inductor"]["cudagraph_skips"] == 0
 
 

@@ -7,7 +7,19 @@ from typing import Any
 import octet
 import pytest
 from laws import RECIPES, assert_same, step, within
-from models import Inside, batch, called, model, quantizing, sgd, state, train, usual
+from models import (
+    Inside,
+    batch,
+    called,
+    model,
+    prepared,
+    quantizing,
+    seed,
+    sgd,
+    state,
+    train,
+    usual,
+)
 from torch.utils.checkpoint import checkpoint
 
 import torch
@@ -23,7 +35,7 @@ def test_gpu_training__whole_steps_captured_with_their_optimizer(name: str) -> N
     """Forward, backward, delayed scaling's updates and the optimizer in one graph."""
     warm = model()
     train(warm, called(warm, RECIPES[name]), sgd(warm))  # torch's own: generator, engine
-    net = model()
+    net = prepared(model(), name)
     optimizer, call = sgd(net), called(net, RECIPES[name])
     x, dy = batch()
     x.requires_grad_()
@@ -38,6 +50,7 @@ def test_gpu_training__whole_steps_captured_with_their_optimizer(name: str) -> N
     for turn in range(3):
         for ours, drawn in zip((x, dy), batch(turn), strict=True):
             ours.data.copy_(drawn)
+        seed(turn)
         graph.replay()
         found += [y.detach().clone(), x.grad.clone()]
     assert_same(usual(name), found + state(net))
@@ -45,12 +58,62 @@ def test_gpu_training__whole_steps_captured_with_their_optimizer(name: str) -> N
 
 @every_recipe
 def test_gpu_training__graphed_callables(name: str) -> None:
-    net, fresh = model(), model()
+    net = model()
     x, _ = batch()
     call = torch.cuda.make_graphed_callables(Inside(net, name), (x.requires_grad_(),))
-    for ours, theirs in zip(net.buffers(), fresh.buffers(), strict=True):
-        ours.copy_(theirs)  # as they were before torch's warm-up
+    octet.reset_state(net)  # as it was before torch's warm-up
     assert_same(usual(name), train(net, call, sgd(net)))
+
+
+def captured_gradient() -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    """A captured step of NVFP4, and the gradient that each replay writes."""
+    linear = model().a_up
+    x, _ = batch()
+    x.requires_grad_()
+    x.grad = torch.zeros_like(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.grad.zero_()
+        with quantizing("nvfp4"):
+            y = linear(x)
+        y.backward(torch.ones_like(y))
+    return graph, x.grad
+
+
+def test_gpu_training__each_replay_draws_anew_by_torchs_generator() -> None:
+    warm = model()
+    train(warm, called(warm, RECIPES["nvfp4"]))
+    graph, grad = captured_gradient()
+    seen = []
+    for first in (True, False, True):
+        if first:
+            seed(0)
+        graph.replay()
+        seen.append(grad.clone())
+    assert not torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[0], seen[2])
+    state = torch.cuda.get_rng_state()
+    graph.replay()
+    once = grad.clone()
+    torch.cuda.set_rng_state(state)
+    graph.replay()
+    assert torch.equal(grad, once)
+
+
+def test_gpu_training__a_capture_does_not_make_the_state_of_delayed_scaling() -> None:
+    """Each replay would make it afresh: the layer would never learn."""
+    linear = model().a_up
+    x, _ = batch()
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.raises(RuntimeError, match=r"'a.up'.*octet\.prepare"),
+        torch.cuda.graph(graph),
+        quantizing("delayed"),
+    ):
+        linear(x)
+    with quantizing("delayed"):
+        linear(x)  # and the next call works
+    assert linear.fp8_amax_history[:, 0].max() == x.abs().max()
 
 
 # ---- streams and synchronization -------------------------------------------------------------
@@ -62,13 +125,13 @@ def test_gpu_training__another_stream(name: str) -> None:
     the main one, where memory is taken and overwritten meanwhile."""
     linear, other = (octet.Linear(512, 768, params_dtype=torch.bfloat16) for _ in range(2))
     other.load_state_dict(linear.state_dict())
-    other.rounding_state.copy_(linear.rounding_state)
     x = torch.randn(1024, 512, device="cuda").bfloat16()
     dy = torch.randn(1024, 768, device="cuda").bfloat16()
     want = step(linear, within(RECIPES[name], linear), x * 2, dy)
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     junk = []
     side.wait_stream(main)
+    torch.manual_seed(3)  # as a step does
     with torch.cuda.stream(side):
         torch.cuda._sleep(20_000_000)
         late = (x * 2).requires_grad_()
@@ -80,7 +143,7 @@ def test_gpu_training__another_stream(name: str) -> None:
     for _ in range(20):
         junk.append(torch.full((1024, 1024), float("nan"), device="cuda"))
     found = [y.detach(), late.grad, other.weight.grad, other.bias.grad]
-    found += [other.fp8_scale, other.fp8_grad_scale, other.rounding_state]
+    found += [other._buffers.get(key) for key in ("fp8_scale", "fp8_grad_scale")]
     assert_same(want, found)
 
 
@@ -129,9 +192,10 @@ def test_gpu_training__waits_for_nothing(name: str, way: str, strict: Any) -> No
     batches = [batch(turn) for turn in range(3)]
     found: list[torch.Tensor] = []
     strict()
-    for x, dy in batches:
+    for turn, (x, dy) in enumerate(batches):
         x.requires_grad_()
         optimizer.zero_grad()
+        seed(turn)
         y = call(x)
         y.backward(dy)
         optimizer.step()

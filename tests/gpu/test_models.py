@@ -16,6 +16,7 @@ from models import (
     called,
     model,
     quantizing,
+    seed,
     sgd,
     state,
     train,
@@ -180,6 +181,7 @@ def test_models__torch_autocast_around_and_inside(name: str) -> None:
         mixed = torch.autocast(DEVICE, torch.bfloat16, enabled=order != "none")
         x, _ = batch(0, torch.float32)
         x.requires_grad_()
+        seed(0)
         if order == "octet outside":
             with quantizing(name), mixed:
                 y = linear(x)
@@ -255,6 +257,7 @@ def test_models__parts_that_are_frozen_in_turn(name: str) -> None:
             for key, parameter in linear.named_parameters():
                 parameter.requires_grad_(linear is whole or key != frozen)
             x.requires_grad_(linear is whole or frozen != "input")
+            seed(turn)
             with quantizing(name):
                 y = linear(x)
             y.backward(torch.ones_like(y).expand_as(y))

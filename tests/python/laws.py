@@ -68,11 +68,17 @@ def plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return tensor.dequantize() if isinstance(tensor, octet.QuantizedTensor) else tensor
 
 
-def step(linear: octet.Linear, call: Callable[..., Any], x: Any, grad: Any) -> list[Any]:  # noqa: ANN401
+def step(
+    linear: octet.Linear,
+    call: Callable[..., Any],
+    x: Any,  # noqa: ANN401
+    grad: Any,  # noqa: ANN401
+    seed: int = 3,
+) -> list[Any]:
     """Output and gradients of one training step, and the state it leaves.
 
-    Every step draws the same random numbers."""
-    torch.manual_seed(3)
+    Steps of one seed draw the same random numbers."""
+    torch.manual_seed(seed)
     x = x.detach().clone().requires_grad_()
     linear.zero_grad()
     y = call(x)

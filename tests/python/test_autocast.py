@@ -9,25 +9,37 @@ from pathlib import Path
 
 import octet
 import pytest
-from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
+from laws import (
+    RECIPES,
+    assert_same,
+    compiled,
+    histories,
+    inputs,
+    layer,
+    step,
+    twins,
+    within,
+)
 from octet import recipe
-from octet._state import ACTIVE, Region, Step
+from octet.state.active import MAIN, Region, Step, current, entered
 from torch.torch_version import TorchVersion
 
 import torch
 
 
 def test_autocast__nests_and_restores() -> None:
-    outer = ACTIVE.region
+    outer = current()
     with octet.autocast(recipe=RECIPES["mxfp8"]):
-        middle = ACTIVE.region
+        middle = current()
+        assert entered() is middle
         with octet.autocast(enabled=False):
-            assert not ACTIVE.region.enabled
-        assert ACTIVE.region is middle
+            assert not current().enabled
+        assert current() is middle
         with pytest.raises(KeyError), octet.autocast(recipe=RECIPES["nvfp4"]):
             raise KeyError
-        assert ACTIVE.region is middle
-    assert ACTIVE.region is outer
+        assert current() is middle
+    assert current() is outer
+    assert entered() is None
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
@@ -129,13 +141,15 @@ def test_autocast__inline_recipes_are_gone_after_use() -> None:
     assert alive() == before
 
 
-def test_autocast__a_new_region_object_breaks_no_graph() -> None:
+def test_autocast__a_new_region_object_breaks_no_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     linear = layer()
     x, _ = inputs()
     fast, counter = compiled(within(RECIPES["mxfp8"], linear))
     around, other = compiled(linear)
     want = [fast(x), within(RECIPES["block"], around)(x)]
-    ACTIVE.region = Region(False, None, False, Step(False))
+    monkeypatch.setattr(MAIN, "region", Region(False, None, False, Step(False)))
     for found, expected in zip(
         [fast(x), within(RECIPES["block"], around)(x)], want, strict=True
     ):
@@ -294,6 +308,58 @@ def test_delayed__evaluation_moves_nothing() -> None:
     with torch.no_grad():
         within(RECIPES["delayed"], linear)(inputs()[0])
     assert linear.fp8_scale[0] == 1
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+@pytest.mark.parametrize("how", ["eval", "inference_mode"])
+def test_delayed__evaluation_records_nothing(how: str, compile_it: bool) -> None:
+    """It computes by the scales that training left, and changes none of them."""
+    linear, other = twins()
+    x, grad = inputs()
+    for each in (linear, other):
+        step(each, within(RECIPES["delayed"], each), x, grad)
+    before = histories(linear)
+    call = within(RECIPES["delayed"], linear)
+    call = compiled(call)[0] if compile_it else call
+    mode = torch.inference_mode if how == "inference_mode" else torch.enable_grad
+    linear.train(how != "eval")
+    with mode():
+        y = call(x * 8)
+    linear.train()
+    assert_same(before, histories(linear))
+    scale = linear.fp8_scale.clone()
+    want = within(RECIPES["delayed"], other)(x * 8)
+    assert torch.equal(y, want)
+    assert not torch.equal(scale, other.fp8_scale)  # which did record
+    assert torch.equal(scale, linear.fp8_scale)
+
+
+@pytest.mark.parametrize("ends", ["optimizer", "forward"])
+def test_delayed__one_autocast_around_a_loop_learns(ends: str) -> None:
+    """As one around each step does: an optimizer's step ends a step of scaling, and so does a
+    forward after a backward."""
+    one, other = twins()
+    x, grad = inputs()
+    rate = 0.0 if ends == "optimizer" else None
+
+    def train(linear: octet.Linear, scale: float) -> None:
+        linear(x * scale).backward(grad * scale)
+        if rate is not None:
+            torch.optim.SGD(linear.parameters(), lr=rate).step()
+
+    scales = (1.0, 4.0, 0.5, 2.0)
+    for scale in scales:
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            train(other, scale)
+    with octet.autocast(recipe=RECIPES["delayed"]):
+        for count, scale in enumerate(scales, 1):
+            train(one, scale)
+            moved = count if ends == "optimizer" else count - 1
+            assert one.fp8_amax_history[1:, 0].count_nonzero() == min(moved, 3)
+    assert_same(
+        [one.fp8_scale, one.fp8_grad_scale, *histories(one)],
+        [other.fp8_scale, other.fp8_grad_scale, *histories(other)],
+    )
 
 
 @pytest.mark.parametrize("compile_it", [False, True])

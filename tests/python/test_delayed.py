@@ -7,6 +7,7 @@ import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
 from octet import recipe
+from octet.state import scaling
 from torch.torch_version import TorchVersion
 
 import torch
@@ -209,3 +210,21 @@ def test_delayed__a_call_that_failed_is_none_of_the_step() -> None:
     y.backward(grad)
     assert_same(found, [y, other.weight.grad, *other.buffers()])
     assert (one.fp8_grad_scale != 1).any()
+
+
+def test_delayed__a_captured_call_makes_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replay of a CUDA graph would make it afresh, and the layer would never learn."""
+    active = recipe.DelayedScaling(amax_history_len=4)
+    linear, longer = layer(name="fc1"), recipe.DelayedScaling(amax_history_len=8)
+    x, _ = inputs()
+    monkeypatch.setattr(scaling, "is_captured", lambda device: True)
+    with pytest.raises(RuntimeError, match=r"'fc1'.*CUDA graph.*octet\.prepare"):
+        within(active, linear)(x)
+    assert not linear._buffers
+    monkeypatch.setattr(scaling, "is_captured", lambda device: False)
+    octet.prepare(linear, active)
+    monkeypatch.setattr(scaling, "is_captured", lambda device: True)
+    within(active, linear)(x)
+    assert linear.fp8_amax_history[:, 0].max() == x.abs().max()
+    with pytest.raises(RuntimeError, match=r"'fc1'.*octet\.prepare"):
+        within(longer, linear)(x)

@@ -93,8 +93,8 @@ def test_gradients__default_nvfp4_errs_as_much_as_its_steps_allow() -> None:
     etx = error(tx, 16, 1, stochastic=False) + 2.0**-8 * largest(tx, 16, 1)
     etdy = error(tdy, 16, 1, stochastic=True) + 2.0**-8 * largest(tdy, 16, 1)
     means = [torch.zeros(()), torch.zeros(())]
-    for _ in range(24):
-        y, dx, dw, *_ = step(linear, within(active, linear), x, grad)
+    for seed in range(24):
+        y, dx, dw, *_ = step(linear, within(active, linear), x, grad, seed)
         b = linear.bias.detach().double()
         assert_within(
             y.reshape(-1, 44).double() - b, rows, w.T, error(rows, 1, 16, False), ew.T

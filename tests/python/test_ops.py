@@ -73,6 +73,7 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
                 "delayed:history=4",
             ),
         ),
+        "linear_seeded": (_ops.linear_seeded, (args[:2], seed, SIZES, ROUNDED)),
         "linear_backward, stochastic": (
             _ops.linear_backward,
             ([grad, seed, rounded], SIZES, ROUNDED),
@@ -110,6 +111,17 @@ CASES = cases()
 def test_ops__opcheck(name: str) -> None:
     op, args = CASES[name]
     torch.library.opcheck(op, args)
+
+
+def test_ops__the_seed_of_a_graph_is_drawn_as_torch_draws() -> None:
+    op, x = torch.ops.octet.draw_seed.default, torch.ones(3)
+    torch.library.opcheck(op, (x, 1), test_utils=("test_schema", "test_faketensor"))
+    torch.manual_seed(4)
+    found = [op(x, 1), op(x, 1)]
+    torch.manual_seed(4)
+    wanted = [torch.empty(1, dtype=torch.int64).random_() for _ in range(2)]
+    assert found == wanted
+    assert found[0] != found[1]
 
 
 def test_ops__opcheck_covers_every_op() -> None:

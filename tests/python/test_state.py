@@ -5,7 +5,7 @@ import pickle
 
 import octet
 import pytest
-from laws import RECIPES, assert_same, inputs, layer, step, within
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, within
 
 import torch
 
@@ -27,8 +27,6 @@ def test_state__weights_load_to_and_from_torch() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_state__resuming_continues_bit_for_bit(name: str) -> None:
     first, second = layer(), layer()
-    second.rounding_state.fill_(3 if name == "nvfp4" else 0)
-    first.rounding_state.mul_(name == "nvfp4")
     x, grad = inputs()
     for _ in range(3):
         step(first, within(RECIPES[name], first), x, grad)
@@ -67,9 +65,10 @@ def test_state__meta_layers_take_a_checkpoint_as_it_is(quantized: bool) -> None:
     x, grad = inputs()
     step(linear, call, x, grad)
     other.load_state_dict(copy.deepcopy(linear.state_dict()), assign=True)
-    assert not other.rounding_state.is_meta
-    found = step(other, within(RECIPES["delayed"], other), x, grad)[:-1]
-    assert_same(step(linear, call, x, grad)[:-1], found)
+    assert not any(t.is_meta for t in (*other.parameters(), *other.buffers()))
+    assert torch.equal(other.fp8_scale, linear.fp8_scale)
+    found = step(other, within(RECIPES["delayed"], other), x, grad)
+    assert_same(step(linear, call, x, grad), found)
 
 
 def test_state__that_a_checkpoint_lacks_starts_afresh() -> None:
@@ -85,7 +84,6 @@ def test_state__that_a_checkpoint_lacks_starts_afresh() -> None:
     assert torch.equal(linear.fp8_scale, torch.ones(3))
     assert not linear.fp8_amax_history.any()
     assert not linear.fp8_grad_amax_history.any()
-    assert linear.rounding_state[1] == 0
 
 
 def test_state__of_a_layer_without_memory_is_a_new_layers() -> None:
@@ -94,29 +92,56 @@ def test_state__of_a_layer_without_memory_is_a_new_layers() -> None:
     assert torch.equal(linear.fp8_scale, torch.ones(3))
     assert torch.equal(linear.fp8_grad_scale, torch.ones(2))
     assert not linear.fp8_amax_history.any()
-    assert linear.rounding_state[1] == 0
 
 
-def test_state__layers_that_draw_nothing_round_each_in_its_own_way() -> None:
-    def model() -> torch.nn.Sequential:
-        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_state__has_the_keys_of_nn_linear_but_for_delayed_scalings(
+    name: str, compile_it: bool
+) -> None:
+    """Random numbers are torch's, and buffers are there once a layer uses them."""
+    linear, unused, plain = layer(), layer(), torch.nn.Linear(70, 44)
+    assert list(linear.state_dict()) == list(plain.state_dict())
+    x, grad = inputs()
+    call = within(RECIPES[name], linear)
+    step(linear, compiled(call)[0] if compile_it else call, x, grad)
+    scaling = ["fp8_scale", "fp8_amax_history", "fp8_grad_scale", "fp8_grad_amax_history"]
+    wanted = set(plain.state_dict()) | set(scaling if name == "delayed" else ())
+    assert set(linear.state_dict()) == wanted
+    assert set(unused.state_dict()) == set(plain.state_dict())
 
-    converted = octet.convert(model())
-    with torch.device("meta"):
-        assigned, copied = octet.convert(model()), octet.convert(model()).to_empty(device="cpu")
-    assigned.load_state_dict(model().state_dict(), assign=True)
-    copied.load_state_dict(model().state_dict())
-    for made in (converted, assigned, copied):
-        assert not torch.equal(made[0].rounding_state, made[1].rounding_state)
+
+def test_state__random_numbers_resume_with_torchs_generator() -> None:
+    """A checkpoint of a model, its optimizer and torch's generator is a whole one."""
+    x, grad = inputs()
+    call = RECIPES["nvfp4"]
+
+    def train(linear: octet.Linear, steps: int) -> list[torch.Tensor]:
+        optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+        for _ in range(steps):
+            linear.zero_grad()
+            within(call, linear)(x).backward(grad)
+            optimizer.step()
+        return [p.detach().clone() for p in linear.parameters()]
+
+    linear, other, adrift = layer(), layer(), layer()
+    train(linear, 2)
+    saved = copy.deepcopy(linear.state_dict()), torch.get_rng_state()
+    want = train(linear, 2)
+    other.load_state_dict(saved[0])
+    adrift.load_state_dict(saved[0])
+    torch.set_rng_state(saved[1])
+    assert_same(want, train(other, 2))
+    assert not torch.equal(want[0], train(adrift, 2)[0])
 
 
 def test_state__of_other_sizes_is_torchs_error() -> None:
-    linear = layer()
+    linear = octet.prepare(layer(), RECIPES["delayed"])
     state = linear.state_dict() | {"fp8_scale": torch.ones(7)}
     with pytest.raises(RuntimeError, match=r"size mismatch for fp8_scale.*\(7,\).*\(3,\)"):
         linear.load_state_dict(state)
     state = linear.state_dict() | {"fp8_amax_history": torch.ones(7, 9)}
-    with pytest.raises(RuntimeError, match=r"fp8_amax_history.*\(7, 9\).*\(1024, 3\)"):
+    with pytest.raises(RuntimeError, match=r"fp8_amax_history.*\(7, 9\).*\(rows, 3\)"):
         linear.load_state_dict(state)
     assert not linear.fp8_amax_history.any()
 

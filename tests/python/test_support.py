@@ -81,7 +81,6 @@ def test_model_init__weights_are_the_quantized_ones(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in QUANTIZED if name != "delayed"])
 def test_model_init__a_step_is_that_of_a_plain_layer(name: str) -> None:
     linear, usual = quantized(name), layer()
-    linear.rounding_state.copy_(usual.rounding_state)
     x, grad = inputs()
     assert_same(
         step(usual, within(RECIPES[name], usual), x, grad),

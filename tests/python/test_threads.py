@@ -49,14 +49,15 @@ def test_threads__quantize_by_recipes_of_their_own(compile_it: bool) -> None:
         if compile_it:  # beforehand: threads of torch 2.10 do not compile at the same time
             call = compiled(linear)[0]
             step(linear, within(RECIPES[name], call), x, grad)
-            for moved, first in zip(linear.buffers(), layer().buffers(), strict=True):
-                moved.copy_(first)
+            linear.reset_state()
 
         def two_steps(meet: Callable[[], Any]) -> list[list[Any]]:
             found = []
             for _ in range(2):
                 leaf = x.clone().requires_grad_()
                 linear.zero_grad()
+                if name == "nvfp4":  # of them all, it alone draws
+                    torch.manual_seed(3)
                 meet()
                 with octet.autocast(recipe=RECIPES[name]):
                     meet()
@@ -64,8 +65,13 @@ def test_threads__quantize_by_recipes_of_their_own(compile_it: bool) -> None:
                     meet()
                 y.backward(grad)
                 grads = [leaf.grad, linear.weight.grad, linear.bias.grad]
-                state = [linear.fp8_scale, linear.fp8_grad_scale, linear.rounding_state]
-                found.append([t.detach().clone() for t in (y, *grads, *state)])
+                state = [
+                    linear._buffers.get(key) if name == "delayed" else None
+                    for key in ("fp8_scale", "fp8_grad_scale")
+                ]
+                found.append(
+                    [None if t is None else t.detach().clone() for t in (y, *grads, *state)]
+                )
             return found
 
         return two_steps

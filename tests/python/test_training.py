@@ -7,7 +7,7 @@ import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, plain, step, within
 from octet import recipe
-from torch.torch_version import TorchVersion
+from octet.state import seeds
 
 import torch
 
@@ -30,33 +30,84 @@ def test_training__a_graph_runs_backward_twice(name: str, compile_it: bool) -> N
     assert_same(list(first), list(torch.autograd.grad(y, [x, linear.weight], grad)))
 
 
-# Before 2.11 a compiled backward refuses state that another one has moved since its forward.
-MOVES = [False, True] if TorchVersion(torch.__version__) >= (2, 11) else [False]
+# ---- random numbers --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compile_it", MOVES)
-def test_training__each_backward_rounds_by_the_next_step(compile_it: bool) -> None:
-    linear, other = layer(), layer()
-    other.rounding_state.copy_(linear.rounding_state + torch.tensor([0, 1]))
-    x, grad = inputs()
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__a_call_draws_one_seed_for_all_its_backwards(compile_it: bool) -> None:
+    """By torch's generator: the same seed gives the same bits, and a saved state goes on."""
+    linear, (x, grad) = layer(), inputs()
     x.requires_grad_()
-    before = linear.rounding_state.clone()
     call = within(RECIPES["nvfp4"], linear)
-    y = (compiled(call)[0] if compile_it else call)(x)
-    assert torch.equal(linear.rounding_state, before)
-    first = torch.autograd.grad(y, [x, linear.weight], grad, retain_graph=True)
-    assert torch.equal(linear.rounding_state, before + torch.tensor([0, 1]))
-    second = torch.autograd.grad(y, [x, linear.weight], grad)
-    assert torch.equal(linear.rounding_state, before + torch.tensor([0, 2]))
-    assert not torch.equal(first[0], second[0])
-    late = within(RECIPES["nvfp4"], other)(x)
-    assert_same(list(second), list(torch.autograd.grad(late, [x, other.weight], grad)))
+    call = compiled(call)[0] if compile_it else call
+
+    def gradients(y: torch.Tensor, **options: bool) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(y, [x, linear.weight], grad, **options))
+
+    call(x)
+    torch.manual_seed(5)
+    first = call(x)
+    between = torch.get_rng_state()
+    second = call(x)
+    after = torch.get_rng_state()
+    assert not torch.equal(between, after)
+    once = gradients(first, retain_graph=True)
+    assert_same(once, gradients(first))
+    anew = gradients(second)
+    assert torch.equal(torch.get_rng_state(), after)  # backwards draw nothing
+    assert not torch.equal(once[0], anew[0])
+    assert not torch.equal(once[1], anew[1])
+    torch.set_rng_state(between)
+    assert_same(anew, gradients(call(x)))
+    torch.manual_seed(5)
+    assert_same(once, gradients(call(x)))
+    torch.manual_seed(6)
+    assert not torch.equal(once[0], gradients(call(x))[0])
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__layers_draw_each_their_own(compile_it: bool) -> None:
+    """Two of the same weights and one layer called twice, in one graph."""
+    one, other = layer(), layer()
+    x, grad = inputs()
+    leaves = [x.clone().requires_grad_() for _ in range(3)]
+    call = within(RECIPES["nvfp4"], lambda a, b, c: (one(a), other(b), one(c)))
+    outputs = (compiled(call)[0] if compile_it else call)(*leaves)
+    torch.autograd.backward(outputs, [grad] * 3)
+    assert_same(list(outputs[:1] * 2), list(outputs[1:]))
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert not torch.equal(leaves[a].grad, leaves[b].grad)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__what_rounds_nothing_at_random_draws_nothing(compile_it: bool) -> None:
+    linear, (x, grad) = layer(), inputs()
+    for name in RECIPES:
+        call = within(RECIPES[name], linear)
+        call = compiled(call)[0] if compile_it else call
+        before = torch.get_rng_state()
+        if name == "nvfp4":  # which rounds gradients so
+            with torch.no_grad():
+                call(x)
+        else:
+            call(x).backward(grad)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.fixture
+def draws(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """The devices of the seeds that were drawn since the test began."""
+    found: list[torch.device] = []
+    draw = seeds.draw
+    monkeypatch.setattr(seeds, "draw", lambda device: found.append(device) or draw(device))
+    return found
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_training__a_quantized_gradient_is_a_step_of_rounding_too(
-    frozen: bool, compile_it: bool
+@pytest.mark.parametrize("quantized", [False, True])
+def test_training__a_quantized_gradient_takes_as_many_seeds(
+    quantized: bool, frozen: bool, compile_it: bool, draws: list[torch.device]
 ) -> None:
     """Bytes of rows serve dgrad as they are; only for wgrad are they rounded again."""
     quantizers = {
@@ -68,13 +119,19 @@ def test_training__a_quantized_gradient_is_a_step_of_rounding_too(
     active = recipe.CustomRecipe(lambda role: quantizers.get(role.tensor_type))
     first, second = layer(), octet.Linear(44, 20, params_dtype=torch.bfloat16, device="cpu")
     first.weight.requires_grad_(not frozen)
-    before = [linear.rounding_state.clone() for linear in (first, second)]
     x, _ = inputs()
     grad = torch.randn(3, 13, 20, dtype=torch.bfloat16)
-    call = within(active, lambda x: second(first(x), fp8_grad=True))
-    (compiled(call)[0] if compile_it else call)(x.requires_grad_()).backward(grad)
-    for linear, was in zip((first, second), before, strict=True):
-        assert torch.equal(linear.rounding_state, was + torch.tensor([0, 1]))
+    call = within(active, lambda x: second(first(x), fp8_grad=quantized))
+    call = compiled(call)[0] if compile_it else call
+    call(x.requires_grad_()).backward(grad)
+    draws.clear()
+    y = call(x)
+    assert draws == [x.device] * 2  # one for each layer, in forward
+    y.backward(grad)
+    assert draws == [x.device] * 2
+
+
+# ---- derivatives of derivatives --------------------------------------------------------------
 
 
 def test_training__double_backward_is_torchs_error() -> None:
@@ -85,8 +142,15 @@ def test_training__double_backward_is_torchs_error() -> None:
         dx.sum().backward()
 
 
-@pytest.mark.parametrize("options", [{}, {"delay_wgrad_compute": True}], ids=str)
-@pytest.mark.parametrize("name", ["none", "mxfp8"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("none", {"delay_wgrad_compute": True}),
+        ("mxfp8", {}),
+        ("mxfp8", {"delay_wgrad_compute": True}),
+    ],
+    ids=str,
+)
 def test_training__a_penalty_on_gradients_is_not_dropped(
     name: str, options: dict[str, bool]
 ) -> None:
@@ -97,6 +161,28 @@ def test_training__a_penalty_on_gradients_is_not_dropped(
     (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         (y.sum() + dx.pow(2).sum()).backward()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_training__without_a_recipe_has_the_derivatives_of_nn_linear(inside: bool) -> None:
+    """A penalty on gradients, by autograd and by torch.func."""
+    ours = layer(params_dtype=torch.float32)
+    theirs = torch.nn.Linear(70, 44)
+    theirs.load_state_dict(ours.state_dict())
+    x, _ = inputs(dtype=torch.float32)
+    found = []
+    for linear in (ours, theirs):
+        leaf = x.clone().requires_grad_()
+        call = within(None, linear) if inside else linear
+        loss = call(leaf).pow(3).sum()
+        (dx,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        (loss + dx.pow(2).sum()).backward()
+        assert dx.requires_grad
+        of_rows = torch.func.vmap(torch.func.grad(lambda r, f=call: f(r).pow(2).sum()))
+        tangent = torch.func.jvp(call, (x,), (x,))[1]
+        grads = [leaf.grad, linear.weight.grad, linear.bias.grad]
+        found.append([*grads, of_rows(x).detach(), tangent.detach()])
+    assert_same(*found)
 
 
 def test_training__a_gradient_of_a_frozen_layer_may_be_a_constant() -> None:
@@ -217,10 +303,38 @@ def test_training__later_microbatches_reuse_the_weight(name: str, compile_it: bo
     call: Any = within(recipe, lambda x, first: linear(x, first))
     call = compiled(call)[0] if compile_it else call
     assert_same(usual, step(linear, lambda x: call(x, True), x, grad))
-    with torch.no_grad():
-        linear.weight.zero_()
+    linear.weight.data.zero_()  # which leaves no trace
     assert_same(usual, step(linear, lambda x: call(x, False), x, grad))
     assert not torch.equal(usual[0], call(x, True))
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__a_weight_that_has_changed_is_cast_again(compile_it: bool) -> None:
+    """By an optimizer, in place or by another parameter: later microbatches notice it."""
+    linear = layer()
+    x, grad = inputs()
+    call: Any = within(MX, lambda x, first: linear(x, first))
+    call = compiled(call)[0] if compile_it else call
+
+    def in_place() -> None:
+        with torch.no_grad():
+            linear.weight.mul_(-2)
+
+    def optimized() -> None:
+        call(x, False).backward(grad)
+        torch.optim.SGD(linear.parameters(), lr=1.0).step()
+
+    def another() -> None:
+        linear.weight = torch.nn.Parameter(linear.weight.detach() / 4)
+
+    seen = [call(x, True).detach()]
+    for change in (in_place, optimized, another):
+        change()
+        found = call(x, False).detach()
+        assert torch.equal(found, within(MX, linear)(x))
+        assert not torch.equal(found, seen[-1])
+        assert torch.equal(found, call(x, False))  # and is cached then
+        seen.append(found)
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
@@ -280,6 +394,17 @@ def test_training__quantized_output_feeds_the_next_layer() -> None:
 
     eager = step(first, within(active, call), x, grad)
     assert_same(eager, step(first, compiled(within(active, call))[0], x, grad))
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_training__outside_an_autocast_nothing_is_quantized(compile_it: bool) -> None:
+    linear = layer()
+    x, grad = inputs()
+    call: Any = lambda x: linear(x, None, True, True)  # noqa: E731
+    call = compiled(call)[0] if compile_it else call
+    found = step(linear, call, x, grad)
+    assert not isinstance(call(x), octet.QuantizedTensor)
+    assert_same(step(linear, linear, x, grad), found)
 
 
 def test_training__quantized_output_is_the_output_quantized() -> None:
@@ -349,7 +474,6 @@ def test_training__inference_computes_the_same(mode: Any) -> None:  # noqa: ANN4
         (lambda f: f(torch.randn(2, 69).bfloat16()), r"'fc1'.*\(2, 69\).*70"),
         (lambda f: f(torch.randn(2, 70).double()), r"'fc1'.*float64.*cast"),
         (lambda f: f(torch.ones(2, 70, dtype=torch.int64)), r"'fc1'.*int64.*cast"),
-        (lambda f: f(torch.randn(2, 70).bfloat16(), None, True), r"'fc1'.*quantize_output"),
     ],
 )
 def test_refused__names_the_layer_the_value_and_the_rule(call: Any, pattern: str) -> None:  # noqa: ANN401
@@ -405,10 +529,29 @@ def test_refused__options_that_contradict() -> None:
     assert not linear.fp8_amax_history.any()
 
 
-@pytest.mark.parametrize("option", ["tp_size", "sequence_parallel", "parallel_mode", "ub_name"])
+@pytest.mark.parametrize(
+    "option", ["tp_size", "sequence_parallel", "ub_overlap_ag", "ub_bulk_wgrad"]
+)
 def test_refused__parallelism_says_so(option: str) -> None:
     with pytest.raises(NotImplementedError, match=option):
         layer(**{option: 2})
+    with pytest.raises(ValueError, match=r"parallel_mode=2.*'column', 'row' or None"):
+        layer(parallel_mode=2)
+
+
+def test_training__arguments_of_one_rank_change_nothing() -> None:
+    options = {"parallel_mode": "column", "tp_size": 1, "tp_group": None, "ub_name": "fc1"}
+    tracker = {"get_rng_state_tracker": lambda: None, "rng_tracker_name": "model"}
+    linear, usual = layer(**options, **tracker), layer()
+    x, grad = inputs()
+    assert_same(
+        step(linear, within(MX, linear), x, grad), step(usual, within(MX, usual), x, grad)
+    )
+
+
+def test_refused__positional_arguments_past_the_sizes() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        octet.Linear(70, 44, False)
 
 
 # ---- split parameters ------------------------------------------------------------------------

@@ -62,12 +62,26 @@ class LayerState(torch.nn.Linear):
         device = next(p.device for p in self._parameters.values() if p is not None)
         return torch.device("cpu") if device.type == "meta" else device
 
+    def _has_scaling(self, rows: int, device: torch.device) -> bool:
+        """Whether _make_scaling would find nothing to do."""
+        held = [self._buffers.get(name) for name in SLOTS]
+        if any(buffer is None or buffer.device != device for buffer in held):
+            return False
+        lengths = [self._buffers[name].shape[0] for name in SLOTS if scaling.is_history(name)]
+        return min(lengths) >= rows
+
     def _make_scaling(self, rows: int) -> None:
         """Buffers for that many rows of history: where there are none, or they have no memory,
         or their history is too short. What is there stays."""
         if not any(p is not None for p in self._parameters.values()):
             return  # torch's parametrizations have taken them away
         device = self._device()
+        if scaling.is_captured(device) and not self._has_scaling(rows, device):
+            raise RuntimeError(
+                f"{self._label()}: delayed scaling's state is to be made inside a CUDA graph, "
+                "whose replays would make it again and again; call octet.prepare(model, recipe) "
+                "or run a step before the capture"
+            )
         with _no_modes(), torch.no_grad(), torch.inference_mode(False):
             for name in SLOTS:
                 held = self._buffers.get(name)

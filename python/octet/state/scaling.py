@@ -42,6 +42,11 @@ def fresh(name: str, rows: int, device: torch.device | str | None) -> torch.Tens
     )
 
 
+def is_captured(device: torch.device) -> bool:
+    """Whether what runs on a device now becomes part of a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 class PendingUpdate:
     """What a layer has recorded in a step: its scales wait to be updated by a rule."""
 
