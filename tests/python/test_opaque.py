@@ -10,7 +10,7 @@ from octet import _opaque
 import torch
 
 needs_api = pytest.mark.skipif(
-    _opaque.register_opaque_type is None,
+    _opaque.API is None,
     reason="an op takes quantizers only where torch's opaque objects have members: from 2.11",
 )
 
@@ -72,7 +72,7 @@ def test_opaque__a_class_without_equality_is_refused() -> None:
 
 
 def test_opaque__works_without_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_opaque, "register_opaque_type", None)
+    monkeypatch.setattr(_opaque, "API", None)
 
     @octet.register_value_opaque_quantizer
     class Mine(octet.MXFP8Quantizer):
