@@ -16,6 +16,7 @@ class _Api(NamedTuple):
     """What a torch offers, by the names it has there."""
 
     register: Callable[..., None]
+    name_of: Callable[[type], str]  # the name of a class that is registered, or of its parent
     kind: str  # torch's word for a class of constants
     member: Any  # the enum of how a member is traced
     metaclass: type  # that such a class needs
@@ -25,13 +26,14 @@ def _find_api() -> _Api:
     """Fails before 2.11, whose API is without members: it could not trace a quantizer."""
     from torch._library import opaque_object as found
 
+    name_of, member = found.get_opaque_type_name, found.MemberType
     if hasattr(found, "register_custom_class"):  # 2.14 renamed the function and the word
-        return _Api(found.register_custom_class, "constant", found.MemberType, type)
+        return _Api(found.register_custom_class, name_of, "constant", member, type)
     if TorchVersion(torch.__version__) >= (2, 13):
-        return _Api(found.register_opaque_type, "value", found.MemberType, type)
+        return _Api(found.register_opaque_type, name_of, "value", member, type)
     from torch._opaque_base import OpaqueBaseMeta
 
-    return _Api(found.register_opaque_type, "value", found.MemberType, OpaqueBaseMeta)
+    return _Api(found.register_opaque_type, name_of, "value", member, OpaqueBaseMeta)
 
 
 def _words(error: Exception) -> str:
@@ -99,15 +101,27 @@ def _members(cls: type, member: Any) -> dict[str, Any]:  # noqa: ANN401
     }
 
 
+def _is_known(cls: type, api: _Api) -> bool:
+    """Whether torch has the class itself, not only its parent."""
+    try:
+        return api.name_of(cls) == f"{cls.__module__}.{cls.__qualname__}"
+    except Exception:
+        return False
+
+
 def _register(cls: type) -> None:
-    """Tells torch. Octet's own classes must work with every torch, so that the first of them to
-    fail ends the use of the API; a failure of another class is its author's to see."""
+    """Tells torch. Octet's own classes must work with every torch, so the first of them that
+    fails ends the use of the API; the failure of another class is its author's to see."""
     global API, _missing
     if API is None:
         return
     try:
         API.register(cls, typ=API.kind, members=_members(cls, API.member))
     except Exception as error:
+        # From 2.15 on torch complains of a name that an earlier class has, as where a cell of a
+        # notebook runs again, but it takes the class.
+        if _is_known(cls, API):
+            return
         if cls.__module__.partition(".")[0] != "octet":
             raise
         API, _missing = None, _words(error)
