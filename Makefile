@@ -7,7 +7,7 @@ PYTHON ?= python3
 PREFIX ?= /usr/local
 WERROR ?= ON
 BUILD  ?= build
-TORCH  ?= 2.10.0
+TORCH  ?= 2.15.0
 TOOL   ?= memcheck
 JOBS   ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 
@@ -70,7 +70,7 @@ sanitize-gpu: lib ## awkward shapes of every recipe under compute-sanitizer: TOO
 	    $(PYTHON) -m pytest -q -p no:cacheprovider tests/gpu \
 	    -k "strided or other_dtypes or equals_the_cpu or (more_tiles and tensor)"
 
-test-torch: lib .venv-torch-$(TORCH)/tools ## the Python tests on another torch: TORCH=2.10.0
+test-torch: lib .venv-torch-$(TORCH)/tools ## the Python tests on the newest torch, or on another: TORCH=2.10.0
 	@.venv-torch-$(TORCH)/bin/python -m pytest -q -p no:cacheprovider $(quick) tests/python
 
 sanitize: $(WHEEL) ## the C tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -1,30 +1,60 @@
-"""Quantizers as values to torch's compilers: equal, hashable, rebuilt from text in a graph."""
+"""Quantizers as values to torch's compilers: equal, hashable, rebuilt from text in a graph.
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+The only file that knows torch's API for opaque objects, which changes with torch's versions."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from torch.torch_version import TorchVersion
 
 import torch
 
-try:
-    from torch._library.opaque_object import MemberType, register_opaque_type
-except ImportError:  # before 2.11: quantizers are traced as any object, but no op takes one
-    MemberType = register_opaque_type = None  # type: ignore[assignment, misc]
-
 T = TypeVar("T", bound=type)
 
 
-def _metaclass() -> type:
-    """Before 2.13 torch takes a value type only with a metaclass of its own."""
-    if register_opaque_type is None or TorchVersion(torch.__version__) >= (2, 13):
-        return type
+class _Api(NamedTuple):
+    """What a torch offers, by the names it has there."""
+
+    register: Callable[..., None]
+    name_of: Callable[[type], str]  # the name of a class that is registered, or of its parent
+    kind: str  # torch's word for a class of constants
+    member: Any  # the enum of how a member is traced
+    metaclass: type  # that such a class needs
+
+
+def _find_api() -> _Api:
+    """Fails before 2.11, whose API is without members: it could not trace a quantizer."""
+    from torch._library import opaque_object as found
+
+    name_of, member = found.get_opaque_type_name, found.MemberType
+    if hasattr(found, "register_custom_class"):  # 2.14 renamed the function and the word
+        return _Api(found.register_custom_class, name_of, "constant", member, type)
+    if TorchVersion(torch.__version__) >= (2, 13):
+        return _Api(found.register_opaque_type, name_of, "value", member, type)
     from torch._opaque_base import OpaqueBaseMeta
 
-    return OpaqueBaseMeta
+    return _Api(found.register_opaque_type, name_of, "value", member, OpaqueBaseMeta)
 
 
-QuantizerMeta = _metaclass()
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _load_api() -> tuple[_Api | None, str]:
+    """The API, or why there is none: a torch that changed it costs this registration alone."""
+    try:
+        return _find_api(), ""
+    except Exception as error:
+        return None, _words(error)
+
+
+API, _missing = _load_api()
+QuantizerMeta = API.metaclass if API else type
+
+
+def registration() -> str:
+    """Whether torch knows the quantizers as values: "registered", or why not."""
+    return f"not registered: {_missing}" if API is None else "registered"
 
 
 def holds_process_group(value: object, depth: int = 4) -> bool:
@@ -60,22 +90,49 @@ def _fields(cls: type) -> Iterable[str]:
     return vars(cls).get("__annotations__", ())
 
 
-def _members(cls: type) -> dict[str, Any]:
+def _members(cls: type, member: Any) -> dict[str, Any]:  # noqa: ANN401
     """Methods that take or make tensors are traced; the rest is asked of the real object."""
     traced = ("__call__", "quantize", "update_quantized", "make_empty")
     names = {name for base in cls.__mro__[:-1] for name in (*vars(base), *_fields(base))}
     constants = {n for n in names if not n.startswith("__") and n not in traced}
     return {
-        **{name: MemberType.USE_REAL for name in constants},
-        **{name: MemberType.INLINED for name in traced if name in names},
+        **{name: member.USE_REAL for name in constants},
+        **{name: member.INLINED for name in traced if name in names},
     }
+
+
+def _is_known(cls: type, api: _Api) -> bool:
+    """Whether torch has the class itself, not only its parent."""
+    try:
+        return api.name_of(cls) == f"{cls.__module__}.{cls.__qualname__}"
+    except Exception:
+        return False
+
+
+def _register(cls: type) -> None:
+    """Tells torch. Octet's own classes must work with every torch, so the first of them that
+    fails ends the use of the API; the failure of another class is its author's to see."""
+    global API, _missing
+    if API is None:
+        return
+    try:
+        API.register(cls, typ=API.kind, members=_members(cls, API.member))
+    except Exception as error:
+        # From 2.15 on torch complains of a name that an earlier class has, as where a cell of a
+        # notebook runs again, but it takes the class.
+        if _is_known(cls, API):
+            return
+        if cls.__module__.partition(".")[0] != "octet":
+            raise
+        API, _missing = None, _words(error)
 
 
 def register_value_opaque_quantizer(cls: T) -> T:
     """Makes a quantizer class a value to torch.compile; usable as a decorator.
 
-    The class needs ``__eq__``, ``__hash__`` and ``__fx_repr__``. Where torch has no opaque
-    objects, only the mark is set.
+    The class needs ``__eq__``, ``__hash__`` and ``__fx_repr__``. A class that is registered
+    stays as it is. Where torch has no opaque objects, only the mark is set, and
+    ``octet.support()["opaque_quantizers"]`` says why.
 
     >>> @octet.register_value_opaque_quantizer
     ... class Mine(octet.MXFP8Quantizer):
@@ -86,9 +143,9 @@ def register_value_opaque_quantizer(cls: T) -> T:
     for name in ("__eq__", "__hash__", "__fx_repr__"):
         if getattr(cls, name, None) in (None, getattr(object, name, None)):
             raise TypeError(f"{cls.__name__} has no {name} of its own, so it is not a value")
-    cls._is_value = True
-    if register_opaque_type is not None:
-        register_opaque_type(cls, typ="value", members=_members(cls))
+    if not cls._is_value:
+        _register(cls)
+        cls._is_value = True
     return cls
 
 
@@ -99,3 +156,15 @@ def is_value_opaque_quantizer(quantizer: object) -> bool:
     True
     """
     return getattr(quantizer, "_is_value", False)
+
+
+def cache_key(tensor: Any) -> str:  # noqa: ANN401
+    """All that compiled code may depend on in a tensor subclass, but not its data; torch's
+    compile caches ask for it as ``_stable_hash_for_caching``, from 2.13 on."""
+    names, meta = tensor.__tensor_flatten__()
+    inner = [(name, getattr(tensor, name)) for name in names]
+    parts = [
+        (name, x.dtype, x.device, x.layout, x.shape, x.stride(), x.storage_offset())
+        for name, x in (("", tensor), *inner)
+    ]
+    return repr((type(tensor).__qualname__, meta, tensor.requires_grad, parts))

@@ -1,7 +1,7 @@
 """What runs here, and how: every recipe runs everywhere, natively or by exact emulation."""
 
 import torch
-from octet import _C, _problem
+from octet import _C, _opaque, _problem
 from octet._dtypes import dtype_name
 from octet.recipe import CustomRecipe, Recipe
 from octet.state.autocast import checked
@@ -26,7 +26,9 @@ def _chosen(device: torch.device | str | None) -> torch.device:
 
 def support(device: torch.device | str | None = None) -> dict[str, str]:
     """For each family of recipes "native" or "emulated" on a device, by default the current GPU
-    where there is one; what plans call that device; and the CPU kernels' instruction set.
+    where there is one; what plans call that device; the CPU kernels' instruction set; and
+    "opaque_quantizers": "registered" where torch takes quantizers as arguments of custom ops,
+    else "not registered" and why.
 
     >>> octet.support("cpu")["mxfp8"]
     'native'
@@ -38,7 +40,12 @@ def support(device: torch.device | str | None = None) -> dict[str, str]:
         family: "native" if _C.native(text, kind, arch) else "emulated"
         for family, text in _SCHEMES.items()
     }
-    return {**found, "device": name, "cpu": _C.cpu_name()}
+    return {
+        **found,
+        "device": name,
+        "cpu": _C.cpu_name(),
+        "opaque_quantizers": _opaque.registration(),
+    }
 
 
 def _available(return_reason: bool) -> bool | tuple[bool, str]:

@@ -8,6 +8,7 @@ import torch
 from octet import _ops, _texts, quantizers
 from octet._constant import constant
 from octet._dtypes import dtype_name
+from octet._opaque import cache_key
 from octet._quantizer import kept, put_back
 
 _DATA: Any = torch.Tensor.data  # torch's own property
@@ -87,6 +88,8 @@ class QuantizedTensor(torch.Tensor):
         return QuantizedTensor(
             [inner[n] for n in _texts.buffer_names(text)], text, dtype, outer_size
         )
+
+    _stable_hash_for_caching = cache_key
 
     def __coerce_tangent_metadata__(self) -> torch.Tensor:
         """Asked where one that requires grad leaves a compiled graph: torch takes back only a

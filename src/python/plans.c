@@ -186,6 +186,14 @@ static PyObject *explain(PyObject *self, PyObject *args) {
     return result;
 }
 
+/* By kind as oct_py_raise, but for what is not supported: an op says RuntimeError. */
+static void set_op_error(octet_status status, const char *text) {
+    PyObject *kind = status == OCTET_INVALID     ? PyExc_ValueError
+                     : status == OCTET_NO_MEMORY ? PyExc_MemoryError
+                                                 : PyExc_RuntimeError;
+    PyErr_SetString(kind, text);
+}
+
 static PyObject *register_ops(PyObject *self, PyObject *args) {
     const char *path;
     octet_error err;
@@ -193,7 +201,7 @@ static PyObject *register_ops(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "s", &path)) {
         return NULL;
     }
-    octet_status status = oct_torch_register(path, &err);
+    octet_status status = oct_torch_register(path, set_op_error, &err);
     return status ? oct_py_raise(status, &err) : Py_NewRef(Py_None);
 }
 

@@ -24,6 +24,7 @@ typedef struct oct_torch_library oct_torch_library;
 typedef uint64_t oct_torch_value;
 typedef void (*oct_torch_kernel)(oct_torch_value *stack, uint64_t inputs, uint64_t outputs);
 typedef void (*oct_torch_task)(int64_t begin, int64_t end, void *arg);
+typedef void (*oct_torch_set_error)(octet_status status, const char *text);
 
 /* X(name, parameters): each returns 0 on success. All are in every torch from 2.10 on; those of
  * the first group came with 2.9 or earlier, those that begin with torch_ with 2.10. */
@@ -80,11 +81,13 @@ typedef struct oct_torch_functions {
     int32_t (*torch_tag_pt2_compliant_tag)(void);
     /* Of this thread's last; NULL where torch is older. */
     const char *(*torch_exception_get_what_without_backtrace)(void);
+    /* Makes an op's failure Python's current error. Called with the GIL. */
+    oct_torch_set_error set_python_error;
     int32_t dtypes[OCTET_DTYPES]; /* torch's numbers; -1: torch has none that Octet uses */
     int32_t devices[2];           /* by octet_device_kind */
 } oct_torch_functions;
 
-/* Set once, by oct_torch_load, before the first op exists; read-only from then on. */
+/* Set once, by oct_torch_register, before the first op exists; read-only from then on. */
 extern oct_torch_functions oct_torch;
 
 /* Finds every function in the libtorch at `path`, which is loaded already. */

@@ -62,8 +62,10 @@ octet_status oct_take_moves(octet_delayed *out, oct_torch_tensor *scale,
 extern const oct_torch_kernel oct_torch_kernels[];
 extern const oct_torch_kernel oct_torch_into_kernels[];
 
-/* Finds torch's functions in the library at `path` and registers the ops. Once per process. */
-octet_status oct_torch_register(const char *path, octet_error *err);
+/* Finds torch's functions in the library at `path` and registers the ops, whose failures reach
+ * Python by `set_error`. Once per process. */
+octet_status oct_torch_register(const char *path, oct_torch_set_error set_error,
+                                octet_error *err);
 
 #ifdef __cplusplus
 }

@@ -94,12 +94,14 @@ static octet_status implement(const char *device, octet_error *err) {
 }
 
 /* The library objects are torch's registrations themselves: they live as long as it does. */
-octet_status oct_torch_register(const char *path, octet_error *err) {
+octet_status oct_torch_register(const char *path, oct_torch_set_error set_error,
+                                octet_error *err) {
     oct_torch_library *definitions;
     octet_status status = oct_torch_load(path, err);
     if (status) {
         return status;
     }
+    oct_torch.set_python_error = set_error;
     if (oct_torch.aoti_torch_library_init_def("octet", "octet", 0, &definitions)) {
         return refused(err, "library", "*");
     }

@@ -252,7 +252,7 @@ def test_delayed__a_step_rolls_the_gradients_scale_once(compile_it: bool) -> Non
 
 
 @pytest.mark.skipif(
-    TorchVersion(torch.__version__) < (2, 13),
+    TorchVersion(torch.__version__) < (2, 11),
     reason="a compiled backward refuses state that another one has moved since its forward",
 )
 @pytest.mark.parametrize("inside", [True, False])

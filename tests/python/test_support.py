@@ -3,7 +3,8 @@
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, within
-from octet import _texts
+from octet import _opaque, _texts
+from torch.torch_version import TorchVersion
 
 import torch
 
@@ -20,6 +21,17 @@ def test_support__says_how_and_never_no() -> None:
         check = getattr(octet, f"is_{name}_available")
         assert check() is True
         assert check(return_reason=True) == (True, "")
+
+
+def test_support__says_whether_torch_knows_the_quantizers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = octet.support()["opaque_quantizers"]
+    old = TorchVersion(torch.__version__) < (2, 11)  # which has no members of opaque objects
+    assert said.startswith("not registered: AttributeError") if old else said == "registered"
+    monkeypatch.setattr(_opaque, "API", None)
+    monkeypatch.setattr(_opaque, "_missing", "ImportError: gone")
+    assert octet.support()["opaque_quantizers"] == "not registered: ImportError: gone"
 
 
 def test_support__checks_are_constants_of_a_graph() -> None:
