@@ -70,5 +70,6 @@ const oct_gemm_kernels oct_gemm_reference = {
     .steps = 256,
     .tile_f32 = tile_f32,
     .dot_f32 = dot_f32,
+    .stream_f32 = oct_stream_reference,
     .finish = oct_finish_reference,
 };
