@@ -62,6 +62,7 @@ typedef struct oct_gemm_kernels {
     void (*dot_f32)(const oct_dot_call *call);
     void (*dot_bf16)(const oct_dot_call *call);
     const oct_streamer *stream_f32, *stream_bf16; /* by octet_dtype, as dot_f32 and dot_bf16 */
+    int stream_rows; /* rows of a up to which that is faster than to decode b once for all */
     void (*finish)(const oct_finish *finish, const oct_sums *sums);
 } oct_gemm_kernels;
 

@@ -178,6 +178,7 @@ const oct_gemm_kernels oct_gemm_avx512 = {
     .tile_f32 = oct_tile_f32_avx512,
     .dot_f32 = oct_dot_f32_avx512,
     .stream_f32 = oct_stream_avx512,
+    .stream_rows = OCT_GEMM_THIN,
     .finish = oct_finish_avx512,
 };
 

@@ -27,7 +27,8 @@ bool oct_gemm_streams(const oct_gemm_job *job) {
     const oct_view *b = &job->b;
     int shift = b->scale ? b->shift : 0;
     bool along = b->format == OCTET_E2M1 ? shift == 4 : !b->scale || shift == 5 || shift == 7;
-    return along && job->kernels->stream_f32[b->format].dot && oct_view_is_moderate(&job->a);
+    return along && job->a.outer <= job->kernels->stream_rows &&
+           job->kernels->stream_f32[b->format].dot && oct_view_is_moderate(&job->a);
 }
 
 /* What one tile works with. */
@@ -60,18 +61,53 @@ static void read_a(const stream_work *w) {
     }
 }
 
+static int64_t blocks_of(const stream_work *w) {
+    return ((w->count - 1) >> w->job->b.shift) + 1;
+}
+
+/* Whether each row's scales follow those of the row before, all of them of this part, and a row
+ * is whole groups: the kernel sees no scale of the next row then. */
+static bool scales_follow(const stream_work *w) {
+    const oct_view *b = &w->job->b;
+    return b->row_shift == 0 && !b->scales.tiles && b->scales.block_step == 1 &&
+           b->scale_format != OCTET_F32 && w->count == b->depth &&
+           b->scales.line_step == blocks_of(w) && w->count % OCT_STREAM_PAD == 0;
+}
+
 /* The scales of a row of b: in place where they are floats side by side, else in the room with
  * zeros after them. */
 static const float *read_scales(const stream_work *w, int64_t row, float *room) {
     const oct_view *b = &w->job->b;
     oct_reader reader = {&w->job->kernels->packer, b, &w->room->pack, false};
-    oct_span span = {row, w->from, w->count};
     if (b->scale_format == OCTET_F32 && !b->scales.tiles && b->scales.block_step == 1) {
         return (const float *)b->scale + oct_scale_index(b, row, w->from >> b->shift);
     }
-    oct_pack_scales(&reader, &span, room);
-    memset(room + ((w->count - 1) >> b->shift) + 1, 0, OCT_STREAM_SCALES * sizeof *room);
+    oct_pack_scales(&reader, &(oct_span){row, w->from, w->count}, room);
+    memset(room + blocks_of(w), 0, OCT_STREAM_SCALES * sizeof *room);
     return room;
+}
+
+/* Those of four rows. In the place of rows past the end, and of those that share their scales
+ * with the row before, stands that one. */
+static void find_scales(const stream_work *w, int64_t row, oct_stream_call *call) {
+    const oct_view *b = &w->job->b;
+    bool whole = row + OCT_GEMM_ROWS <= b->outer;
+    if (whole && scales_follow(w)) {
+        const uint8_t *codes = (const uint8_t *)b->scale + oct_scale_index(b, row, 0);
+        float *room = w->room->scales[0];
+        oct_decode_call all = {
+            .out = room, .codes = codes, .count = OCT_GEMM_ROWS * blocks_of(w)};
+        w->job->kernels->packer.f32[b->scale_format](&all);
+        for (int j = 0; j < OCT_GEMM_ROWS; j++) {
+            call->scales[j] = room + j * blocks_of(w);
+        }
+        return;
+    }
+    for (int j = 0; j < OCT_GEMM_ROWS; j++) {
+        int64_t at = row + j;
+        bool same = j && (at >= b->outer || at >> b->row_shift == (at - 1) >> b->row_shift);
+        call->scales[j] = same ? call->scales[j - 1] : read_scales(w, at, w->room->scales[j]);
+    }
 }
 
 /* Where four rows of b lie; in the place of those past its end the last one is read again. */
@@ -81,12 +117,10 @@ static void find_rows(const stream_work *w, int64_t row, oct_stream_call *call) 
     call->ahead = ends ? 0 : OCT_GEMM_ROWS * b->pitch;
     for (int j = 0; j < OCT_GEMM_ROWS; j++) {
         int64_t at = oct_min(row + j, b->outer - 1);
-        bool same = j && at >> b->row_shift == (row + j - 1) >> b->row_shift;
         call->codes[j] = b->data + at * b->pitch + oct_code_bytes(b, w->from);
-        if (b->scale) {
-            call->scales[j] = same || at != row + j ? call->scales[j - 1]
-                                                    : read_scales(w, at, w->room->scales[j]);
-        }
+    }
+    if (b->scale) {
+        find_scales(w, row, call);
     }
 }
 
@@ -103,8 +137,11 @@ static void add_columns(const stream_work *w, const oct_rect *tile, int64_t col)
         call.a = (const char *)w->room->a + row * call.a_pitch;
         call.rows = (int)oct_min(OCT_GEMM_ROWS, tile->rows - row);
         w->with->dot(&call);
-        for (int n = 0; n < OCT_GEMM_ROWS * call.rows; n++) {
-            w->room->sums[row + n % call.rows][col + n / call.rows] += dots[n];
+        for (int i = 0; i < call.rows; i++) {
+            float *sums = w->room->sums[row + i] + col;
+            for (int j = 0; j < OCT_GEMM_ROWS; j++) {
+                sums[j] += dots[j * call.rows + i];
+            }
         }
     }
 }

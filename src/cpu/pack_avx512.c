@@ -82,18 +82,23 @@ INLINE __m512 scale_at(const oct_decode_call *call, int64_t c) {
     return call->shift ? _mm512_set1_ps(scales[c >> call->shift]) : _mm512_loadu_ps(scales + c);
 }
 
+/* Sixteen elements times their scales, from element c on. */
+INLINE void put(const oct_decode_call *call, const uint8_t *codes, int64_t c,
+                octet_dtype format) {
+    __m512 value = widen(codes, format);
+    value = call->scales ? _mm512_mul_ps(value, scale_at(call, c)) : value;
+    _mm512_storeu_ps((float *)call->out + c, value);
+}
+
 INLINE void decode(const oct_decode_call *call, octet_dtype format, int64_t bits) {
-    float *out = call->out;
-    for (int64_t c = 0; c < call->count; c += 16) {
-        const uint8_t *codes = call->codes + c * bits / 8;
+    int64_t c = 0;
+    for (; c + 16 <= call->count; c += 16) {
+        put(call, call->codes + c * bits / 8, c, format);
+    }
+    if (c < call->count) {
         uint8_t tail[64] = {0};
-        if (call->count - c < 16) {
-            memcpy(tail, codes, (size_t)((call->count - c) * bits + 7) / 8);
-            codes = tail;
-        }
-        __m512 value = widen(codes, format);
-        value = call->scales ? _mm512_mul_ps(value, scale_at(call, c)) : value;
-        _mm512_storeu_ps(out + c, value);
+        memcpy(tail, call->codes + c * bits / 8, (size_t)((call->count - c) * bits + 7) / 8);
+        put(call, tail, c, format);
     }
 }
 

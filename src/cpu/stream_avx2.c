@@ -1,4 +1,4 @@
-/* stream_avx2.c - codes become floats in registers, 16 at a time. */
+/* stream_avx2.c - codes become floats in registers, twice 16 at a time. */
 #include "cpu/stream.h"
 
 #if OCT_X86
@@ -11,8 +11,9 @@
 #define ISA __attribute__((target("avx2,fma,f16c")))
 #define INLINE static inline __attribute__((always_inline)) ISA
 
-#define GROUP 16
-#define MOST 4 /* sums that stay in registers beside what they are made of */
+#define GROUP 32
+#define HALF 16
+#define MOST 8 /* sums that stay in registers beside what they are made of */
 
 INLINE __m256 values_e2m1(__m256i words) {
     const __m256 values = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
@@ -38,41 +39,72 @@ INLINE void decode(__m256 out[2], const uint8_t *codes, octet_dtype format) {
     out[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
 }
 
-/* A part of a call: some rows of a with some of b, such that their sums fit the registers. */
-typedef struct part {
-    const oct_stream_call *call;
-    int row, col;      /* the first ones */
-    __m128i magnitude; /* the largest code of E4M3, byte by byte */
-} part;
+/* What a kernel is made for: constants wherever it is inlined. Its sums fit the registers. */
+typedef struct kind {
+    octet_dtype format;
+    int shift, rows, cols;
+} kind;
 
-/* One group: codes[j] are those of row j from p on. */
-INLINE void add_group(__m256 sums[MOST], part *of, const uint8_t *const codes[OCT_GEMM_ROWS],
-                      int64_t p, octet_dtype format, const int shift, const int rows) {
-    const oct_stream_call *call = of->call;
-    const int cols = MOST / rows;
+/* Some rows of a and of b in a call, and where the kernel reads them, in registers. */
+typedef struct place {
+    const char *a;
+    int64_t a_pitch;
+    const uint8_t *codes[OCT_GEMM_ROWS];
+    const float *scales[OCT_GEMM_ROWS];
+    int64_t p;
+} place;
+
+INLINE place place_of(const oct_stream_call *call, int row, int col, const kind of) {
+    place in = {.a = (const char *)call->a + row * call->a_pitch, .a_pitch = call->a_pitch};
     OCT_UNROLL
-    for (int j = 0; j < cols; j++) {
+    for (int j = 0; j < of.cols; j++) {
+        in.codes[j] = call->codes[col + j];
+        in.scales[j] = call->scales[col + j];
+    }
+    return in;
+}
+
+/* A row of b times those of a: both halves of a group, whose scale is one, or one for each. */
+INLINE void add_row(__m256 sums[], const place *in, const uint8_t *codes, const float *scales,
+                    const kind of) {
+    const int64_t half = of.format == OCTET_E2M1 ? HALF / 2 : HALF;
+    __m256 parts[OCT_GEMM_ROWS];
+    OCT_UNROLL
+    for (int h = 0; h < 2; h++) {
         __m256 b[2], scale = _mm256_setzero_ps();
-        decode(b, codes[j], format);
-        if (format == OCTET_E4M3) {
-            __m128i bytes = _mm_loadu_si128((const __m128i *)codes[j]);
-            of->magnitude =
-                _mm_max_epu8(of->magnitude, _mm_and_si128(bytes, _mm_set1_epi8(0x7f)));
-        }
-        if (shift) {
-            scale = _mm256_set1_ps(call->scales[of->col + j][p >> shift]);
+        decode(b, codes + h * half, of.format);
+        bool opens = h == 0 || of.shift == 4, closes = h == 1 || of.shift == 4;
+        if (of.shift && closes) {
+            scale = _mm256_set1_ps(scales[(in->p + h * HALF) >> of.shift]);
         }
         OCT_UNROLL
-        for (int i = 0; i < rows; i++) {
-            const char *row = (const char *)call->a + (of->row + i) * call->a_pitch;
-            const float *a = (const float *)row + p;
-            __m256 *sum = &sums[j * rows + i];
-            __m256 both = shift ? _mm256_mul_ps(b[0], _mm256_loadu_ps(a))
-                                : _mm256_fmadd_ps(b[0], _mm256_loadu_ps(a), *sum);
-            both = _mm256_fmadd_ps(b[1], _mm256_loadu_ps(a + 8), both);
-            *sum = shift ? _mm256_fmadd_ps(both, scale, *sum) : both;
+        for (int i = 0; i < of.rows; i++) {
+            const float *a = (const float *)(in->a + i * in->a_pitch) + in->p + h * HALF;
+            __m256 part = of.shift == 0 ? sums[i] : parts[i];
+            part = of.shift && opens ? _mm256_mul_ps(b[0], _mm256_loadu_ps(a))
+                                     : _mm256_fmadd_ps(b[0], _mm256_loadu_ps(a), part);
+            parts[i] = _mm256_fmadd_ps(b[1], _mm256_loadu_ps(a + 8), part);
+            if (of.shift == 0 || closes) {
+                sums[i] = of.shift ? _mm256_fmadd_ps(parts[i], scale, sums[i]) : parts[i];
+            }
         }
     }
+}
+
+/* One group: codes[j] are those of row j from p on. */
+INLINE void add_group(__m256 sums[MOST], const place *in,
+                      const uint8_t *const codes[OCT_GEMM_ROWS], const kind of) {
+    OCT_UNROLL
+    for (int j = 0; j < of.cols; j++) {
+        add_row(sums + j * of.rows, in, codes[j], in->scales[j], of);
+    }
+}
+
+/* The greater of E4M3's magnitudes, byte by byte; of other formats, whose NaN is decoded,
+ * nothing. */
+INLINE __m256i larger(__m256i most, const uint8_t *codes, octet_dtype format) {
+    __m256i bytes = format == OCTET_E4M3 ? _mm256_loadu_si256((const __m256i *)codes) : most;
+    return _mm256_max_epu8(most, _mm256_and_si256(bytes, _mm256_set1_epi8(0x7f)));
 }
 
 INLINE float sum_of(__m256 v) {
@@ -90,62 +122,67 @@ static bool has_nan(const uint8_t *codes, int64_t count) {
 }
 
 /* The sums to where they belong; E4M3's NaN, which was decoded as a number, becomes one. */
-INLINE void put_sums(const part *of, const __m256 sums[MOST], octet_dtype format,
-                     const int rows) {
-    const oct_stream_call *call = of->call;
-    __m128i nans = _mm_cmpeq_epi8(of->magnitude, _mm_set1_epi8(0x7f));
-    bool any = format == OCTET_E4M3 && _mm_movemask_epi8(nans);
-    OCT_UNROLL
-    for (int n = 0; n < MOST / rows * rows; n++) {
-        int col = of->col + n / rows;
-        float sum = sum_of(sums[n]);
-        bool nan = any && has_nan(call->codes[col], call->count);
-        call->out[col * call->rows + of->row + n % rows] = nan ? __builtin_nanf("") : sum;
+INLINE void put_sums(const oct_stream_call *call, float *out, const place *in,
+                     const __m256 sums[MOST], __m256i most, const kind of) {
+    __m256i nans = _mm256_cmpeq_epi8(most, _mm256_set1_epi8(0x7f));
+    bool any = _mm256_movemask_epi8(nans);
+    for (int j = 0; j < of.cols; j++) {
+        bool nan = any && has_nan(in->codes[j], call->count);
+        for (int i = 0; i < of.rows; i++) {
+            float sum = sum_of(sums[j * of.rows + i]);
+            out[j * call->rows + i] = nan ? __builtin_nanf("") : sum;
+        }
     }
 }
 
-INLINE void dot_part(const oct_stream_call *call, int row, int col, octet_dtype format,
-                     const int shift, const int rows) {
-    const int64_t bits = format == OCTET_E2M1 ? 4 : 8;
-    const int cols = MOST / rows;
-    part of = {call, row, col, _mm_setzero_si128()};
+INLINE void dot_part(const oct_stream_call *call, int row, int col, const kind of) {
+    const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
+    const int64_t ahead = call->ahead;
+    place in = place_of(call, row, col, of);
+    __m256i most = _mm256_setzero_si256();
     __m256 sums[MOST];
+    const uint8_t *codes[OCT_GEMM_ROWS];
     OCT_UNROLL
-    for (int n = 0; n < MOST; n++) {
+    for (int n = 0; n < of.rows * of.cols; n++) {
         sums[n] = _mm256_setzero_ps();
     }
-    int64_t p = 0;
-    for (; p + GROUP <= call->count; p += GROUP) {
-        const uint8_t *codes[OCT_GEMM_ROWS];
+    for (; in.p + GROUP <= count; in.p += GROUP) {
         OCT_UNROLL
-        for (int j = 0; j < cols; j++) {
-            codes[j] = call->codes[col + j] + p * bits / 8;
-            _mm_prefetch((const char *)codes[j] + call->ahead, _MM_HINT_T0);
+        for (int j = 0; j < of.cols; j++) {
+            codes[j] = in.codes[j] + in.p * bits / 8;
+            _mm_prefetch((const char *)codes[j] + ahead, _MM_HINT_T0);
+            most = larger(most, codes[j], of.format);
         }
-        add_group(sums, &of, codes, p, format, shift, rows);
+        add_group(sums, &in, codes, of);
     }
-    if (p < call->count) {
+    if (in.p < count) {
         uint8_t tails[OCT_GEMM_ROWS][GROUP] = {{0}};
-        const uint8_t *codes[OCT_GEMM_ROWS];
-        for (int j = 0; j < cols; j++) {
-            size_t bytes = (size_t)((call->count - p) * bits + 7) / 8;
-            codes[j] = memcpy(tails[j], call->codes[col + j] + p * bits / 8, bytes);
+        for (int j = 0; j < of.cols; j++) {
+            size_t bytes = (size_t)((count - in.p) * bits + 7) / 8;
+            codes[j] = memcpy(tails[j], in.codes[j] + in.p * bits / 8, bytes);
+            most = larger(most, codes[j], of.format);
         }
-        add_group(sums, &of, codes, p, format, shift, rows);
+        add_group(sums, &in, codes, of);
     }
-    put_sums(&of, sums, format, rows);
+    put_sums(call, call->out + col * call->rows + row, &in, sums, most, of);
 }
 
-/* Rows of a by twos, which need two rows of b for their four sums; a single one needs four. */
+/* Four rows of b where their sums fit the registers, else two at a time. */
 INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
-    int row = 0;
-    for (; row + 2 <= call->rows; row += 2) {
-        for (int col = 0; col < OCT_GEMM_ROWS; col += 2) {
-            dot_part(call, row, col, format, shift, 2);
-        }
-    }
-    if (row < call->rows) {
-        dot_part(call, row, 0, format, shift, 1);
+    switch (call->rows) {
+    case 1:
+        dot_part(call, 0, 0, (kind){format, shift, 1, 4});
+        break;
+    case 2:
+        dot_part(call, 0, 0, (kind){format, shift, 2, 4});
+        break;
+    case 3:
+        dot_part(call, 0, 0, (kind){format, shift, 3, 2});
+        dot_part(call, 0, 2, (kind){format, shift, 3, 2});
+        break;
+    default:
+        dot_part(call, 0, 0, (kind){format, shift, 4, 2});
+        dot_part(call, 0, 2, (kind){format, shift, 4, 2});
     }
 }
 
@@ -183,7 +220,7 @@ ISA static void arrange_e4m3(void *row, int64_t count) {
 
 ISA static void arrange_e2m1(void *row, int64_t count) {
     const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
-    for (int64_t p = 0; p < count; p += GROUP) {
+    for (int64_t p = 0; p < count; p += HALF) {
         float *at = (float *)row + p;
         __m256 first = _mm256_loadu_ps(at), second = _mm256_loadu_ps(at + 8);
         __m256 even = _mm256_shuffle_ps(first, second, 0x88);

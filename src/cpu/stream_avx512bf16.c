@@ -84,74 +84,98 @@ INLINE __m512 scales_at(const float *scales, int64_t p, int shift) {
                                  _mm512_loadu_ps(scales + (p >> shift)));
 }
 
+/* What a kernel is made for: constants wherever it is inlined. */
+typedef struct kind {
+    octet_dtype format;
+    int shift, rows;
+} kind;
+
+/* Where it reads, in registers. */
+typedef struct place {
+    const char *a;
+    int64_t a_pitch;
+    const uint8_t *codes[OCT_GEMM_ROWS];
+    const float *scales[OCT_GEMM_ROWS];
+    int64_t p;
+} place;
+
+INLINE place place_of(const oct_stream_call *call) {
+    place in = {.a = call->a, .a_pitch = call->a_pitch};
+    OCT_UNROLL
+    for (int j = 0; j < OCT_GEMM_ROWS; j++) {
+        in.codes[j] = call->codes[j];
+        in.scales[j] = call->scales[j];
+    }
+    return in;
+}
+
 /* One group: codes[j] are those of row j from p on. */
-INLINE void add_group(__m512 sums[OCT_GEMM_ROWS][OCT_GEMM_ROWS], const oct_stream_call *call,
-                      const uint8_t *const codes[OCT_GEMM_ROWS], int64_t p, const tables *t,
-                      octet_dtype format, const int shift, const int rows) {
+INLINE void add_group(__m512 sums[OCT_GEMM_ROWS][OCT_GEMM_ROWS], const place *in,
+                      const uint8_t *const codes[OCT_GEMM_ROWS], const tables *t,
+                      const kind of) {
     OCT_UNROLL
     for (int j = 0; j < OCT_GEMM_ROWS; j++) {
         __m512i b[2];
-        decode(b, codes[j], t, format);
+        decode(b, codes[j], t, of.format);
+        __m512 scale =
+            of.shift ? scales_at(in->scales[j], in->p, of.shift) : _mm512_setzero_ps();
         OCT_UNROLL
-        for (int i = 0; i < rows; i++) {
-            const char *a = (const char *)call->a + i * call->a_pitch + p * 2;
-            __m512 part = shift ? _mm512_setzero_ps() : sums[j][i];
+        for (int i = 0; i < of.rows; i++) {
+            const char *a = in->a + i * in->a_pitch + in->p * 2;
+            __m512 part = of.shift ? _mm512_setzero_ps() : sums[j][i];
             part = _mm512_dpbf16_ps(part, (__m512bh)b[0], (__m512bh)_mm512_loadu_si512(a));
             part = _mm512_dpbf16_ps(part, (__m512bh)b[1], (__m512bh)_mm512_loadu_si512(a + 64));
-            sums[j][i] =
-                shift ? _mm512_fmadd_ps(part, scales_at(call->scales[j], p, shift), sums[j][i])
-                      : part;
+            sums[j][i] = of.shift ? _mm512_fmadd_ps(part, scale, sums[j][i]) : part;
         }
     }
 }
 
-INLINE void dot_rows(const oct_stream_call *call, octet_dtype format, const int shift,
-                     const int rows) {
-    const int64_t bits = format == OCTET_E2M1 ? 4 : 8;
-    const tables t = tables_of(format);
+INLINE void dot_rows(const oct_stream_call *call, const kind of) {
+    const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
+    const int64_t ahead = call->ahead;
+    const tables t = tables_of(of.format);
+    place in = place_of(call);
     __m512 sums[OCT_GEMM_ROWS][OCT_GEMM_ROWS];
+    const uint8_t *codes[OCT_GEMM_ROWS];
     OCT_UNROLL
-    for (int n = 0; n < OCT_GEMM_ROWS * rows; n++) {
-        sums[n / rows][n % rows] = _mm512_setzero_ps();
+    for (int n = 0; n < OCT_GEMM_ROWS * of.rows; n++) {
+        sums[n / of.rows][n % of.rows] = _mm512_setzero_ps();
     }
-    int64_t p = 0;
-    for (; p + GROUP <= call->count; p += GROUP) {
-        const uint8_t *codes[OCT_GEMM_ROWS];
+    for (; in.p + GROUP <= count; in.p += GROUP) {
         OCT_UNROLL
         for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-            codes[j] = call->codes[j] + p * bits / 8;
-            _mm_prefetch((const char *)codes[j] + call->ahead, _MM_HINT_T0);
+            codes[j] = in.codes[j] + in.p * bits / 8;
+            _mm_prefetch((const char *)codes[j] + ahead, _MM_HINT_T0);
         }
-        add_group(sums, call, codes, p, &t, format, shift, rows);
+        add_group(sums, &in, codes, &t, of);
     }
-    if (p < call->count) {
+    if (in.p < count) {
         uint8_t tails[OCT_GEMM_ROWS][GROUP] = {{0}};
-        const uint8_t *codes[OCT_GEMM_ROWS];
         for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-            size_t bytes = (size_t)((call->count - p) * bits + 7) / 8;
-            codes[j] = memcpy(tails[j], call->codes[j] + p * bits / 8, bytes);
+            size_t bytes = (size_t)((count - in.p) * bits + 7) / 8;
+            codes[j] = memcpy(tails[j], in.codes[j] + in.p * bits / 8, bytes);
         }
-        add_group(sums, call, codes, p, &t, format, shift, rows);
+        add_group(sums, &in, codes, &t, of);
     }
     OCT_UNROLL
-    for (int n = 0; n < OCT_GEMM_ROWS * rows; n++) {
-        call->out[n] = _mm512_reduce_add_ps(sums[n / rows][n % rows]);
+    for (int n = 0; n < OCT_GEMM_ROWS * of.rows; n++) {
+        call->out[n] = _mm512_reduce_add_ps(sums[n / of.rows][n % of.rows]);
     }
 }
 
 INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
     switch (call->rows) {
     case 1:
-        dot_rows(call, format, shift, 1);
+        dot_rows(call, (kind){format, shift, 1});
         break;
     case 2:
-        dot_rows(call, format, shift, 2);
+        dot_rows(call, (kind){format, shift, 2});
         break;
     case 3:
-        dot_rows(call, format, shift, 3);
+        dot_rows(call, (kind){format, shift, 3});
         break;
     default:
-        dot_rows(call, format, shift, 4);
+        dot_rows(call, (kind){format, shift, 4});
     }
 }
 
