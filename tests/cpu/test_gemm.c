@@ -84,6 +84,17 @@ TEST(gemm__extreme_factors_within_the_bound) {
     }
 }
 
+/* Neither operand's scales suffer from what the other one's do to the sum. */
+TEST(gemm__scales_far_apart_within_the_bound) {
+    for (size_t n = 0; n < PROBLEMS; n++) {
+        for (uint64_t seed = 1; seed < 5; seed++) {
+            product_options o = {.dst = OCTET_F32, .kind = OPERAND_APART, .seed = seed};
+            check(&problems[n], (int64_t[]){21, 40, 100}, &o);
+            check(&problems[n], (int64_t[]){3, 40, 100}, &o);
+        }
+    }
+}
+
 TEST(gemm__subnormal_values_within_the_bound) {
     for (size_t n = 0; n < PROBLEMS; n++) {
         product_options o = {.dst = OCTET_F32, .kind = OPERAND_TINY, .seed = n + 1};
@@ -133,5 +144,6 @@ TEST(gemm__nothing_to_do) {
 TEST_MAIN(gemm__every_operand_within_the_bound, gemm__every_length_of_the_product,
           gemm__every_size_around_the_register_tiles, gemm__every_result_bias_and_old_value,
           gemm__extreme_scales_within_the_bound, gemm__extreme_factors_within_the_bound,
-          gemm__subnormal_values_within_the_bound, gemm__nan_and_inf_reach_what_they_touch,
-          gemm__few_rows_within_the_bound, gemm__larger_than_a_tile, gemm__nothing_to_do)
+          gemm__scales_far_apart_within_the_bound, gemm__subnormal_values_within_the_bound,
+          gemm__nan_and_inf_reach_what_they_touch, gemm__few_rows_within_the_bound,
+          gemm__larger_than_a_tile, gemm__nothing_to_do)
