@@ -120,26 +120,27 @@ def contenders(m: int, k: int, n: int, choice: argparse.Namespace) -> dict[str, 
     return calls
 
 
-def mean_us(call: Call, calls: int, device: str) -> float:
+def mean_us(call: Call, calls: int, choice: argparse.Namespace) -> float:
     """The mean time of a call; on a GPU until the last one is done."""
-    start = time.perf_counter()
+    clock = time.process_time if choice.cpu_time else time.perf_counter
+    start = clock()
     for _ in range(calls):
         call()
-    if device.startswith("cuda"):
+    if choice.device.startswith("cuda"):
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) / calls * 1e6
+    return (clock() - start) / calls * 1e6
 
 
-def medians(calls: dict[str, Call], rounds: int, device: str) -> dict[str, float]:
+def measure(calls: dict[str, Call], choice: argparse.Namespace) -> dict[str, float]:
     """The median of each in microseconds; every round measures all of them in turn."""
     turns = {}
     for name, call in calls.items():
-        mean_us(call, 5, device)
-        turns[name] = max(1, int(TURN_S * 1e6 / mean_us(call, 5, device)))
+        mean_us(call, 5, choice)
+        turns[name] = max(1, int(TURN_S * 1e6 / mean_us(call, 5, choice)))
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
+    for _ in range(choice.rounds):
         for name, call in calls.items():
-            times[name].append(mean_us(call, turns[name], device))
+            times[name].append(mean_us(call, turns[name], choice))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -164,8 +165,15 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", choices=KINDS, default=KINDS[:2])
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="the CPU time of the process, which other programs do not disturb: --threads 1",
+    )
     parser.add_argument("--op", action="store_true", help="time the ops, not the layers")
     choice = parser.parse_args()
+    if choice.cpu_time and (choice.threads > 1 or choice.device != "cpu"):
+        parser.error("--cpu-time measures one thread of the CPU: give --threads 1")
     torch.set_num_threads(choice.threads)
     torch.manual_seed(0)
     columns = {}
@@ -174,7 +182,7 @@ def main() -> None:
             k, n = (int(word) for word in size.split("x"))
             for m in choice.rows:
                 calls = contenders(m, k, n, choice)
-                columns[f"{m} x {size}"] = medians(calls, choice.rounds, choice.device)
+                columns[f"{m} x {size}"] = measure(calls, choice)
     kernels = octet._C.cpu_name() if choice.device == "cpu" else choice.device
     print(f"torch {torch.__version__}, {choice.threads} threads, {kernels}; M x K x N\n")
     print(table(columns))
