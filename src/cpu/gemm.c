@@ -16,6 +16,9 @@
  * finite. The floating-point environment is the default one: with FTZ or DAZ set, subnormals
  * are zero.
  *
+ * A product with few rows and a quantized b applies b's block scales to the sums of blocks
+ * instead, which stream.h is about: within the same bound.
+ *
  * A product is cut into tiles, each done by one lane from its first term to its last. */
 #include "cpu/gemm.h"
 

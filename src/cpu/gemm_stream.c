@@ -127,15 +127,15 @@ static void find_rows(const stream_work *w, int64_t row, oct_stream_call *call) 
 /* Adds the part of the product to the sums of four columns of the tile, from `col` on. */
 static void add_columns(const stream_work *w, const oct_rect *tile, int64_t col) {
     const oct_gemm_job *job = w->job;
-    float dots[OCT_GEMM_ROWS * OCT_GEMM_ROWS];
+    float dots[OCT_GEMM_ROWS * OCT_STREAM_ROWS];
     oct_stream_call call = {.out = dots,
                             .a_pitch = w->a_pitch * a_bytes(w),
                             .count = w->count,
                             .shift = job->b.scale ? job->b.shift : 0};
     find_rows(w, tile->col + col, &call);
-    for (int64_t row = 0; row < tile->rows; row += OCT_GEMM_ROWS) {
+    for (int64_t row = 0; row < tile->rows; row += OCT_STREAM_ROWS) {
         call.a = (const char *)w->room->a + row * call.a_pitch;
-        call.rows = (int)oct_min(OCT_GEMM_ROWS, tile->rows - row);
+        call.rows = (int)oct_min(OCT_STREAM_ROWS, tile->rows - row);
         w->with->dot(&call);
         for (int i = 0; i < call.rows; i++) {
             float *sums = w->room->sums[row + i] + col;

@@ -14,11 +14,12 @@
 #include "cpu/isa.h"
 #include "cpu/pack.h"
 
-#define OCT_GEMM_ROWS 4      /* rows of either operand in one call of a kernel */
-#define OCT_STREAM_PAD 64    /* rows of a are zero up to a multiple of so many elements */
+#define OCT_STREAM_ROWS 8  /* rows of a in one call of a streaming kernel, at most */
+#define OCT_GEMM_ROWS 4    /* rows of b in one call of a kernel, and of a in one that decodes */
+#define OCT_STREAM_PAD 128 /* rows of a are zero up to a multiple of so many elements */
 #define OCT_STREAM_SCALES 16 /* floats that may be read past the last scale of a row */
 
-/* Dot products of `rows` (1 to 4) rows of a with 4 rows of b, which may be the same one. */
+/* Dot products of `rows` (1 to 8) rows of a with 4 rows of b, which may be the same one. */
 typedef struct oct_stream_call {
     float *out;                          /* [4 rows of b][rows] */
     const void *a;                       /* in the order that `arrange` makes */

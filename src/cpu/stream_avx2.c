@@ -167,22 +167,23 @@ INLINE void dot_part(const oct_stream_call *call, int row, int col, const kind o
     put_sums(call, call->out + col * call->rows + row, &in, sums, most, of);
 }
 
-/* Four rows of b where their sums fit the registers, else two at a time. */
+/* Four rows of b where their sums with one or two of a fit the registers, else two at a time.
+ */
 INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
-    switch (call->rows) {
-    case 1:
-        dot_part(call, 0, 0, (kind){format, shift, 1, 4});
-        break;
-    case 2:
-        dot_part(call, 0, 0, (kind){format, shift, 2, 4});
-        break;
-    case 3:
-        dot_part(call, 0, 0, (kind){format, shift, 3, 2});
-        dot_part(call, 0, 2, (kind){format, shift, 3, 2});
-        break;
-    default:
-        dot_part(call, 0, 0, (kind){format, shift, 4, 2});
-        dot_part(call, 0, 2, (kind){format, shift, 4, 2});
+    int row = 0;
+    for (; row + 3 <= call->rows; row += row + 4 <= call->rows ? 4 : 3) {
+        for (int col = 0; col < OCT_GEMM_ROWS; col += 2) {
+            if (row + 4 <= call->rows) {
+                dot_part(call, row, col, (kind){format, shift, 4, 2});
+            } else {
+                dot_part(call, row, col, (kind){format, shift, 3, 2});
+            }
+        }
+    }
+    if (row + 2 == call->rows) {
+        dot_part(call, row, 0, (kind){format, shift, 2, 4});
+    } else if (row + 1 == call->rows) {
+        dot_part(call, row, 0, (kind){format, shift, 1, 4});
     }
 }
 

@@ -54,13 +54,15 @@ INLINE __m512 scales_at(const float *scales, int64_t p, int shift) {
                               _mm256_set1_ps(scales[(p >> 4) + 1]), 1);
 }
 
-/* What a kernel is made for: constants wherever it is inlined. */
+/* What a kernel is made for: constants wherever it is inlined. Its sums fit the registers. */
 typedef struct kind {
     octet_dtype format;
-    int shift, rows;
+    int shift, rows, cols;
 } kind;
 
-/* Where it reads, in registers. */
+#define MOST 16 /* sums */
+
+/* Some rows of b in a call, and where the kernel reads them, in registers. */
 typedef struct place {
     const char *a;
     int64_t a_pitch;
@@ -69,85 +71,106 @@ typedef struct place {
     int64_t p;
 } place;
 
-INLINE place place_of(const oct_stream_call *call) {
+INLINE place place_of(const oct_stream_call *call, int col, const kind of) {
     place in = {.a = call->a, .a_pitch = call->a_pitch};
     OCT_UNROLL
-    for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-        in.codes[j] = call->codes[j];
-        in.scales[j] = call->scales[j];
+    for (int j = 0; j < of.cols; j++) {
+        in.codes[j] = call->codes[col + j];
+        in.scales[j] = call->scales[col + j];
     }
     return in;
 }
 
-/* One group: codes[j] are those of row j from p on. */
-INLINE void add_group(__m512 sums[OCT_GEMM_ROWS][OCT_GEMM_ROWS], const place *in,
-                      const uint8_t *const codes[OCT_GEMM_ROWS], const kind of) {
+/* A row of b times those of a. codes are those from p on. */
+INLINE void add_row(__m512 sums[], const place *in, const uint8_t *codes, const float *scales,
+                    const kind of) {
+    __m512 b[2], scale = _mm512_setzero_ps();
+    decode(b, codes, of.format);
+    if (of.shift) {
+        scale = scales_at(scales, in->p, of.shift);
+    }
     OCT_UNROLL
-    for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-        __m512 b[2];
-        decode(b, codes[j], of.format);
-        __m512 scale =
-            of.shift ? scales_at(in->scales[j], in->p, of.shift) : _mm512_setzero_ps();
+    for (int i = 0; i < of.rows; i++) {
+        const float *a = (const float *)(in->a + i * in->a_pitch) + in->p;
+        __m512 part = of.shift ? _mm512_mul_ps(b[0], _mm512_loadu_ps(a))
+                               : _mm512_fmadd_ps(b[0], _mm512_loadu_ps(a), sums[i]);
+        part = _mm512_fmadd_ps(b[1], _mm512_loadu_ps(a + 16), part);
+        sums[i] = of.shift ? _mm512_fmadd_ps(part, scale, sums[i]) : part;
+    }
+}
+
+INLINE void dot_part(const oct_stream_call *call, int col, const kind of) {
+    const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
+    const int64_t ahead = call->ahead;
+    place in = place_of(call, col, of);
+    __m512 sums[MOST];
+    uint32_t nans[OCT_GEMM_ROWS] = {0};
+    OCT_UNROLL
+    for (int n = 0; n < of.rows * of.cols; n++) {
+        sums[n] = _mm512_setzero_ps();
+    }
+    for (; in.p + GROUP <= count; in.p += GROUP) {
+        OCT_UNROLL
+        for (int j = 0; j < of.cols; j++) {
+            const uint8_t *codes = in.codes[j] + in.p * bits / 8;
+            _mm_prefetch((const char *)codes + ahead, _MM_HINT_T0);
+            nans[j] |= nan_codes(codes, of.format);
+            add_row(sums + j * of.rows, &in, codes, in.scales[j], of);
+        }
+    }
+    if (in.p < count) {
+        OCT_UNROLL
+        for (int j = 0; j < of.cols; j++) {
+            uint8_t codes[GROUP] = {0};
+            memcpy(codes, in.codes[j] + in.p * bits / 8,
+                   (size_t)((count - in.p) * bits + 7) / 8);
+            nans[j] |= nan_codes(codes, of.format);
+            add_row(sums + j * of.rows, &in, codes, in.scales[j], of);
+        }
+    }
+    float *out = call->out + col * call->rows;
+    OCT_UNROLL
+    for (int j = 0; j < of.cols; j++) {
         OCT_UNROLL
         for (int i = 0; i < of.rows; i++) {
-            const float *a = (const float *)(in->a + i * in->a_pitch) + in->p;
-            __m512 part = of.shift ? _mm512_mul_ps(b[0], _mm512_loadu_ps(a))
-                                   : _mm512_fmadd_ps(b[0], _mm512_loadu_ps(a), sums[j][i]);
-            part = _mm512_fmadd_ps(b[1], _mm512_loadu_ps(a + 16), part);
-            sums[j][i] = of.shift ? _mm512_fmadd_ps(part, scale, sums[j][i]) : part;
+            float sum = _mm512_reduce_add_ps(sums[j * of.rows + i]);
+            out[j * call->rows + i] = nans[j] ? __builtin_nanf("") : sum;
         }
     }
 }
 
 INLINE void dot_rows(const oct_stream_call *call, const kind of) {
-    const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
-    const int64_t ahead = call->ahead;
-    place in = place_of(call);
-    __m512 sums[OCT_GEMM_ROWS][OCT_GEMM_ROWS];
-    const uint8_t *codes[OCT_GEMM_ROWS];
-    uint32_t nans[OCT_GEMM_ROWS] = {0};
-    OCT_UNROLL
-    for (int n = 0; n < OCT_GEMM_ROWS * of.rows; n++) {
-        sums[n / of.rows][n % of.rows] = _mm512_setzero_ps();
-    }
-    for (; in.p + GROUP <= count; in.p += GROUP) {
-        OCT_UNROLL
-        for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-            codes[j] = in.codes[j] + in.p * bits / 8;
-            _mm_prefetch((const char *)codes[j] + ahead, _MM_HINT_T0);
-            nans[j] |= nan_codes(codes[j], of.format);
-        }
-        add_group(sums, &in, codes, of);
-    }
-    if (in.p < count) {
-        uint8_t tails[OCT_GEMM_ROWS][GROUP] = {{0}};
-        for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-            size_t bytes = (size_t)((count - in.p) * bits + 7) / 8;
-            codes[j] = memcpy(tails[j], in.codes[j] + in.p * bits / 8, bytes);
-            nans[j] |= nan_codes(codes[j], of.format);
-        }
-        add_group(sums, &in, codes, of);
-    }
-    OCT_UNROLL
-    for (int n = 0; n < OCT_GEMM_ROWS * of.rows; n++) {
-        float sum = _mm512_reduce_add_ps(sums[n / of.rows][n % of.rows]);
-        call->out[n] = nans[n / of.rows] ? __builtin_nanf("") : sum;
+    for (int col = 0; col < OCT_GEMM_ROWS; col += of.cols) {
+        dot_part(call, col, of);
     }
 }
 
+/* Four rows of b where their sums fit the registers, else two at a time. */
 INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
     switch (call->rows) {
     case 1:
-        dot_rows(call, (kind){format, shift, 1});
+        dot_rows(call, (kind){format, shift, 1, 4});
         break;
     case 2:
-        dot_rows(call, (kind){format, shift, 2});
+        dot_rows(call, (kind){format, shift, 2, 4});
         break;
     case 3:
-        dot_rows(call, (kind){format, shift, 3});
+        dot_rows(call, (kind){format, shift, 3, 4});
+        break;
+    case 4:
+        dot_rows(call, (kind){format, shift, 4, 4});
+        break;
+    case 5:
+        dot_rows(call, (kind){format, shift, 5, 2});
+        break;
+    case 6:
+        dot_rows(call, (kind){format, shift, 6, 2});
+        break;
+    case 7:
+        dot_rows(call, (kind){format, shift, 7, 2});
         break;
     default:
-        dot_rows(call, (kind){format, shift, 4});
+        dot_rows(call, (kind){format, shift, 8, 2});
     }
 }
 

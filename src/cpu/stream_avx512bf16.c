@@ -84,98 +84,131 @@ INLINE __m512 scales_at(const float *scales, int64_t p, int shift) {
                                  _mm512_loadu_ps(scales + (p >> shift)));
 }
 
-/* What a kernel is made for: constants wherever it is inlined. */
+/* Elements of b that are decoded before their scale is applied: a block of 128 as a whole. */
+#define CHUNK(of) ((of).shift == 7 ? 2 * GROUP : GROUP)
+
+/* What a kernel is made for: constants wherever it is inlined. Its sums fit the registers. */
 typedef struct kind {
     octet_dtype format;
-    int shift, rows;
+    int shift, rows, cols;
 } kind;
 
-/* Where it reads, in registers. */
+#define MOST 16 /* sums */
+
+/* Some rows of b in a call, and where the kernel reads them, in registers. */
 typedef struct place {
     const char *a;
     int64_t a_pitch;
     const uint8_t *codes[OCT_GEMM_ROWS];
     const float *scales[OCT_GEMM_ROWS];
+    tables tables;
     int64_t p;
 } place;
 
-INLINE place place_of(const oct_stream_call *call) {
-    place in = {.a = call->a, .a_pitch = call->a_pitch};
+INLINE place place_of(const oct_stream_call *call, int col, const kind of) {
+    place in = {.a = call->a, .a_pitch = call->a_pitch, .tables = tables_of(of.format)};
     OCT_UNROLL
-    for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-        in.codes[j] = call->codes[j];
-        in.scales[j] = call->scales[j];
+    for (int j = 0; j < of.cols; j++) {
+        in.codes[j] = call->codes[col + j];
+        in.scales[j] = call->scales[col + j];
     }
     return in;
 }
 
-/* One group: codes[j] are those of row j from p on. */
-INLINE void add_group(__m512 sums[OCT_GEMM_ROWS][OCT_GEMM_ROWS], const place *in,
-                      const uint8_t *const codes[OCT_GEMM_ROWS], const tables *t,
-                      const kind of) {
+/* A row of b times those of a. codes are those from p on. */
+INLINE void add_row(__m512 sums[], const place *in, const uint8_t *codes, const float *scales,
+                    const kind of) {
+    const int halves = CHUNK(of) / 32;
+    __m512i b[4];
     OCT_UNROLL
-    for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-        __m512i b[2];
-        decode(b, codes[j], t, of.format);
-        __m512 scale =
-            of.shift ? scales_at(in->scales[j], in->p, of.shift) : _mm512_setzero_ps();
+    for (int h = 0; h < halves; h += 2) {
+        decode(b + h, codes + h * 32, &in->tables, of.format);
+    }
+    __m512 scale = of.shift ? scales_at(scales, in->p, of.shift) : _mm512_setzero_ps();
+    OCT_UNROLL
+    for (int i = 0; i < of.rows; i++) {
+        const char *a = in->a + i * in->a_pitch + in->p * 2;
+        __m512 part = of.shift ? _mm512_setzero_ps() : sums[i];
+        OCT_UNROLL
+        for (int h = 0; h < halves; h++) {
+            __m512bh with = (__m512bh)_mm512_loadu_si512(a + 64 * h);
+            part = _mm512_dpbf16_ps(part, (__m512bh)b[h], with);
+        }
+        sums[i] = of.shift ? _mm512_fmadd_ps(part, scale, sums[i]) : part;
+    }
+}
+
+INLINE void dot_part(const oct_stream_call *call, int col, const kind of) {
+    const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
+    const int64_t ahead = call->ahead;
+    place in = place_of(call, col, of);
+    __m512 sums[MOST];
+    OCT_UNROLL
+    for (int n = 0; n < of.rows * of.cols; n++) {
+        sums[n] = _mm512_setzero_ps();
+    }
+    for (; in.p + CHUNK(of) <= count; in.p += CHUNK(of)) {
+        OCT_UNROLL
+        for (int j = 0; j < of.cols; j++) {
+            const uint8_t *codes = in.codes[j] + in.p * bits / 8;
+            _mm_prefetch((const char *)codes + ahead, _MM_HINT_T0);
+            if (of.shift == 7) {
+                _mm_prefetch((const char *)codes + ahead + GROUP, _MM_HINT_T0);
+            }
+            add_row(sums + j * of.rows, &in, codes, in.scales[j], of);
+        }
+    }
+    if (in.p < count) {
+        OCT_UNROLL
+        for (int j = 0; j < of.cols; j++) {
+            uint8_t codes[2 * GROUP] = {0};
+            memcpy(codes, in.codes[j] + in.p * bits / 8,
+                   (size_t)((count - in.p) * bits + 7) / 8);
+            add_row(sums + j * of.rows, &in, codes, in.scales[j], of);
+        }
+    }
+    float *out = call->out + col * call->rows;
+    OCT_UNROLL
+    for (int j = 0; j < of.cols; j++) {
         OCT_UNROLL
         for (int i = 0; i < of.rows; i++) {
-            const char *a = in->a + i * in->a_pitch + in->p * 2;
-            __m512 part = of.shift ? _mm512_setzero_ps() : sums[j][i];
-            part = _mm512_dpbf16_ps(part, (__m512bh)b[0], (__m512bh)_mm512_loadu_si512(a));
-            part = _mm512_dpbf16_ps(part, (__m512bh)b[1], (__m512bh)_mm512_loadu_si512(a + 64));
-            sums[j][i] = of.shift ? _mm512_fmadd_ps(part, scale, sums[j][i]) : part;
+            out[j * call->rows + i] = _mm512_reduce_add_ps(sums[j * of.rows + i]);
         }
     }
 }
 
 INLINE void dot_rows(const oct_stream_call *call, const kind of) {
-    const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
-    const int64_t ahead = call->ahead;
-    const tables t = tables_of(of.format);
-    place in = place_of(call);
-    __m512 sums[OCT_GEMM_ROWS][OCT_GEMM_ROWS];
-    const uint8_t *codes[OCT_GEMM_ROWS];
-    OCT_UNROLL
-    for (int n = 0; n < OCT_GEMM_ROWS * of.rows; n++) {
-        sums[n / of.rows][n % of.rows] = _mm512_setzero_ps();
-    }
-    for (; in.p + GROUP <= count; in.p += GROUP) {
-        OCT_UNROLL
-        for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-            codes[j] = in.codes[j] + in.p * bits / 8;
-            _mm_prefetch((const char *)codes[j] + ahead, _MM_HINT_T0);
-        }
-        add_group(sums, &in, codes, &t, of);
-    }
-    if (in.p < count) {
-        uint8_t tails[OCT_GEMM_ROWS][GROUP] = {{0}};
-        for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-            size_t bytes = (size_t)((count - in.p) * bits + 7) / 8;
-            codes[j] = memcpy(tails[j], in.codes[j] + in.p * bits / 8, bytes);
-        }
-        add_group(sums, &in, codes, &t, of);
-    }
-    OCT_UNROLL
-    for (int n = 0; n < OCT_GEMM_ROWS * of.rows; n++) {
-        call->out[n] = _mm512_reduce_add_ps(sums[n / of.rows][n % of.rows]);
+    for (int col = 0; col < OCT_GEMM_ROWS; col += of.cols) {
+        dot_part(call, col, of);
     }
 }
 
+/* Four rows of b where their sums fit the registers, else two at a time. */
 INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
     switch (call->rows) {
     case 1:
-        dot_rows(call, (kind){format, shift, 1});
+        dot_rows(call, (kind){format, shift, 1, 4});
         break;
     case 2:
-        dot_rows(call, (kind){format, shift, 2});
+        dot_rows(call, (kind){format, shift, 2, 4});
         break;
     case 3:
-        dot_rows(call, (kind){format, shift, 3});
+        dot_rows(call, (kind){format, shift, 3, 4});
+        break;
+    case 4:
+        dot_rows(call, (kind){format, shift, 4, 4});
+        break;
+    case 5:
+        dot_rows(call, (kind){format, shift, 5, 2});
+        break;
+    case 6:
+        dot_rows(call, (kind){format, shift, 6, 2});
+        break;
+    case 7:
+        dot_rows(call, (kind){format, shift, 7, 2});
         break;
     default:
-        dot_rows(call, (kind){format, shift, 4});
+        dot_rows(call, (kind){format, shift, 8, 2});
     }
 }
 

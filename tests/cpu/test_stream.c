@@ -9,17 +9,18 @@
 #include "gemm_operand.h"
 #include "test.h"
 
-#define ROWS OCT_GEMM_ROWS
+#define ROWS OCT_STREAM_ROWS /* of a */
+#define COLS OCT_GEMM_ROWS   /* rows of b */
 
-/* Four rows of each operand. Buffers end where the kernel may read last, so that reading past
- * one is seen. */
+/* Eight rows of a and four of b. Buffers end where the kernel may read last, so that reading
+ * past one is seen. */
 typedef struct dots {
     octet_dtype format;
     int shift;
     int64_t count, blocks;
     float *a[ROWS]; /* each a bf16 */
-    uint8_t *codes[ROWS];
-    float *scales[ROWS];
+    uint8_t *codes[COLS];
+    float *scales[COLS];
 } dots;
 
 static int64_t code_bytes(const dots *d) {
@@ -30,8 +31,10 @@ static dots dots_make(octet_dtype format, int shift, int64_t count) {
     dots d = {.format = format, .shift = shift, .count = count};
     d.blocks = shift ? operand_up(count, 1 << shift) >> shift : 0;
     for (int r = 0; r < ROWS; r++) {
-        int64_t pad = OCT_STREAM_SCALES;
         d.a[r] = calloc((size_t)count, sizeof *d.a[r]);
+    }
+    for (int r = 0; r < COLS; r++) {
+        int64_t pad = OCT_STREAM_SCALES;
         d.codes[r] = calloc((size_t)code_bytes(&d), 1);
         d.scales[r] = shift ? calloc((size_t)(d.blocks + pad), sizeof *d.scales[r]) : NULL;
     }
@@ -41,6 +44,8 @@ static dots dots_make(octet_dtype format, int shift, int64_t count) {
 static void dots_free(dots *d) {
     for (int r = 0; r < ROWS; r++) {
         free(d->a[r]);
+    }
+    for (int r = 0; r < COLS; r++) {
         free(d->codes[r]);
         free(d->scales[r]);
     }
@@ -99,6 +104,8 @@ static void dots_fill(dots *d, fill how, uint64_t seed) {
                 d->a[r][p] = n % 2 ? NAN : INFINITY;
             }
         }
+    }
+    for (int r = 0; r < COLS; r++) {
         for (int64_t n = 0; n < code_bytes(d); n++) {
             d->codes[r][n] = random_code(d, &state, how != NOT_FINITE || seed % 2);
         }
@@ -162,11 +169,11 @@ static void *arranged(const subject *s, const dots *d, int first, int rows, int6
 }
 
 /* out[j * rows + i] for rows first .. first + rows - 1 of a. */
-static void run(const subject *s, const dots *d, int first, int rows, float out[ROWS * ROWS]) {
+static void run(const subject *s, const dots *d, int first, int rows, float out[COLS * ROWS]) {
     oct_stream_call call = {.out = out, .count = d->count, .shift = d->shift, .rows = rows};
     void *a = arranged(s, d, first, rows, &call.a_pitch);
     call.a = a;
-    for (int j = 0; j < ROWS; j++) {
+    for (int j = 0; j < COLS; j++) {
         call.codes[j] = d->codes[j];
         call.scales[j] = d->scales[j];
     }
@@ -204,10 +211,10 @@ static void check(const dots *d, const char *what) {
     int count = subjects_of(subjects, d->format);
     for (int n = 0; n < count; n++) {
         for (int rows = 1; rows <= ROWS; rows++) {
-            float out[ROWS * ROWS];
+            float out[COLS * ROWS];
             double worst = 0.0;
             run(&subjects[n], d, 0, rows, out);
-            for (int at = 0; at < ROWS * rows; at++) {
+            for (int at = 0; at < COLS * rows; at++) {
                 double error = error_of(d, at % rows, at / rows, out[at]);
                 worst = error > worst ? error : worst;
             }
@@ -267,18 +274,18 @@ TEST(stream__every_code_is_worth_what_it_decodes_to) {
         int count = subjects_of(subjects, d.format);
         for (int code = 0; code < 256; code++) {
             int64_t p = code % 128;
-            for (int r = 0; r < ROWS; r++) {
-                memset(d.a[r], 0, 128 * sizeof *d.a[r]);
+            memset(d.a[0], 0, 128 * sizeof *d.a[0]);
+            d.a[0][p] = 1.0f;
+            for (int r = 0; r < COLS; r++) {
                 memset(d.codes[r], 0, (size_t)code_bytes(&d));
                 d.codes[r][d.format == OCTET_E2M1 ? p / 2 : p] = (uint8_t)code;
-                d.a[r][p] = 1.0f;
                 for (int64_t n = 0; n < d.blocks; n++) {
                     d.scales[r][n] = 1.0f;
                 }
             }
             float value = (float)code_value(&d, 0, p);
             for (int n = 0; n < count; n++) {
-                float out[ROWS * ROWS];
+                float out[COLS * ROWS];
                 run(&subjects[n], &d, 0, 1, out);
                 bool same = isnan(value) ? isnan(out[2]) != 0 : out[2] == value;
                 test_report(same, TEST_HERE("the value"), "%s: format %d code %d: %g, not %g",
@@ -298,11 +305,11 @@ TEST(stream__rows_of_a_do_not_see_each_other) {
         int count = subjects_of(subjects, d.format);
         dots_fill(&d, USUAL, k + 1);
         for (int n = 0; n < count; n++) {
-            float all[ROWS * ROWS], one[ROWS * ROWS];
+            float all[COLS * ROWS], one[COLS * ROWS];
             run(&subjects[n], &d, 0, ROWS, all);
             for (int i = 0; i < ROWS; i++) {
                 run(&subjects[n], &d, i, 1, one);
-                for (int j = 0; j < ROWS; j++) {
+                for (int j = 0; j < COLS; j++) {
                     CHECK(memcmp(&one[j], &all[j * ROWS + i], sizeof one[j]) == 0);
                 }
             }
