@@ -16,6 +16,9 @@
  * finite. The floating-point environment is the default one: with FTZ or DAZ set, subnormals
  * are zero.
  *
+ * A product with few rows and a quantized b applies b's block scales to the sums of blocks
+ * instead, which stream.h is about: within the same bound.
+ *
  * A product is cut into tiles, each done by one lane from its first term to its last. */
 #include "cpu/gemm.h"
 
@@ -82,7 +85,6 @@ static bool is_thin(const oct_gemm_job *job) {
 /* Each lane takes the next tile until there is none. */
 static void run_lanes(void *arg, int64_t begin, int64_t end) {
     oct_gemm_job *job = arg;
-    bool thin = is_thin(job);
     int64_t count = oct_grid_count(&job->grid);
     for (int64_t lane = begin; lane < end; lane++) {
         char *scratch = (char *)job->call->scratch + lane * OCT_CPU_LANE_BYTES;
@@ -90,9 +92,20 @@ static void run_lanes(void *arg, int64_t begin, int64_t end) {
         while ((index = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) <
                count) {
             oct_rect tile = oct_grid_at(&job->grid, index);
-            (thin ? oct_gemm_tile_thin : oct_gemm_tile)(job, &tile, scratch);
+            job->way(job, &tile, scratch);
         }
     }
+}
+
+/* Panels; where dst has few rows, b as it lies or row by row. Streaming looks at no scale of b,
+ * and the other thin way looks at them as it comes to them. */
+static void choose_way(oct_gemm_job *job) {
+    const oct_gemm_kernels *k = job->kernels;
+    bool thin = is_thin(job), stream = thin && oct_gemm_streams(job);
+    job->way = stream ? oct_gemm_tile_stream : thin ? oct_gemm_tile_thin : oct_gemm_tile;
+    job->bf16 = k->tile_bf16 && oct_view_fits_bf16(&job->a) &&
+                (stream || (thin && job->b.scale) || oct_view_fits_bf16(&job->b));
+    (thin ? oct_gemm_cut_thin : oct_gemm_cut)(job);
 }
 
 void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
@@ -107,12 +120,8 @@ void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
         return;
     }
     extend_transformed(&job);
-    bool thin = is_thin(&job);
-    /* Thin products look at b's scales as they come to them. */
-    job.bf16 = with->tile_bf16 && oct_view_fits_bf16(&job.a) &&
-               ((thin && job.b.scale) || oct_view_fits_bf16(&job.b));
     job.finish = finish_of(&job);
-    (thin ? oct_gemm_cut_thin : oct_gemm_cut)(&job);
+    choose_way(&job);
     oct_parallel(threads, oct_min(call->lanes, oct_grid_count(&job.grid)), run_lanes, &job);
 }
 

@@ -4,6 +4,7 @@
 
 #include "cpu/isa.h"
 #include "cpu/pack.h"
+#include "cpu/stream.h"
 
 /* Before a loop of constant length whose variables must stay in registers. */
 #if defined(__clang__)
@@ -13,8 +14,6 @@
 #else
 #define OCT_UNROLL
 #endif
-
-#define OCT_GEMM_ROWS 4 /* rows of either operand in one call of a dot kernel */
 
 /* Everything between a sum and dst, one per product: dst = round(sum * factor + bias + dst). A
  * factor is scale[0] * scale[1], two floats whose product may leave fp32's range; where an
@@ -62,8 +61,16 @@ typedef struct oct_gemm_kernels {
     void (*tile_bf16)(const oct_tile_call *call); /* NULL where packer.bf16 is */
     void (*dot_f32)(const oct_dot_call *call);
     void (*dot_bf16)(const oct_dot_call *call);
+    const oct_streamer *stream_f32, *stream_bf16; /* by octet_dtype, as dot_f32 and dot_bf16 */
+    int stream_rows; /* rows of a up to which that is faster than to decode b once for all */
     void (*finish)(const oct_finish *finish, const oct_sums *sums);
 } oct_gemm_kernels;
+
+struct oct_gemm_job;
+
+/* How tiles are computed: one tile by one lane, in the memory of that lane. */
+typedef void (*oct_gemm_way)(const struct oct_gemm_job *job, const oct_rect *tile,
+                             void *scratch);
 
 /* A product whose operands have been looked at, the same for every lane. */
 typedef struct oct_gemm_job {
@@ -72,6 +79,7 @@ typedef struct oct_gemm_job {
     oct_view a, b;
     bool bf16;
     oct_finish finish;
+    oct_gemm_way way;
     oct_grid grid; /* the tiles that lanes take */
     int steps;     /* words of their panels along the product */
     _Atomic int64_t next;
@@ -94,12 +102,18 @@ void oct_finish_reference(const oct_finish *finish, const oct_sums *sums);
 /* The bias of columns [col, col + count) as floats into room; NULL without a bias. */
 const float *oct_gemm_bias(const oct_gemm_job *job, int64_t col, int64_t count, float *room);
 
-/* One tile of dst by one lane, in the memory of that lane. */
+/* Panels of both operands. */
 void oct_gemm_tile(const oct_gemm_job *job, const oct_rect *tile, void *scratch);
-/* The same where dst has few rows: b is decoded row by row and not packed. */
-void oct_gemm_tile_thin(const oct_gemm_job *job, const oct_rect *tile, void *scratch);
 
-#define OCT_GEMM_THIN 16 /* rows of dst up to which a product is thin */
+#define OCT_GEMM_THIN 16        /* rows of dst up to which a product is thin */
+#define OCT_GEMM_THIN_COLS 1024 /* columns of its tiles, at most */
+/* A thin product: b is decoded row by row and not packed. */
+void oct_gemm_tile_thin(const oct_gemm_job *job, const oct_rect *tile, void *scratch);
+/* The same with a quantized b, which is not decoded into memory, either. */
+void oct_gemm_tile_stream(const oct_gemm_job *job, const oct_rect *tile, void *scratch);
+/* Whether a thin product may be computed that way. */
+bool oct_gemm_streams(const oct_gemm_job *job);
+
 /* How a product is cut: sets grid and, where there are panels, steps. */
 void oct_gemm_cut(oct_gemm_job *job);
 void oct_gemm_cut_thin(oct_gemm_job *job);

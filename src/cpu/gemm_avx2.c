@@ -166,6 +166,8 @@ const oct_gemm_kernels oct_gemm_avx2 = {
     .steps = 256,
     .tile_f32 = tile_f32,
     .dot_f32 = dot_f32,
+    .stream_f32 = oct_stream_avx2,
+    .stream_rows = 8,
     .finish = finish,
 };
 

@@ -177,6 +177,8 @@ const oct_gemm_kernels oct_gemm_avx512 = {
     .steps = OCT_AVX512_STEPS,
     .tile_f32 = oct_tile_f32_avx512,
     .dot_f32 = oct_dot_f32_avx512,
+    .stream_f32 = oct_stream_avx512,
+    .stream_rows = OCT_GEMM_THIN,
     .finish = oct_finish_avx512,
 };
 

@@ -99,6 +99,9 @@ const oct_gemm_kernels oct_gemm_avx512bf16 = {
     .tile_bf16 = tile_bf16,
     .dot_f32 = oct_dot_f32_avx512,
     .dot_bf16 = dot_bf16,
+    .stream_f32 = oct_stream_avx512,
+    .stream_bf16 = oct_stream_avx512bf16,
+    .stream_rows = OCT_GEMM_THIN,
     .finish = oct_finish_avx512,
 };
 

@@ -70,5 +70,7 @@ const oct_gemm_kernels oct_gemm_reference = {
     .steps = 256,
     .tile_f32 = tile_f32,
     .dot_f32 = dot_f32,
+    .stream_f32 = oct_stream_reference,
+    .stream_rows = OCT_GEMM_THIN,
     .finish = oct_finish_reference,
 };

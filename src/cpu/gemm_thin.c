@@ -1,4 +1,6 @@
-/* gemm_thin.c - a product with few rows: b is read once, row by row, and never packed. */
+/* gemm_thin.c - a product with few rows: b is read once, row by row, and never packed.
+ *
+ * For plain operands, and for those that gemm_stream.c leaves over. */
 #include <string.h>
 
 #include "cpu/gemm.h"
@@ -6,7 +8,7 @@
 #define LENGTH 2048        /* elements of b's rows decoded at a time; whole chunks */
 #define PIECE 1024         /* of one row, before the next row's turn comes */
 #define A_COUNT (64 << 10) /* elements of a decoded at a time */
-#define COLS 1024          /* of one tile */
+#define COLS OCT_GEMM_THIN_COLS
 
 /* A lane's memory. The rows of a, or a good length of them, stay decoded while those of b pass
  * by, a few at a time. */

@@ -23,7 +23,8 @@ static oct_isa best(void) {
         !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
         return OCT_ISA_AVX2;
     }
-    return __builtin_cpu_supports("avx512bf16") ? OCT_ISA_AVX512BF16 : OCT_ISA_AVX512;
+    bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+    return bf16 ? OCT_ISA_AVX512BF16 : OCT_ISA_AVX512;
 #else
     return OCT_ISA_REFERENCE;
 #endif

@@ -13,7 +13,7 @@ typedef enum oct_isa {
     OCT_ISA_REFERENCE = 0,
     OCT_ISA_AVX2,      /* with FMA and F16C */
     OCT_ISA_AVX512,    /* F, BW, DQ and VL */
-    OCT_ISA_AVX512BF16 /* and the bf16 dot product */
+    OCT_ISA_AVX512BF16 /* with VBMI and the bf16 dot product */
 } oct_isa;
 
 /* The best the machine has, or the lower one that OCTET_CPU names. Any thread may call it. */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "format/bits.h"
-#include "format/e8m0.h"
 
 /* One-byte scales in the order of the storage row: in place, or gathered. */
 static const uint8_t *scale_codes(const oct_reader *reader, int64_t row, int64_t first,
@@ -40,9 +39,10 @@ static void scale_exponents(const oct_reader *reader, int64_t row, int64_t first
     }
 }
 
-static void scale_floats(const oct_reader *reader, int64_t row, int64_t first, int64_t count) {
+void oct_pack_scales(const oct_reader *reader, const oct_span *span, float *out) {
     const oct_view *v = reader->view;
-    float *out = reader->room->scales;
+    int64_t row = span->row, first = span->from >> v->shift;
+    int64_t count = ((span->count - 1) >> v->shift) + 1;
     if (v->scale_format == OCTET_F32) {
         for (int64_t n = 0; n < count; n++) {
             out[n] = ((const float *)v->scale)[oct_scale_index(v, row, first + n)];
@@ -50,14 +50,8 @@ static void scale_floats(const oct_reader *reader, int64_t row, int64_t first, i
         return;
     }
     const uint8_t *codes = scale_codes(reader, row, first, count);
-    if (v->scale_format == OCTET_E4M3) {
-        oct_decode_call call = {.out = out, .codes = codes, .count = count};
-        reader->packer->f32[OCTET_E4M3](&call);
-        return;
-    }
-    for (int64_t n = 0; n < count; n++) {
-        out[n] = oct_e8m0_decode(codes[n]);
-    }
+    oct_decode_call call = {.out = out, .codes = codes, .count = count};
+    reader->packer->f32[v->scale_format](&call);
 }
 
 /* The scales of a span into the room. */
@@ -71,7 +65,7 @@ static void fetch_scales(const oct_reader *reader, const oct_span *span) {
     if (reader->bf16 && v->format != OCTET_E2M1) {
         scale_exponents(reader, span->row, first, count);
     } else {
-        scale_floats(reader, span->row, first, count);
+        oct_pack_scales(reader, span, reader->room->scales);
     }
 }
 

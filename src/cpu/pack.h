@@ -141,9 +141,15 @@ oct_view oct_view_make(const oct_matrix *m, octet_use use, bool by_rows);
 /* Whether every element times its block scale is zero, a normal bf16, Inf or NaN: exactly. A
  * plain bf16 fits although it may be subnormal. */
 bool oct_view_fits_bf16(const oct_view *view);
+/* Whether every element times its block scale is 0, Inf or NaN, or of a magnitude within
+ * 2^-103 .. 2^74. */
+bool oct_view_is_moderate(const oct_view *view);
 /* The same of one span of an operand with block scales, and of what shares them. */
 bool oct_span_fits_bf16(const oct_view *view, const oct_span *span);
 
+/* The scales of a span, one for each block, as floats; up to 31 more may be written. The span
+ * is at most OCT_PACK_ROW blocks long. */
+void oct_pack_scales(const oct_reader *reader, const oct_span *span, float *out);
 /* The span's elements times their scales into out, which has OCT_PACK_SLACK elements more. */
 void oct_pack_row(const oct_reader *reader, const oct_span *span, void *out);
 /* The block as panels. Steps past its depth, up to a multiple of 16, are zero; the outer

@@ -2,6 +2,7 @@
 #include "cpu/pack_avx2.h"
 
 #include "cpu/isa.h"
+#include "format/e8m0.h"
 
 #if OCT_X86
 
@@ -45,6 +46,17 @@ INLINE __m256 widen_e2m1(const uint8_t *codes) {
     return _mm256_or_ps(_mm256_permutevar8x32_ps(values, words), _mm256_castsi256_ps(sign));
 }
 
+/* As oct_e8m0_decode. */
+INLINE __m256 widen_e8m0(const uint8_t *codes) {
+    __m256i words = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)codes));
+    __m256i least = _mm256_cmpeq_epi32(words, _mm256_setzero_si256());
+    __m256i nan = _mm256_cmpeq_epi32(words, _mm256_set1_epi32(255));
+    __m256i bits = _mm256_slli_epi32(words, 23);
+    bits = _mm256_or_si256(bits, _mm256_and_si256(least, _mm256_set1_epi32(OCT_E8M0_LEAST)));
+    bits = _mm256_or_si256(bits, _mm256_and_si256(nan, _mm256_set1_epi32(OCT_E8M0_NAN)));
+    return _mm256_castsi256_ps(bits);
+}
+
 /* Eight elements as floats. The format is a constant wherever this is called. */
 INLINE __m256 widen(const uint8_t *codes, octet_dtype format) {
     switch (format) {
@@ -58,6 +70,8 @@ INLINE __m256 widen(const uint8_t *codes, octet_dtype format) {
         return widen_e5m2(codes);
     case OCTET_E2M1:
         return widen_e2m1(codes);
+    case OCTET_E8M0:
+        return widen_e8m0(codes);
     default:
         return _mm256_loadu_ps((const float *)codes);
     }
@@ -68,18 +82,23 @@ INLINE __m256 scale_at(const oct_decode_call *call, int64_t c) {
     return call->shift ? _mm256_set1_ps(scales[c >> call->shift]) : _mm256_loadu_ps(scales + c);
 }
 
+/* Eight elements times their scales, from element c on. */
+INLINE void put(const oct_decode_call *call, const uint8_t *codes, int64_t c,
+                octet_dtype format) {
+    __m256 value = widen(codes, format);
+    value = call->scales ? _mm256_mul_ps(value, scale_at(call, c)) : value;
+    _mm256_storeu_ps((float *)call->out + c, value);
+}
+
 INLINE void decode(const oct_decode_call *call, octet_dtype format, int64_t bits) {
-    float *out = call->out;
-    for (int64_t c = 0; c < call->count; c += 8) {
-        const uint8_t *codes = call->codes + c * bits / 8;
+    int64_t c = 0;
+    for (; c + 8 <= call->count; c += 8) {
+        put(call, call->codes + c * bits / 8, c, format);
+    }
+    if (c < call->count) {
         uint8_t tail[32] = {0};
-        if (call->count - c < 8) {
-            memcpy(tail, codes, (size_t)((call->count - c) * bits + 7) / 8);
-            codes = tail;
-        }
-        __m256 value = widen(codes, format);
-        value = call->scales ? _mm256_mul_ps(value, scale_at(call, c)) : value;
-        _mm256_storeu_ps(out + c, value);
+        memcpy(tail, call->codes + c * bits / 8, (size_t)((call->count - c) * bits + 7) / 8);
+        put(call, tail, c, format);
     }
 }
 
@@ -107,9 +126,14 @@ ISA static void decode_e2m1(const oct_decode_call *call) {
     decode(call, OCTET_E2M1, 4);
 }
 
+ISA static void decode_e8m0(const oct_decode_call *call) {
+    decode(call, OCTET_E8M0, 8);
+}
+
 const oct_decode oct_decode_avx2[OCTET_DTYPES] = {
     [OCTET_F32] = decode_f32,   [OCTET_BF16] = decode_bf16, [OCTET_F16] = decode_f16,
     [OCTET_E4M3] = decode_e4m3, [OCTET_E5M2] = decode_e5m2, [OCTET_E2M1] = decode_e2m1,
+    [OCTET_E8M0] = decode_e8m0,
 };
 
 /* Four rows of eight words: word 4h + w of row r becomes word r of half h of out[w]. */

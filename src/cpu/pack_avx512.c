@@ -2,6 +2,7 @@
 #include "cpu/pack_avx512.h"
 
 #include "cpu/isa.h"
+#include "format/e8m0.h"
 
 #if OCT_X86
 
@@ -46,6 +47,16 @@ INLINE __m512 widen_e2m1(const uint8_t *codes) {
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), values);
 }
 
+/* As oct_e8m0_decode. */
+INLINE __m512 widen_e8m0(const uint8_t *codes) {
+    __m512i words = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)codes));
+    __m512i bits = _mm512_slli_epi32(words, 23);
+    __mmask16 least = _mm512_testn_epi32_mask(words, words);
+    __mmask16 nan = _mm512_cmpeq_epi32_mask(words, _mm512_set1_epi32(255));
+    bits = _mm512_mask_set1_epi32(bits, least, (int)OCT_E8M0_LEAST);
+    return _mm512_castsi512_ps(_mm512_mask_set1_epi32(bits, nan, (int)OCT_E8M0_NAN));
+}
+
 /* Sixteen elements as floats. The format is a constant wherever this is called. */
 INLINE __m512 widen(const uint8_t *codes, octet_dtype format) {
     switch (format) {
@@ -59,6 +70,8 @@ INLINE __m512 widen(const uint8_t *codes, octet_dtype format) {
         return widen_e5m2(codes);
     case OCTET_E2M1:
         return widen_e2m1(codes);
+    case OCTET_E8M0:
+        return widen_e8m0(codes);
     default:
         return _mm512_loadu_ps(codes);
     }
@@ -69,18 +82,23 @@ INLINE __m512 scale_at(const oct_decode_call *call, int64_t c) {
     return call->shift ? _mm512_set1_ps(scales[c >> call->shift]) : _mm512_loadu_ps(scales + c);
 }
 
+/* Sixteen elements times their scales, from element c on. */
+INLINE void put(const oct_decode_call *call, const uint8_t *codes, int64_t c,
+                octet_dtype format) {
+    __m512 value = widen(codes, format);
+    value = call->scales ? _mm512_mul_ps(value, scale_at(call, c)) : value;
+    _mm512_storeu_ps((float *)call->out + c, value);
+}
+
 INLINE void decode(const oct_decode_call *call, octet_dtype format, int64_t bits) {
-    float *out = call->out;
-    for (int64_t c = 0; c < call->count; c += 16) {
-        const uint8_t *codes = call->codes + c * bits / 8;
+    int64_t c = 0;
+    for (; c + 16 <= call->count; c += 16) {
+        put(call, call->codes + c * bits / 8, c, format);
+    }
+    if (c < call->count) {
         uint8_t tail[64] = {0};
-        if (call->count - c < 16) {
-            memcpy(tail, codes, (size_t)((call->count - c) * bits + 7) / 8);
-            codes = tail;
-        }
-        __m512 value = widen(codes, format);
-        value = call->scales ? _mm512_mul_ps(value, scale_at(call, c)) : value;
-        _mm512_storeu_ps(out + c, value);
+        memcpy(tail, call->codes + c * bits / 8, (size_t)((call->count - c) * bits + 7) / 8);
+        put(call, tail, c, format);
     }
 }
 
@@ -108,9 +126,14 @@ ISA static void decode_e2m1(const oct_decode_call *call) {
     decode(call, OCTET_E2M1, 4);
 }
 
+ISA static void decode_e8m0(const oct_decode_call *call) {
+    decode(call, OCTET_E8M0, 8);
+}
+
 const oct_decode oct_decode_avx512[OCTET_DTYPES] = {
     [OCTET_F32] = decode_f32,   [OCTET_BF16] = decode_bf16, [OCTET_F16] = decode_f16,
     [OCTET_E4M3] = decode_e4m3, [OCTET_E5M2] = decode_e5m2, [OCTET_E2M1] = decode_e2m1,
+    [OCTET_E8M0] = decode_e8m0,
 };
 
 /* Rows 4g .. 4g + 3 of a 16 x 16 square: afterwards word 4q + r of row g + 4r' is word

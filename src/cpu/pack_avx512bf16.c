@@ -19,7 +19,7 @@
 #define QUIET 0x7fc0
 
 /* Subnormals are multiples of 2^-9; the last code is NaN. */
-static const uint16_t e4m3[128] = {
+const uint16_t oct_bf16_of_e4m3[128] = {
     0x0000,        0x3b00,        0x3b80,        0x3bc0,        0x3c00,        0x3c20,
     0x3c40,        0x3c60,        E4M3_ROW(121), E4M3_ROW(122), E4M3_ROW(123), E4M3_ROW(124),
     E4M3_ROW(125), E4M3_ROW(126), E4M3_ROW(127), E4M3_ROW(128), E4M3_ROW(129), E4M3_ROW(130),
@@ -28,7 +28,7 @@ static const uint16_t e4m3[128] = {
 };
 
 /* Subnormals are multiples of 2^-16; the last exponent field holds Inf and NaN. */
-static const uint16_t e5m2[128] = {
+const uint16_t oct_bf16_of_e5m2[128] = {
     0x0000,        0x3780,        0x3800,        0x3840,        E5M2_ROW(113), E5M2_ROW(114),
     E5M2_ROW(115), E5M2_ROW(116), E5M2_ROW(117), E5M2_ROW(118), E5M2_ROW(119), E5M2_ROW(120),
     E5M2_ROW(121), E5M2_ROW(122), E5M2_ROW(123), E5M2_ROW(124), E5M2_ROW(125), E5M2_ROW(126),
@@ -81,11 +81,11 @@ INLINE void decode_fp8(const oct_decode_call *call, const uint16_t table[128]) {
 }
 
 ISA static void decode_e4m3(const oct_decode_call *call) {
-    decode_fp8(call, e4m3);
+    decode_fp8(call, oct_bf16_of_e4m3);
 }
 
 ISA static void decode_e5m2(const oct_decode_call *call) {
-    decode_fp8(call, e5m2);
+    decode_fp8(call, oct_bf16_of_e5m2);
 }
 
 /* Sixteen codes in eight bytes: each lane shifts its four bits down and looks them up. */

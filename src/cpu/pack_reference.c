@@ -7,6 +7,7 @@
 #include "format/e2m1.h"
 #include "format/e4m3.h"
 #include "format/e5m2.h"
+#include "format/e8m0.h"
 
 static float scaled(const oct_decode_call *call, int64_t c, float value) {
     const float *scales = call->scales;
@@ -41,6 +42,12 @@ static void decode_e5m2(const oct_decode_call *call) {
     }
 }
 
+static void decode_e8m0(const oct_decode_call *call) {
+    for (int64_t c = 0; c < call->count; c++) {
+        ((float *)call->out)[c] = oct_e8m0_decode(call->codes[c]);
+    }
+}
+
 static void decode_e2m1(const oct_decode_call *call) {
     for (int64_t c = 0; c < call->count; c++) {
         uint8_t code = (uint8_t)(call->codes[c / 2] >> (c % 2 * 4));
@@ -51,6 +58,7 @@ static void decode_e2m1(const oct_decode_call *call) {
 const oct_decode oct_decode_reference[OCTET_DTYPES] = {
     [OCTET_F32] = decode_f32,   [OCTET_BF16] = decode_bf16, [OCTET_F16] = decode_f16,
     [OCTET_E4M3] = decode_e4m3, [OCTET_E5M2] = decode_e5m2, [OCTET_E2M1] = decode_e2m1,
+    [OCTET_E8M0] = decode_e8m0,
 };
 
 void oct_turn_reference(uint32_t *panel, int stride, const uint32_t *rows, int64_t pitch,

@@ -67,12 +67,21 @@ oct_view oct_view_make(const oct_matrix *m, octet_use use, bool by_rows) {
     return v;
 }
 
-/* Whether the exponent field of a scale keeps every code of the format a normal bf16: the least
- * code is 2^-9 or 2^-16, the largest below 2^9 or 2^16. */
-static bool exponent_fits(const oct_view *v, uint32_t exponent) {
-    uint32_t reach = v->format == OCTET_E4M3 ? 9 : 16;
-    return exponent >= 1 + reach && exponent <= 255 - reach;
+/* Which scales are looked for, by their exponent field. */
+typedef struct scale_range {
+    uint8_t least, most;
+    bool power; /* of two */
+} scale_range;
+
+/* Those that keep every code of the format a normal bf16: the least code is 2^-9 or 2^-16, the
+ * largest below 2^9 or 2^16. */
+static scale_range fitting(const oct_view *v) {
+    uint8_t reach = v->format == OCTET_E4M3 ? 9 : 16;
+    return (scale_range){(uint8_t)(1 + reach), (uint8_t)(255 - reach), true};
 }
+
+/* Exponent fields of a moderate float. */
+enum { LEAST = 24, MOST = 200 };
 
 /* Whether the codes that one scale stands for are all zero. */
 static bool block_is_zero(const oct_view *v, int64_t row, int64_t block) {
@@ -88,30 +97,31 @@ static bool block_is_zero(const oct_view *v, int64_t row, int64_t block) {
     return found == 0;
 }
 
-static bool scale_fits(const oct_view *v, int64_t row, int64_t block) {
+static bool scale_fits(const oct_view *v, int64_t row, int64_t block, scale_range range) {
     int64_t at = oct_scale_index(v, row, block);
     if (v->scale_format == OCTET_E8M0) {
         uint32_t exponent = ((const uint8_t *)v->scale)[at];
-        return exponent_fits(v, exponent) || (exponent != 255 && block_is_zero(v, row, block));
+        return (exponent >= range.least && exponent <= range.most) ||
+               (exponent != 255 && block_is_zero(v, row, block));
     }
-    uint32_t bits = oct_f32_bits(((const float *)v->scale)[at]);
-    return (bits & 0x007fffffu) == 0 && exponent_fits(v, bits >> 23);
+    uint32_t bits = oct_f32_bits(((const float *)v->scale)[at]), exponent = bits >> 23;
+    return (!range.power || (bits & 0x007fffffu) == 0) && exponent >= range.least &&
+           exponent <= range.most;
 }
 
 /* Whether all of 32 codes of scales fit: the loop that finds that nothing is unusual. */
-static bool codes_fit(const oct_view *v, const uint8_t *codes) {
-    uint8_t reach = v->format == OCTET_E4M3 ? 9 : 16;
-    uint8_t least = (uint8_t)(1 + reach), width = (uint8_t)(254 - 2 * reach);
+static bool codes_fit(const uint8_t *codes, scale_range range) {
+    uint8_t width = (uint8_t)(range.most - range.least);
     uint8_t bad[32];
     for (int n = 0; n < 32; n++) {
-        bad[n] = (uint8_t)(codes[n] - least) > width;
+        bad[n] = (uint8_t)(codes[n] - range.least) > width;
     }
     uint64_t words[4];
     memcpy(words, bad, sizeof words);
     return (words[0] | words[1] | words[2] | words[3]) == 0;
 }
 
-bool oct_span_fits_bf16(const oct_view *view, const oct_span *span) {
+static bool span_fits(const oct_view *view, const oct_span *span, scale_range range) {
     int64_t step = view->lines_down ? view->scales.line_step : view->scales.block_step;
     bool dense = view->scale_format == OCTET_E8M0 && !view->scales.tiles && step == 1;
     int64_t row = span->row >> view->row_shift << view->row_shift;
@@ -120,12 +130,12 @@ bool oct_span_fits_bf16(const oct_view *view, const oct_span *span) {
     const uint8_t *codes = view->scale;
     while (block < end) {
         bool whole = dense && end - block >= 32;
-        if (whole && codes_fit(view, codes + oct_scale_index(view, row, block))) {
+        if (whole && codes_fit(codes + oct_scale_index(view, row, block), range)) {
             block += 32;
             continue;
         }
         for (int64_t last = whole ? block + 32 : end; block < last; block++) {
-            if (!scale_fits(view, row, block)) {
+            if (!scale_fits(view, row, block, range)) {
                 return false;
             }
         }
@@ -133,16 +143,69 @@ bool oct_span_fits_bf16(const oct_view *view, const oct_span *span) {
     return true;
 }
 
+bool oct_span_fits_bf16(const oct_view *view, const oct_span *span) {
+    return span_fits(view, span, fitting(view));
+}
+
+/* Of every storage row of a view with blocks. */
+static bool view_fits(const oct_view *view, scale_range range) {
+    int64_t rows = view->across ? view->depth : view->outer;
+    int64_t cols = view->across ? view->outer : view->depth;
+    bool fits = true;
+    for (int64_t row = 0; fits && cols && row < rows; row += view->row_run) {
+        fits = span_fits(view, &(oct_span){row, 0, cols}, range);
+    }
+    return fits;
+}
+
 /* E2M1 codes times E4M3 scales have 6 bits and lie within 2^-10 .. 2688, so they always fit. */
 bool oct_view_fits_bf16(const oct_view *view) {
     if (!view->scale || view->format == OCTET_E2M1) {
         return view->format != OCTET_F32 && view->format != OCTET_F16;
     }
+    return view_fits(view, fitting(view));
+}
+
+/* A plain F32 or BF16, as the encoding of a float. */
+static uint32_t plain_bits(const uint8_t *row, int64_t n, bool wide) {
+    uint32_t bits;
+    uint16_t upper;
+    if (wide) {
+        memcpy(&bits, row + n * 4, sizeof bits);
+        return bits;
+    }
+    memcpy(&upper, row + n * 2, sizeof upper);
+    return (uint32_t)upper << 16;
+}
+
+static bool row_is_moderate(const uint8_t *row, int64_t count, bool wide) {
+    uint32_t bad = 0;
+    for (int64_t n = 0; n < count; n++) {
+        uint32_t magnitude = plain_bits(row, n, wide) & OCT_F32_MAGNITUDE;
+        uint32_t exponent = magnitude >> 23;
+        bad |= (exponent < LEAST || exponent > MOST) && exponent != 255 && magnitude != 0;
+    }
+    return !bad;
+}
+
+static bool plain_is_moderate(const oct_view *view) {
     int64_t rows = view->across ? view->depth : view->outer;
     int64_t cols = view->across ? view->outer : view->depth;
-    bool fits = true;
-    for (int64_t row = 0; fits && cols && row < rows; row += view->row_run) {
-        fits = oct_span_fits_bf16(view, &(oct_span){row, 0, cols});
+    bool moderate = true;
+    for (int64_t row = 0; moderate && row < rows; row++) {
+        const uint8_t *at = view->data + row * view->pitch;
+        moderate = row_is_moderate(at, cols, view->format == OCTET_F32);
     }
-    return fits;
+    return moderate;
+}
+
+/* Codes alone, F16 and E2M1 times E4M3 always are: they lie within 2^-24 .. 2^16. */
+bool oct_view_is_moderate(const oct_view *view) {
+    if (view->format == OCTET_F32 || view->format == OCTET_BF16) {
+        return plain_is_moderate(view);
+    }
+    if (!view->scale || view->format == OCTET_E2M1) {
+        return true;
+    }
+    return view_fits(view, (scale_range){LEAST + 16, MOST - 16, false});
 }

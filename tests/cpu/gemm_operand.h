@@ -24,7 +24,9 @@ typedef enum operand_kind {
     OPERAND_EXTREME, /* the smallest and the largest scales, zero blocks among them */
     OPERAND_FACTORS, /* factors of the whole operand, or of its lines, near fp32's limits */
     OPERAND_TINY,    /* plain: bf16 subnormals among the values */
-    OPERAND_NAN      /* one NaN (or Inf) element */
+    OPERAND_APART, /* least codes under huge block scales, or under tiny ones by the seed; plain
+                    * values likewise */
+    OPERAND_NAN    /* one NaN (or Inf) element */
 } operand_kind;
 
 static inline uint64_t operand_random(uint64_t *state) {
@@ -108,10 +110,12 @@ static inline double operand_block_scale(operand *o, operand_kind kind, int64_t 
     /* Extreme: the least scales here and there, or in every other line. */
     bool low = (seed % 4 < 2 ? (uint64_t)group : operand_random(&state)) % 2;
     int usual = (int)(operand_random(&state) % 9) - 4;
-    float value = operand_scale(q, kind == OPERAND_EXTREME && low ? -125 : usual, &state);
+    int apart = seed % 2 == 0 ? 105 : q->format == OCTET_E4M3 ? -111 : -104;
+    int exponent = kind == OPERAND_APART ? apart + usual : usual;
+    float value = operand_scale(q, kind == OPERAND_EXTREME && low ? -125 : exponent, &state);
     uint8_t code = (uint8_t)(operand_random(&state) % 0x7f);
     if (q->scheme == OCTET_MXFP8) {
-        code = (uint8_t)(kind == OPERAND_EXTREME && low ? 0 : 127 + usual);
+        code = (uint8_t)(kind == OPERAND_EXTREME && low ? 0 : 127 + exponent);
         value = octet_decode(OCTET_E8M0, code);
     } else if (q->scheme == OCTET_NVFP4) {
         value = octet_decode(OCTET_E4M3, code);
@@ -179,6 +183,9 @@ static inline void operand_fill(operand *o, operand_kind kind, uint64_t seed) {
             if (kind == OPERAND_EXTREME && scale < 1e-37 && seed % 2) {
                 code = 0;
             }
+            if (kind == OPERAND_APART && q->scheme != OCTET_NVFP4) {
+                code &= q->format == OCTET_E4M3 ? 0x87 : 0x83;
+            }
             if (kind == OPERAND_NAN && line == lines / 2 && at == length / 2) {
                 code = 0x7f;
             }
@@ -186,6 +193,13 @@ static inline void operand_fill(operand *o, operand_kind kind, uint64_t seed) {
             o->values[row ? line * o->cols + at : at * o->cols + line] = value;
         }
     }
+}
+
+/* By what plain values are multiplied to lie apart from those of the other operand. */
+static inline float operand_apart(octet_dtype dtype, uint64_t seed) {
+    return dtype == OCTET_F16 ? 1.0f
+           : seed % 2 == 0    ? 0x1p100f
+                              : (dtype == OCTET_F32 ? 0x1p-140f : 0x1p-118f);
 }
 
 static inline void operand_fill_plain(operand *o, operand_kind kind, uint64_t seed) {
@@ -202,6 +216,9 @@ static inline void operand_fill_plain(operand *o, operand_kind kind, uint64_t se
             value = kind == OPERAND_NAN && special ? INFINITY : value;
             value = kind == OPERAND_EXTREME && r % 2 ? value * 0x1p-60f : value;
             value = kind == OPERAND_TINY && c % 3 == 0 ? value * 0x1p-128f : value;
+            if (kind == OPERAND_APART) {
+                value *= operand_apart((octet_dtype)o->m.dtype, seed);
+            }
             uint32_t code = octet_encode((octet_dtype)o->m.dtype, value);
             memcpy(data + (r * o->m.stride + c) * bytes, &code, (size_t)bytes);
             o->values[r * o->cols + c] = (double)octet_decode((octet_dtype)o->m.dtype, code);

@@ -84,6 +84,17 @@ TEST(gemm__extreme_factors_within_the_bound) {
     }
 }
 
+/* Neither operand's scales suffer from what the other one's do to the sum. */
+TEST(gemm__scales_far_apart_within_the_bound) {
+    for (size_t n = 0; n < PROBLEMS; n++) {
+        for (uint64_t seed = 1; seed < 5; seed++) {
+            product_options o = {.dst = OCTET_F32, .kind = OPERAND_APART, .seed = seed};
+            check(&problems[n], (int64_t[]){21, 40, 100}, &o);
+            check(&problems[n], (int64_t[]){3, 40, 100}, &o);
+        }
+    }
+}
+
 TEST(gemm__subnormal_values_within_the_bound) {
     for (size_t n = 0; n < PROBLEMS; n++) {
         product_options o = {.dst = OCTET_F32, .kind = OPERAND_TINY, .seed = n + 1};
@@ -100,12 +111,27 @@ TEST(gemm__nan_and_inf_reach_what_they_touch) {
     }
 }
 
+/* Decoding: every number of rows around those that a kernel takes at once, odd sizes. */
+TEST(gemm__few_rows_within_the_bound) {
+    static const int64_t sizes[][2] = {{1, 7}, {9, 33}, {13, 191}, {66, 257}};
+    static const operand_kind kinds[] = {OPERAND_USUAL, OPERAND_EXTREME, OPERAND_FACTORS,
+                                         OPERAND_TINY, OPERAND_NAN};
+    for (size_t n = 0; n < PROBLEMS; n++) {
+        for (uint64_t i = 0; problems[n].gemm == OCTET_FPROP && i < 9 * 4; i++) {
+            product_options o = {.dst = OCTET_F32, .kind = kinds[i % 5], .seed = n + i + 1};
+            check(&problems[n],
+                  (int64_t[]){(int64_t)i / 4 + 1, sizes[i % 4][0], sizes[i % 4][1]}, &o);
+        }
+    }
+}
+
 TEST(gemm__larger_than_a_tile) {
     for (size_t n = 8; n < PROBLEMS; n += 9) {
         product_options o = {.dst = OCTET_BF16, .bias = OCTET_BF16, .seed = n};
         check(&problems[n], (int64_t[]){530, 17, 40}, &o);
         check(&problems[n], (int64_t[]){18, 1400, 20}, &o);
         check(&problems[n], (int64_t[]){7, 1100, 20}, &o);
+        check(&problems[n], (int64_t[]){5, 6, 16400}, &o);
     }
 }
 
@@ -118,5 +144,6 @@ TEST(gemm__nothing_to_do) {
 TEST_MAIN(gemm__every_operand_within_the_bound, gemm__every_length_of_the_product,
           gemm__every_size_around_the_register_tiles, gemm__every_result_bias_and_old_value,
           gemm__extreme_scales_within_the_bound, gemm__extreme_factors_within_the_bound,
-          gemm__subnormal_values_within_the_bound, gemm__nan_and_inf_reach_what_they_touch,
+          gemm__scales_far_apart_within_the_bound, gemm__subnormal_values_within_the_bound,
+          gemm__nan_and_inf_reach_what_they_touch, gemm__few_rows_within_the_bound,
           gemm__larger_than_a_tile, gemm__nothing_to_do)

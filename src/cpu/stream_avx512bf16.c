@@ -1,0 +1,269 @@
+/* stream_avx512bf16.c - codes become bf16 by table, 64 at a time, and are multiplied in pairs.
+ */
+#include "cpu/stream.h"
+
+#if OCT_X86
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/gemm.h"
+#include "cpu/pack_avx512bf16.h"
+
+#define ISA __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")))
+#define INLINE static inline __attribute__((always_inline)) ISA
+
+#define GROUP 64
+
+/* What a format's codes are looked up in. */
+typedef struct tables {
+    __m512i high[2], low[2]; /* FP8: the bytes of a magnitude's bf16 */
+    __m512i words;           /* E2M1: the bf16 of a code, twice */
+} tables;
+
+/* The upper or the lower bytes of the table's 128 words. */
+INLINE void split_table(__m512i out[2], const uint16_t table[128], bool upper) {
+    for (int i = 0; i < 2; i++) {
+        __m512i first = _mm512_loadu_si512(table + 64 * i);
+        __m512i second = _mm512_loadu_si512(table + 64 * i + 32);
+        first = upper ? _mm512_srli_epi16(first, 8) : first;
+        second = upper ? _mm512_srli_epi16(second, 8) : second;
+        __m512i half = _mm512_castsi256_si512(_mm512_cvtepi16_epi8(first));
+        out[i] = _mm512_inserti64x4(half, _mm512_cvtepi16_epi8(second), 1);
+    }
+}
+
+/* 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. */
+INLINE __m512i table_e2m1(void) {
+    static const uint16_t values[16] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
+                                        0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0,
+                                        0xc000, 0xc040, 0xc080, 0xc0c0};
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)values));
+}
+
+INLINE tables tables_of(octet_dtype format) {
+    tables t;
+    if (format == OCTET_E2M1) {
+        t.words = table_e2m1();
+    } else {
+        const uint16_t *table = format == OCTET_E4M3 ? oct_bf16_of_e4m3 : oct_bf16_of_e5m2;
+        split_table(t.high, table, true);
+        split_table(t.low, table, false);
+    }
+    return t;
+}
+
+/* Sixty-four codes as bf16. FP8: quarter q of out[h] holds elements 16 q + 8 h .. + 8. E2M1:
+ * out[h] holds elements 2 w + h. Either way fp32 lanes 4 q .. 4 q + 3 of a dot product are
+ * those of elements 16 q .. 16 q + 15. */
+INLINE void decode(__m512i out[2], const uint8_t *codes, const tables *t, octet_dtype format) {
+    if (format == OCTET_E2M1) {
+        /* Bit 4 of an index belongs to the other code: both halves of the table are alike. */
+        __m512i words = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)codes));
+        out[0] = _mm512_permutexvar_epi16(words, t->words);
+        out[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), t->words);
+        return;
+    }
+    __m512i bytes = _mm512_loadu_si512(codes);
+    __m512i high = _mm512_permutex2var_epi8(t->high[0], bytes, t->high[1]);
+    __m512i low = _mm512_permutex2var_epi8(t->low[0], bytes, t->low[1]);
+    /* high | (bytes & 0x80) */
+    high = _mm512_ternarylogic_epi32(high, bytes, _mm512_set1_epi8((char)0x80), 0xf8);
+    out[0] = _mm512_unpacklo_epi8(low, high);
+    out[1] = _mm512_unpackhi_epi8(low, high);
+}
+
+/* The scales of the group of elements from p on, one for each fp32 lane. */
+INLINE __m512 scales_at(const float *scales, int64_t p, int shift) {
+    const __m512i fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    const __m512i eights = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    if (shift == 7) {
+        return _mm512_set1_ps(scales[p >> 7]);
+    }
+    return _mm512_permutexvar_ps(shift == 4 ? fours : eights,
+                                 _mm512_loadu_ps(scales + (p >> shift)));
+}
+
+/* Elements of b that are decoded before their scale is applied: a block of 128 as a whole. */
+#define CHUNK(of) ((of).shift == 7 ? 2 * GROUP : GROUP)
+
+/* What a kernel is made for: constants wherever it is inlined. Its sums fit the registers. */
+typedef struct kind {
+    octet_dtype format;
+    int shift, rows, cols;
+} kind;
+
+#define MOST 16 /* sums */
+
+/* Some rows of b in a call, and where the kernel reads them, in registers. */
+typedef struct place {
+    const char *a;
+    int64_t a_pitch;
+    const uint8_t *codes[OCT_GEMM_ROWS];
+    const float *scales[OCT_GEMM_ROWS];
+    tables tables;
+    int64_t p;
+} place;
+
+INLINE place place_of(const oct_stream_call *call, int col, const kind of) {
+    place in = {.a = call->a, .a_pitch = call->a_pitch, .tables = tables_of(of.format)};
+    OCT_UNROLL
+    for (int j = 0; j < of.cols; j++) {
+        in.codes[j] = call->codes[col + j];
+        in.scales[j] = call->scales[col + j];
+    }
+    return in;
+}
+
+/* A row of b times those of a. codes are those from p on. */
+INLINE void add_row(__m512 sums[], const place *in, const uint8_t *codes, const float *scales,
+                    const kind of) {
+    const int halves = CHUNK(of) / 32;
+    __m512i b[4];
+    OCT_UNROLL
+    for (int h = 0; h < halves; h += 2) {
+        decode(b + h, codes + h * 32, &in->tables, of.format);
+    }
+    __m512 scale = of.shift ? scales_at(scales, in->p, of.shift) : _mm512_setzero_ps();
+    OCT_UNROLL
+    for (int i = 0; i < of.rows; i++) {
+        const char *a = in->a + i * in->a_pitch + in->p * 2;
+        __m512 part = of.shift ? _mm512_setzero_ps() : sums[i];
+        OCT_UNROLL
+        for (int h = 0; h < halves; h++) {
+            __m512bh with = (__m512bh)_mm512_loadu_si512(a + 64 * h);
+            part = _mm512_dpbf16_ps(part, (__m512bh)b[h], with);
+        }
+        sums[i] = of.shift ? _mm512_fmadd_ps(part, scale, sums[i]) : part;
+    }
+}
+
+INLINE void dot_part(const oct_stream_call *call, int col, const kind of) {
+    const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
+    const int64_t ahead = call->ahead;
+    place in = place_of(call, col, of);
+    __m512 sums[MOST];
+    OCT_UNROLL
+    for (int n = 0; n < of.rows * of.cols; n++) {
+        sums[n] = _mm512_setzero_ps();
+    }
+    for (; in.p + CHUNK(of) <= count; in.p += CHUNK(of)) {
+        OCT_UNROLL
+        for (int j = 0; j < of.cols; j++) {
+            const uint8_t *codes = in.codes[j] + in.p * bits / 8;
+            _mm_prefetch((const char *)codes + ahead, _MM_HINT_T0);
+            if (of.shift == 7) {
+                _mm_prefetch((const char *)codes + ahead + GROUP, _MM_HINT_T0);
+            }
+            add_row(sums + j * of.rows, &in, codes, in.scales[j], of);
+        }
+    }
+    if (in.p < count) {
+        OCT_UNROLL
+        for (int j = 0; j < of.cols; j++) {
+            uint8_t codes[2 * GROUP] = {0};
+            memcpy(codes, in.codes[j] + in.p * bits / 8,
+                   (size_t)((count - in.p) * bits + 7) / 8);
+            add_row(sums + j * of.rows, &in, codes, in.scales[j], of);
+        }
+    }
+    float *out = call->out + col * call->rows;
+    OCT_UNROLL
+    for (int j = 0; j < of.cols; j++) {
+        OCT_UNROLL
+        for (int i = 0; i < of.rows; i++) {
+            out[j * call->rows + i] = _mm512_reduce_add_ps(sums[j * of.rows + i]);
+        }
+    }
+}
+
+INLINE void dot_rows(const oct_stream_call *call, const kind of) {
+    for (int col = 0; col < OCT_GEMM_ROWS; col += of.cols) {
+        dot_part(call, col, of);
+    }
+}
+
+/* Four rows of b where their sums fit the registers, else two at a time. */
+INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
+    switch (call->rows) {
+    case 1:
+        dot_rows(call, (kind){format, shift, 1, 4});
+        break;
+    case 2:
+        dot_rows(call, (kind){format, shift, 2, 4});
+        break;
+    case 3:
+        dot_rows(call, (kind){format, shift, 3, 4});
+        break;
+    case 4:
+        dot_rows(call, (kind){format, shift, 4, 4});
+        break;
+    case 5:
+        dot_rows(call, (kind){format, shift, 5, 2});
+        break;
+    case 6:
+        dot_rows(call, (kind){format, shift, 6, 2});
+        break;
+    case 7:
+        dot_rows(call, (kind){format, shift, 7, 2});
+        break;
+    default:
+        dot_rows(call, (kind){format, shift, 8, 2});
+    }
+}
+
+INLINE void dot_fp8(const oct_stream_call *call, octet_dtype format) {
+    switch (call->shift) {
+    case 0:
+        dot(call, format, 0);
+        break;
+    case 5:
+        dot(call, format, 5);
+        break;
+    default:
+        dot(call, format, 7);
+    }
+}
+
+ISA static void dot_e4m3(const oct_stream_call *call) {
+    dot_fp8(call, OCTET_E4M3);
+}
+
+ISA static void dot_e5m2(const oct_stream_call *call) {
+    dot_fp8(call, OCTET_E5M2);
+}
+
+ISA static void dot_e2m1(const oct_stream_call *call) {
+    dot(call, OCTET_E2M1, 4);
+}
+
+ISA static void arrange_fp8(void *row, int64_t count) {
+    for (int64_t p = 0; p < count; p += GROUP) {
+        uint16_t *at = (uint16_t *)row + p;
+        __m512i first = _mm512_loadu_si512(at), second = _mm512_loadu_si512(at + 32);
+        _mm512_storeu_si512(at, _mm512_shuffle_i64x2(first, second, 0x88));
+        _mm512_storeu_si512(at + 32, _mm512_shuffle_i64x2(first, second, 0xdd));
+    }
+}
+
+ISA static void arrange_e2m1(void *row, int64_t count) {
+    for (int64_t p = 0; p < count; p += GROUP) {
+        uint16_t *at = (uint16_t *)row + p;
+        __m512i first = _mm512_loadu_si512(at), second = _mm512_loadu_si512(at + 32);
+        __m512i even = _mm512_castsi256_si512(_mm512_cvtepi32_epi16(first));
+        __m512i odd =
+            _mm512_castsi256_si512(_mm512_cvtepi32_epi16(_mm512_srli_epi32(first, 16)));
+        even = _mm512_inserti64x4(even, _mm512_cvtepi32_epi16(second), 1);
+        odd = _mm512_inserti64x4(odd, _mm512_cvtepi32_epi16(_mm512_srli_epi32(second, 16)), 1);
+        _mm512_storeu_si512(at, even);
+        _mm512_storeu_si512(at + 32, odd);
+    }
+}
+
+const oct_streamer oct_stream_avx512bf16[OCTET_DTYPES] = {
+    [OCTET_E4M3] = {dot_e4m3, arrange_fp8},
+    [OCTET_E5M2] = {dot_e5m2, arrange_fp8},
+    [OCTET_E2M1] = {dot_e2m1, arrange_e2m1},
+};
+
+#endif
