@@ -8,6 +8,7 @@
 from octet import _flops, _tensor_ops, recipe
 from octet._aliases import fp8_model_init, get_default_recipe
 from octet._C import version as _version
+from octet._caches import cache_info
 from octet._convert import convert, unconvert
 from octet._dtypes import DType
 from octet._flat import flatten_state_dict, unflatten_state_dict
@@ -56,6 +57,7 @@ __all__ = [
     "QuantizerRole",
     "TensorProto",
     "autocast",
+    "cache_info",
     "checkpoint",
     "constant_weights",
     "convert",

@@ -66,8 +66,26 @@ def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
             )
 
 
-def _check(plan: _plans.Plan, args: Sequence[torch.Tensor], mutated: int = 0) -> None:
-    """Count and dtypes of the arguments: what a kernel would refuse is refused here, too."""
+def _check_shape(port: _plans.Port, tensor: torch.Tensor, at: _plans.Axes) -> None:
+    """A plain argument has its shape; sizes that are symbols are left to the kernel."""
+    wanted = _plans.shape(port.dims, at)
+    same = len(wanted) == tensor.dim() and all(
+        not isinstance(a, int) or not isinstance(b, int) or a == b
+        for a, b in zip(wanted, tensor.shape, strict=True)
+    )
+    if not same:
+        raise ValueError(
+            f"{port.name}: its shape is {tuple(tensor.shape)}; the plan has {tuple(wanted)}"
+        )
+
+
+def _check(
+    plan: _plans.Plan,
+    args: Sequence[torch.Tensor],
+    mutated: int = 0,
+    at: _plans.Axes | None = None,
+) -> None:
+    """The arguments: what a kernel would refuse is refused here, too."""
     ports = [port for port in plan.args if not (mutated and port.is_mutable)]
     wanted = len(ports) + sum(plan.blocks)
     if len(args) != wanted or len(plan.args) - len(ports) != mutated:
@@ -76,6 +94,8 @@ def _check(plan: _plans.Plan, args: Sequence[torch.Tensor], mutated: int = 0) ->
     for port, tensor in zip(ports, args, strict=False):
         if tensor.dtype != port.dtype:
             raise ValueError(f"{port.name} is {tensor.dtype}; the text says {port.dtype}")
+        if at is not None and port.part == "values" and not port.is_mutable:
+            _check_shape(port, tensor, at)
     _check_devices(args)
 
 
@@ -120,7 +140,7 @@ def _(buffers: list[torch.Tensor], sizes: Sequence[_plans.Size], text: str) -> t
 def _(
     args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(_plans.describe("linear", problem), args)
+    _check(_plans.describe("linear", problem), args, at=_plans.axes("linear", sizes))
     return _outputs("linear", problem, sizes, args[0])
 
 
@@ -128,7 +148,7 @@ def _(
 def _(
     args: list[torch.Tensor], seed: torch.Tensor, sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(_plans.describe("linear", problem), args)
+    _check(_plans.describe("linear", problem), args, at=_plans.axes("linear", sizes))
     return _outputs("linear", problem, sizes, args[0])
 
 
@@ -136,7 +156,7 @@ def _(
 def _(
     args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(_plans.describe("linear_backward", problem), args)
+    _check(_plans.describe("linear_backward", problem), args, at=_plans.axes("linear_backward", sizes))
     return _outputs("linear_backward", problem, sizes, args[0])
 
 
@@ -144,7 +164,7 @@ def _(
 def _(
     args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(_plans.describe("linear_wgrad", problem), args)
+    _check(_plans.describe("linear_wgrad", problem), args, at=_plans.axes("linear_wgrad", sizes))
     return _outputs("linear_wgrad", problem, sizes, args[0])
 
 
@@ -157,7 +177,8 @@ def _fake_into(
 ) -> Any:  # noqa: ANN401
     """Of both ops that write arguments: only backward has a rule, by which scales move, too."""
     kind = "linear" if rule is None else "linear_backward"
-    _check(_plans.describe(kind, problem), args, mutated=len(written) - bool(rule))
+    at = _plans.axes(kind, sizes)
+    _check(_plans.describe(kind, problem), args, len(written) - bool(rule), at)
     _check_devices([*args, *written])
     outs = _outputs(kind, problem, sizes, args[0])
     return tuple(outs) if len(outs) > 1 else outs[0] if outs else None

@@ -1,6 +1,7 @@
 /* tensor.c - takes values off an op's stack, makes tensors, and views them as ports. */
 #include "torch/tensor.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "torch/cuda.h"
@@ -255,6 +256,45 @@ static bool has_row(const facts *f, const octet_port *port, int64_t elements) {
            f->sizes[0] > 0 && f->sizes[1] == elements;
 }
 
+/* Whether a plain tensor has the port's shape; the leading axis stands for any number of axes.
+ * A weight that is transposed has the right number of elements and the wrong shape. */
+static bool has_shape(const facts *f, const octet_port *port) {
+    if (port->part != OCTET_PART_VALUES || port->is_mutable) {
+        return true;
+    }
+    int64_t at = 0;
+    for (int i = 0; i < port->ndim; i++) {
+        bool many = port->dims[i].axis == OCTET_AXIS_LEADING;
+        int64_t axes = many ? f->dim - (port->ndim - 1) : 1, product = 1;
+        for (int64_t j = 0; j < axes && at < f->dim; j++) {
+            product *= f->sizes[at++];
+        }
+        if (axes < 0 || product != port->shape[i]) {
+            return false;
+        }
+    }
+    return at == f->dim;
+}
+
+/* "(96, 60)" */
+static void print_sizes(char *text, size_t size, const int64_t *sizes, int64_t count) {
+    size_t at = 0;
+    text[0] = 0;
+    for (int64_t i = 0; i < count && at < size; i++) {
+        int length =
+            snprintf(text + at, size - at, "%s%lld", i ? ", " : "", (long long)sizes[i]);
+        at += length > 0 ? (size_t)length : 0;
+    }
+}
+
+static octet_status wrong_shape(const facts *f, const octet_port *port, octet_error *err) {
+    char has[160], wants[160];
+    print_sizes(has, sizeof has, f->sizes, f->dim);
+    print_sizes(wants, sizeof wants, port->shape, port->ndim);
+    return oct_torch_fail(err, OCTET_INVALID, "its shape is (%s); the plan has (%s)", has,
+                          wants);
+}
+
 static octet_status check(const facts *f, const octet_plan *plan, const octet_port *port,
                           octet_error *err) {
     int64_t elements = port->bytes / (octet_dtype_bits((octet_dtype)port->dtype) / 8);
@@ -265,6 +305,9 @@ static octet_status check(const facts *f, const octet_plan *plan, const octet_po
     if ((f->elements != elements && !has_row(f, port, elements)) || f->dim > OCTET_MAX_RANK) {
         return oct_torch_fail(err, OCTET_INVALID, "it has %lld elements; the plan has %lld",
                               (long long)f->elements, (long long)elements);
+    }
+    if (!has_shape(f, port)) {
+        return wrong_shape(f, port, err);
     }
     bool elsewhere = plan->device.kind == OCTET_CUDA && f->index != plan->device.index;
     if (elsewhere || f->device != oct_torch.devices[plan->device.kind]) {

@@ -1,0 +1,28 @@
+"""All caches of the package: each has a bound, and none changes a result."""
+
+from typing import NamedTuple
+
+from octet import _C, _constant
+
+
+class CacheInfo(NamedTuple):
+    """How many entries a cache has, and how many it may have."""
+
+    entries: int
+    capacity: int
+
+
+def cache_info() -> dict[str, CacheInfo]:
+    """Every cache of this process, by name: the plans that ops remember, the launches that are
+    replayed on a GPU, and what the front end remembers of texts.
+
+    >>> octet.cache_info()["plans"].capacity > 0
+    True
+    """
+    recordings, most, _ = _C.replays()
+    found = {
+        "plans": CacheInfo(*_C.cached_plans()),
+        "replayed launches": CacheInfo(recordings, most),
+    }
+    found |= {name: CacheInfo(*info) for name, info in sorted(_constant.caches().items())}
+    return found

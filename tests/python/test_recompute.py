@@ -1,0 +1,251 @@
+"""Calls inside a backward: never silently another precision, whoever runs them."""
+
+from typing import Any
+
+import octet
+import pytest
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
+from torch.utils.checkpoint import checkpoint
+
+import torch
+
+STATELESS = ["none", "current", "block", "mxfp8"]
+
+
+class Mine(torch.autograd.Function):
+    """A checkpoint as anybody could write it."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+        ctx.run, ctx.parameters = run, parameters
+        ctx.save_for_backward(x)
+        return run(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.run(x)
+        found = torch.autograd.grad(y, [x, *ctx.parameters], grad)
+        return None, *found
+
+
+class Reversible(torch.autograd.Function):
+    """x1, x2 -> x1 + f(x2), x2 + f(y1): backward computes the inputs from the outputs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        f: Any,  # noqa: ANN401
+        x1: torch.Tensor,
+        x2: torch.Tensor,
+        *parameters: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.f, ctx.parameters = f, parameters
+        y1 = x1 + f(x2)
+        y2 = x2 + f(y1)
+        ctx.save_for_backward(y1, y2)
+        return y1, y2
+
+    @staticmethod
+    def backward(ctx: Any, g1: torch.Tensor, g2: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        y1, y2 = (t.detach() for t in ctx.saved_tensors)
+        y1.requires_grad_()
+        with torch.enable_grad():
+            made = ctx.f(y1)
+        x2 = (y2 - made).detach().requires_grad_()
+        first = torch.autograd.grad(made, [y1, *ctx.parameters], g2)
+        g1 = g1 + first[0]
+        with torch.enable_grad():
+            made = ctx.f(x2)
+        second = torch.autograd.grad(made, [x2, *ctx.parameters], g1)
+        grads = [a + b for a, b in zip(first[1:], second[1:], strict=True)]
+        return None, g1, g2 + second[0], *grads
+
+
+@pytest.mark.parametrize("name", [*STATELESS, "nvfp4", "delayed"])
+@pytest.mark.parametrize("around", [False, True])
+def test_recompute__a_checkpoint_of_ones_own(name: str, around: bool) -> None:
+    """With the backward outside of the autocast, and inside another recipe's."""
+    usual, other = twins()
+    x, grad = inputs()
+    active = RECIPES[name]
+    if name == "nvfp4":
+        active = octet.recipe.NVFP4BlockScaling(disable_stochastic_rounding=True)
+    want = step(usual, within(active, usual), x, grad)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return Mine.apply(other, x, other.weight, other.bias)
+
+    x = x.requires_grad_()
+    torch.manual_seed(3)
+    y = within(active, call)(x)
+    with octet.autocast(enabled=around, recipe=RECIPES["block"]):
+        y.backward(grad)
+    found = [y.detach(), x.grad, other.weight.grad, other.bias.grad]
+    assert_same(want[:4], found)
+
+
+@pytest.mark.parametrize("name", STATELESS)
+def test_recompute__a_reversible_block(name: str) -> None:
+    linear = octet.Linear(32, 32, device="cpu")
+    active = RECIPES[name]
+    x1, x2, g1, g2 = torch.randn(4, 8, 32).unbind()
+    x1.requires_grad_(), x2.requires_grad_()
+
+    def plain(x1: torch.Tensor, x2: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y1 = x1 + linear(x2)
+        return y1, x2 + linear(y1)
+
+    def reversible(x1: torch.Tensor, x2: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return Reversible.apply(linear, x1, x2, linear.weight, linear.bias)
+
+    found = []
+    for call in (plain, reversible):
+        ys = within(active, call)(x1, x2)
+        found.append(torch.autograd.grad(ys, [x1, x2, linear.weight], [g1, g2]))
+    tolerance = 1e-4 if name == "none" else 0.05  # x2 comes out of a subtraction
+    for a, b in zip(*found, strict=True):
+        assert (a - b).norm() <= tolerance * a.norm()
+
+
+def in_hook(linear: octet.Linear, run: Any, active: Any) -> list[torch.Tensor]:  # noqa: ANN401
+    """What a gradient hook computes by the layer, in a step whose autocast is left by then."""
+    x, grad = inputs()
+    x.requires_grad_()
+    found: list[torch.Tensor] = []
+    y = within(active, linear)(x)
+    y.register_hook(lambda g: found.append(run(x.detach()).detach()))
+    y.backward(grad)
+    return found
+
+
+def test_recompute__an_autocast_inside_a_hook_decides() -> None:
+    linear = layer()
+    x, _ = inputs()
+    for name in ("block", "none"):
+        (found,) = in_hook(linear, within(RECIPES[name], linear), RECIPES["mxfp8"])
+        assert torch.equal(found, within(RECIPES[name], linear)(x))
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_recompute__a_hook_that_says_nothing_is_refused_if_it_would_change(
+    compile_it: bool,
+) -> None:
+    linear = layer(name="fc1")
+    if compile_it:
+        run = compiled(linear)[0]
+        x, _ = inputs()
+        (found,) = in_hook(linear, run, None)
+        assert torch.equal(found, linear(x))
+        # Traced code knows the last call's recipe and repeats it.
+        (found,) = in_hook(linear, run, RECIPES["mxfp8"])
+        assert torch.equal(found, within(RECIPES["mxfp8"], linear)(x))
+        return
+    with pytest.raises(RuntimeError, match=r"'fc1'.*no recipe.*recipe mxfp8.*octet.autocast"):
+        in_hook(linear, linear, RECIPES["mxfp8"])
+    (found,) = in_hook(linear, linear, None)
+    assert torch.equal(found, linear(inputs()[0]))
+
+
+def test_recompute__a_hook_inside_the_autocast_is_like_any_call() -> None:
+    linear = layer()
+    x, grad = inputs()
+    x.requires_grad_()
+    found: list[torch.Tensor] = []
+    with octet.autocast(recipe=RECIPES["mxfp8"]):
+        y = linear(x)
+        y.register_hook(lambda g: found.append(linear(x.detach()).detach()))
+        y.backward(grad)
+    assert torch.equal(found[0], y.detach())
+
+
+@pytest.mark.parametrize("name", [*STATELESS, "nvfp4"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recompute__compiled_blocks_in_a_checkpoint_with_the_autocast_outside(
+    name: str, reentrant: bool
+) -> None:
+    usual, other = twins()
+    x, grad = inputs()
+    active = RECIPES[name]
+    want = step(usual, within(active, usual), x, grad)
+    fast = compiled(other)[0]
+    for _ in range(2):  # and once more, with all graphs there
+        within(None, fast)(x)  # the graph without a recipe is there, too
+        call = within(active, lambda x: checkpoint(fast, x, use_reentrant=reentrant))
+        assert_same(want, step(other, call, x, grad))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recompute__compiled_delayed_scaling_in_a_checkpoint_is_refused(
+    reentrant: bool,
+) -> None:
+    linear = layer(name="fc1")
+    x, grad = inputs()
+    fast = compiled(linear)[0]
+    call = within(RECIPES["delayed"], lambda x: checkpoint(fast, x, use_reentrant=reentrant))
+    step(linear, within(RECIPES["delayed"], fast), x, grad)  # compiled before, outside of one
+    with pytest.raises(Exception, match=r"'fc1'.*checkpoint"):
+        step(linear, call, x, grad)
+
+
+def test_recompute__compiled_code_under_another_autocast_is_refused() -> None:
+    linear = layer(name="fc1")
+    x, grad = inputs()
+    fast = compiled(linear)[0]
+    y = within(RECIPES["mxfp8"], lambda x: checkpoint(fast, x, use_reentrant=False))(
+        x.requires_grad_()
+    )
+    with (
+        octet.autocast(recipe=RECIPES["block"]),
+        pytest.raises(Exception, match=r"'fc1'.*inside a backward"),
+    ):
+        y.backward(grad)
+
+
+@pytest.mark.parametrize("name", [*STATELESS, "nvfp4", "delayed"])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_checkpoint__octets_own(name: str, reentrant: bool, compile_it: bool) -> None:
+    if name == "delayed" and compile_it:
+        pytest.skip("delayed scaling belongs outside of checkpoints of compiled code")
+    usual, other = twins()
+    x, grad = inputs()
+    active = RECIPES[name]
+    want = step(usual, within(active, usual), x, grad)
+    run = compiled(other)[0] if compile_it else other
+    call = within(active, lambda x: octet.checkpoint(run, x, use_reentrant=reentrant))
+    assert_same(want, step(other, call, x, grad))
+
+
+def test_checkpoint__octets_own_passes_keywords_on() -> None:
+    linear = layer(return_bias=False)
+    x, grad = inputs()
+    seen = {}
+
+    def function(x: torch.Tensor, *, scale: float) -> torch.Tensor:
+        seen["scale"] = scale
+        return linear(x) * scale
+
+    y = within(RECIPES["mxfp8"], lambda x: octet.checkpoint(function, x, scale=2.0))(
+        x.requires_grad_()
+    )
+    y.backward(grad)
+    assert seen["scale"] == 2.0
+    with pytest.raises(NotImplementedError, match="tp_group"):
+        octet.checkpoint(function, x, scale=1.0, tp_group=object())
+
+
+def test_recompute__evaluation_between_forward_and_backward_changes_nothing() -> None:
+    usual, other = twins()
+    x, grad = inputs()
+    want = step(usual, within(RECIPES["mxfp8"], usual), x, grad)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        y = within(RECIPES["mxfp8"], lambda x: checkpoint(other, x, use_reentrant=False))(x)
+        with torch.no_grad():
+            other(x)
+            within(RECIPES["block"], other)(x)
+        return y
+
+    assert_same(want, step(other, call, x, grad))
