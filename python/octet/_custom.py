@@ -6,6 +6,7 @@ or a plain tensor, is what is multiplied and what is kept for backward.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 from torch.compiler import is_dynamo_compiling
 
@@ -132,15 +133,21 @@ class _CustomFunction(torch.autograd.Function):
         x = inp if used_input is None else used_input
         w = weight if used_weight is None else used_weight
         ctx.fixed, ctx.own = fixed, (grad_output, grad_input, grad_weight)
-        return LinearFunction.forward(ctx, fixed.problem, None, fixed.n, x, w, *others)
+        output = LinearFunction.forward(ctx, fixed.problem, None, fixed.n, x, w, *others)
+        if not is_dynamo_compiling():
+            ctx.call = *ctx.call[:4], (ref(inp), ref(weight))
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
-        return _once(ctx, grad if is_dynamo_compiling() else _function.told(ctx, grad, 6))
+        if is_dynamo_compiling() or not torch.is_grad_enabled():
+            return _once(ctx, grad)
+        with torch.no_grad():
+            grads = _backward(ctx, grad)
+        return _function.refusing(ctx, grad, grads, 6)
 
 
-@torch.autograd.function.once_differentiable
-def _once(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     fixed, (own_dy, own_dx, own_dw) = ctx.fixed, ctx.own
     dy = _quantized(own_dy, grad, "grad_output", fixed.label)
     grads = list(_function._backward(ctx, dy)[3:])
@@ -150,6 +157,9 @@ def _once(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     grads[0] = _quantized(own_dx, grads[0], "grad_input", fixed.label)
     grads[1] = _quantized(own_dw, grads[1], "grad_weight", fixed.label)
     return *([None] * 6), *grads
+
+
+_once = torch.autograd.function.once_differentiable(_backward)
 
 
 def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.fx.experimental import proxy_tensor
@@ -87,7 +88,7 @@ def _forward(
     call: tuple[Task, GradientScales],
     sizes: list[Any],
     tensors: list[torch.Tensor],
-    *_: torch.Tensor,
+    *seen: torch.Tensor,
     in_graph: bool = False,
 ) -> Any:  # noqa: ANN401
     """Forward's tensors, and then those that the layer lends to backward; again, for autograd
@@ -95,7 +96,8 @@ def _forward(
     task, updates = call
     output, others, saved = run_forward(task, sizes, tensors, in_graph)
     ctx.save_for_backward(*saved)
-    ctx.call = task, updates, sizes, tensors[len(task[1].args) :]
+    operands = () if in_graph else tuple(map(ref, (seen or tensors)[:2]))
+    ctx.call = task, updates, sizes, tensors[len(task[1].args) :], operands
     if not others:
         return output
     ctx.mark_non_differentiable(*others)
@@ -125,7 +127,9 @@ class LinearFunction(torch.autograd.Function):
             return _once(ctx, grad) if is_grad_enabled() else _backward(ctx, grad)
         try:
             if is_grad_enabled():
-                return _once(ctx, told(ctx, grad, 3))
+                with torch.no_grad():
+                    grads = _backward(ctx, grad)
+                return refusing(ctx, grad, grads, 3)
             return _backward(ctx, grad)
         except MemoryError as error:  # an op's; those who wait for torch's get torch's
             raise torch.OutOfMemoryError(str(error)) from None
@@ -230,7 +234,7 @@ def _into(
     """A backward that writes into what the layer lent: amaxes, main_grad.
 
     The last one of a step updates the scales of gradients, too, by the rule."""
-    _, updates, sizes, lent = call
+    _, updates, sizes, lent, _ = call
     written, rule = [pool[i] for i in signature.written], None
     if signature.records:
         rule = updates.rule_now() if isinstance(updates, UpdatesScales) else updates
@@ -247,7 +251,7 @@ def _into(
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     # A gradient that arrives quantized says so itself, where the op meets it: traced code
     # cannot know which kind it will be.
-    (problem, forward, signature), _, sizes, lent = ctx.call
+    (problem, forward, signature), _, sizes, lent, _ = ctx.call
     if signature is None or signature.dtype is not grad.dtype:
         signature = backward_signature(problem, grad.dtype, forward.flat)
     pool = (grad, *ctx.saved_tensors, *lent)
@@ -279,11 +283,52 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
 _once = torch.autograd.function.once_differentiable(_backward)
 
 
-def told(ctx: Any, grad: torch.Tensor, first: int) -> torch.Tensor:  # noqa: ANN401
-    """The gradient that arrived, such that gradients of its gradients are an error.
+# ---- second derivatives ----------------------------------------------------------------------
 
-    They depend on more than it, which is all that once_differentiable looks at: on the weight
-    and the input, arguments of the function from `first` on. Else they would be none."""
-    of_input, of_weight = ctx.needs_input_grad[first : first + 2]
-    depends = of_input and (of_weight or delays(ctx.call[0][0]))
-    return grad.detach().requires_grad_() if depends and is_grad_enabled() else grad
+
+class _Refusal(torch.autograd.Function):
+    """A gradient that cannot be differentiated: whoever asks for what it depends on is told."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+        del ctx
+        return gradient.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        raise RuntimeError(NO_SECOND)
+
+
+NO_SECOND = (
+    "an octet.Linear that quantizes has no second derivative (it is once_differentiable): take "
+    "it outside of octet.autocast, or differentiate once, without create_graph"
+)
+
+
+def refusing(
+    ctx: Any, grad: torch.Tensor, grads: tuple[Any, ...], first: int
+) -> tuple[Any, ...]:  # noqa: ANN401
+    """Gradients of which second derivatives are an error, by every route to them.
+
+    The input's depends on the gradient that arrived and on the weight, the weight's on that and
+    on the input. Those are arguments of the function from `first` on. A tensor that nobody holds
+    any more could not be asked later: that is refused at once."""
+    _, _, _, _, operands = ctx.call
+    needs = ctx.needs_input_grad[first : first + 2]
+    delayed = delays(ctx.call[0][0])
+    found = list(grads)
+    for at in range(first, min(first + 3, len(found))):
+        if not isinstance(found[at], torch.Tensor):
+            continue
+        sources = [grad] if grad.requires_grad else []
+        other = {first: 1, first + 1: 0}.get(at)
+        if other is not None and needs[other]:
+            source = operands[other]()
+            if source is None:
+                raise RuntimeError(NO_SECOND)
+            sources.append(source)
+        if other == 1 and delayed:
+            sources.append(grad.new_empty(0).requires_grad_())
+        if sources:
+            found[at] = _Refusal.apply(found[at], *sources)
+    return tuple(found)

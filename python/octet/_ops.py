@@ -156,7 +156,11 @@ def _(
 def _(
     args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(_plans.describe("linear_backward", problem), args, at=_plans.axes("linear_backward", sizes))
+    _check(
+        _plans.describe("linear_backward", problem),
+        args,
+        at=_plans.axes("linear_backward", sizes),
+    )
     return _outputs("linear_backward", problem, sizes, args[0])
 
 
@@ -164,7 +168,9 @@ def _(
 def _(
     args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(_plans.describe("linear_wgrad", problem), args, at=_plans.axes("linear_wgrad", sizes))
+    _check(
+        _plans.describe("linear_wgrad", problem), args, at=_plans.axes("linear_wgrad", sizes)
+    )
     return _outputs("linear_wgrad", problem, sizes, args[0])
 
 

@@ -2,13 +2,26 @@
 
 from typing import Any
 
+import laws
 import octet
 import pytest
-from laws import RECIPES, within
+from laws import within
 
 import torch
 
-QUANTIZED = ["current", "mxfp8", "nvfp4", "delayed"]
+
+class Halved(octet.MXFP8Quantizer):
+    """MXFP8 of half the values, by a quantize of its own."""
+
+    def quantize(self, tensor: torch.Tensor, **_: Any) -> Any:  # noqa: ANN401
+        return super().quantize(tensor / 2)
+
+
+HALVED = octet.recipe.CustomRecipe(
+    lambda role: Halved("e4m3") if role.tensor_type in ("input", "weight") else None
+)
+RECIPES = {**laws.RECIPES, "user's": HALVED}
+QUANTIZED = ["current", "mxfp8", "nvfp4", "delayed", "user's"]
 
 
 def pair() -> tuple[octet.Linear, torch.nn.Linear]:
@@ -77,32 +90,25 @@ def test_derivatives__without_a_recipe_are_those_of_torch(route: str) -> None:
         assert a.abs().sum() > 0
 
 
-# One derivative is no second one: vmap over a layer, and its gradient, are refused by name.
 @pytest.mark.parametrize("name", QUANTIZED)
 @pytest.mark.parametrize("route", ROUTES)
 def test_derivatives__of_a_layer_that_quantizes_are_an_error(route: str, name: str) -> None:
+    """Transforms of torch.func are one for the first derivative, too."""
     ours, _ = pair()
-
-    class Inside(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.inner = ours.weight, ours
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return within(RECIPES[name], self.inner)(x)
-
+    ours.forward = within(RECIPES[name], ours.forward)
     with pytest.raises((RuntimeError, NotImplementedError)):
-        routes(Inside() if route != "gradgrad" else _Given(ours, name))[route]()
+        routes(ours)[route]()
 
 
-class _Given(torch.nn.Module):
-    def __init__(self, linear: octet.Linear, name: str) -> None:
-        super().__init__()
-        self.linear, self.name = linear, name
-
-    @property
-    def weight(self) -> torch.Tensor:
-        return self.linear.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return within(RECIPES[self.name], self.linear)(x)
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_derivatives__one_derivative_with_create_graph_is_as_usual(name: str) -> None:
+    ours, _ = pair()
+    x = torch.randn(2, 6, requires_grad=True)
+    found = []
+    for create in (False, True):
+        torch.manual_seed(1)
+        octet.reset_state(ours)
+        y = within(RECIPES[name], ours)(x)
+        found.append(torch.autograd.grad(y.sum(), [x, ours.weight], create_graph=create))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
