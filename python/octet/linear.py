@@ -346,6 +346,13 @@ class Linear(Parameters):
                 )
             _foreign.refuse_dtensor(self._label(), name, found)
 
+    @traced_as_constant
+    def _check_in_graph(self) -> bool:
+        """_check_parameters while code is traced; a compiler sees one constant."""
+        weight = self._whole("weight")
+        self._check_parameters(weight.device, weight, self._whole("bias"))
+        return True
+
     def _wants(
         self,
         inp: torch.Tensor | TensorProto,
@@ -759,6 +766,8 @@ class Linear(Parameters):
         if isinstance(inp, torch.Tensor) and self._is_plain(recipe, inp, weight, bias):
             if not inp.shape or inp.shape[-1] != self.in_features:
                 self._checked(inp)
+            if is_dynamo_compiling():
+                self._check_in_graph()
             if run is not None:
                 self._calls.note_again(run)
                 y = torch_linear(inp, weight, None if self.return_bias else bias)

@@ -50,19 +50,19 @@ def _check_flag(name: str, value: object, what: str) -> None:
         raise TypeError(f"{what}: {name} is {value!r}; it is True or False{fix}")
 
 
-class _Decorator:
-    """What makes a context manager a decorator: each call of the function enters it."""
+def _decorated(function: Function, kind: type, arguments: tuple[Any, ...]) -> Function:
+    """The function inside a context manager of that kind, a new one for each call: traced code
+    enters those only that it makes itself."""
 
-    def __call__(self, function: Function) -> Function:
-        @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            with self:  # type: ignore[attr-defined]
-                return function(*args, **kwargs)
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        with kind(*arguments):
+            return function(*args, **kwargs)
 
-        return inside  # type: ignore[return-value]
+    return inside  # type: ignore[return-value]
 
 
-class autocast(_Decorator, Region):  # noqa: N801
+class autocast(Region):  # noqa: N801
     """Layers inside quantize by a recipe. Nests; the inner one wins. Also a decorator.
 
     ``enabled=False`` switches quantization off inside; with ``calibrating=True`` layers then
@@ -95,6 +95,10 @@ class autocast(_Decorator, Region):  # noqa: N801
         self.recipe = checked(recipe)
         # The region before this one, and the same of an earlier entry that is not left yet.
         self._before: Any = None
+
+    def __call__(self, function: Function) -> Function:
+        """The function, each call of which is inside such an autocast."""
+        return _decorated(function, autocast, (self.enabled, self.calibrating, self.recipe))
 
     def __enter__(self) -> "autocast":
         outer = entered()
@@ -135,7 +139,7 @@ def fp8_autocast(
     return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 
 
-class quantized_model_init(_Decorator):  # noqa: N801
+class quantized_model_init:  # noqa: N801
     """Layers made inside hold quantized weights, by the recipe's weight quantizer.
 
     Where a GPU's FP8 products read bytes in one layout only (compute capability 8.9, 9.0 and
