@@ -10,7 +10,7 @@ from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
 from octet.recipe import Recipe
 from octet.state.active import QUANTIZED_INIT, QuantizedInit
-from octet.state.layer import LayerState
+from octet.state.calls import StatefulCalls
 from octet.tensor import QuantizedTensor
 
 Split = tuple[str, ...] | list[str] | dict[str, int] | None
@@ -63,7 +63,7 @@ def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Par
     return torch.nn.Parameter(from_text(text).quantize(weight.detach()), weight.requires_grad)
 
 
-class Parameters(LayerState):
+class Parameters(StatefulCalls):
     """The parameters of a linear layer."""
 
     in_features: int

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from octet import _texts
-from octet._dtypes import DType, dtype_name, format_name
+from octet._dtypes import DType, format_name
 from octet._opaque import QuantizerMeta
 
 if TYPE_CHECKING:

@@ -1,0 +1,232 @@
+"""What a call of a Linear is asked: checked, and told to the C core."""
+
+from typing import Any
+
+from torch._C import _is_any_autocast_enabled
+from torch.compiler import is_compiling
+
+import torch
+from octet import _foreign, _texts, _wgrad
+from octet._constant import constant, traced_as_constant
+from octet._dtypes import HIGH_PRECISION, dtype_name
+from octet._parameters import Parameters
+from octet._problem import Call, call_of, device_words
+from octet.proto import TensorProto
+from octet.state.recompute import CallRecipe
+from octet.tensor import QuantizedTensor, as_dtype
+from torch import is_grad_enabled
+
+
+@constant
+def _is_high_precision(dtype: torch.dtype) -> bool:
+    return dtype in HIGH_PRECISION
+
+
+def text_of(tensor: torch.Tensor | TensorProto) -> str | None:
+    """The quantizer of a quantized tensor; None of a plain one."""
+    return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
+
+
+class LinearCall(Parameters):
+    """A linear layer's calls, as far as nothing runs."""
+
+    return_bias: bool
+    save_original_input: bool
+    delay_wgrad_compute: bool
+    _wgrads: _wgrad.Queue
+
+    # ---- checks ----------------------------------------------------------------------------
+
+    def _checked(self, inp: torch.Tensor | TensorProto) -> Any:  # noqa: ANN401
+        """The input in the dtype that torch.autocast asks for."""
+        if not isinstance(inp, torch.Tensor | TensorProto):
+            raise TypeError(f"{self._label()}: input is a {type(inp).__name__}, not a tensor")
+        if not _is_high_precision(inp.dtype):
+            raise ValueError(
+                f"{self._label()}: input is {inp.dtype}; cast it to float32, bfloat16 or "
+                "float16"
+            )
+        shape = inp.shape
+        if not shape or shape[-1] != self.in_features:
+            raise ValueError(
+                f"{self._label()}: input is {tuple(shape)}; its last axis must be "
+                f"{self.in_features}"
+            )
+        if _is_any_autocast_enabled() and torch.is_autocast_enabled(inp.device.type):
+            dtype = torch.get_autocast_dtype(inp.device.type)
+            return as_dtype(inp, dtype) if isinstance(inp, QuantizedTensor) else inp.to(dtype)
+        return inp
+
+    def _check_parameters(
+        self, device: torch.device, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        """Weight and bias have the shapes that the layer says, are where the input is, and are
+        of dtypes that are multiplied."""
+        shape = (self.out_features, self.in_features)
+        for name, found, wanted in (("weight", weight, shape), ("bias", bias, shape[:1])):
+            if found is None:
+                continue
+            if found.shape != wanted:
+                raise ValueError(
+                    f"{self._label()}: {name} is {tuple(found.shape)}; it must be {wanted}"
+                )
+            if found.device != device:
+                raise ValueError(
+                    f"{self._label()}: input is on {device}, {name} on {found.device}; move "
+                    "one of them"
+                )
+            if not _is_high_precision(found.dtype):
+                raise ValueError(
+                    f"{self._label()}: {name} is {found.dtype}; cast it to float32, bfloat16 "
+                    "or float16"
+                )
+            _foreign.refuse_dtensor(self._label(), name, found)
+
+    @traced_as_constant
+    def _check_in_graph(self) -> bool:
+        """_check_parameters while code is traced; a compiler sees one constant."""
+        weight = self._whole("weight")
+        self._check_parameters(weight.device, weight, self._whole("bias"))
+        return True
+
+    # ---- options ---------------------------------------------------------------------------
+
+    def _hands_bias_back(self) -> bool:
+        """Whether there is a bias that is not added."""
+        return self.return_bias and getattr(self, f"{self._parts[0][0]}bias") is not None
+
+    def _main_grad(self, weight: torch.Tensor) -> torch.Tensor:
+        """What backward adds the weight's gradient to."""
+        found = getattr(weight, "main_grad", None)
+        if not isinstance(found, torch.Tensor):
+            given = "there is none" if found is None else f"it is a {type(found).__name__}"
+        elif found.shape != weight.shape or not _is_high_precision(found.dtype):
+            given = f"it is {tuple(found.shape)} of {found.dtype}"
+        elif found.device != weight.device:
+            given = f"it is on {found.device}, the weight on {weight.device}"
+        elif not found.is_contiguous():
+            given = "it is not contiguous"
+        else:
+            return found
+        raise ValueError(
+            f"{self._label()}: fuse_wgrad_accumulation adds to weight.main_grad, but {given}; "
+            f"make it a contiguous tensor {tuple(weight.shape)} of float32, bfloat16 or float16"
+        )
+
+    def _main_grad_words(self, weight: torch.Tensor, is_first: bool | None) -> tuple[str, ...]:
+        """The words for what backward does to main_grad: the first microbatch overwrites it, as
+        does every one where the weight says ``overwrite_main_grad``."""
+        overwrites = is_first or getattr(weight, "overwrite_main_grad", False)
+        return (
+            "main_grad=overwrite" if overwrites else "main_grad=add",
+            f"main_grad_dtype={dtype_name(self._main_grad(weight).dtype)}",
+        )
+
+    def _options(
+        self,
+        recipe: CallRecipe,
+        weight: torch.Tensor,
+        is_first_microbatch: bool | None,
+        fp8_output: bool,
+        fp8_grad: bool,
+    ) -> tuple[str, ...]:
+        words = recipe.words
+        quantizes = recipe.text != "none" and not words
+        if self._hands_bias_back():
+            words += ("return_bias",)
+        if fp8_output and quantizes:
+            words += ("quantize_output",)
+        if fp8_grad and quantizes:
+            words += ("quantize_grad_input",)
+        if self.save_original_input:
+            words += ("save_original_input",)
+        if self.delay_wgrad_compute:
+            words += ("delay_wgrad",)
+        if quantizes:
+            words += self._cache_words(is_first_microbatch)
+        if self.fuse_wgrad_accumulation and weight.requires_grad:
+            words += self._main_grad_words(weight, is_first_microbatch)
+        return words
+
+    def _wants(
+        self,
+        inp: torch.Tensor | TensorProto,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[bool, bool, bool]:
+        """Which of the three get a gradient."""
+        grad = is_grad_enabled()
+        return (
+            grad and inp.requires_grad,
+            grad and weight.requires_grad,
+            grad and bias is not None and bias.requires_grad and not self.return_bias,
+        )
+
+    def _in_graph(self, weight: torch.Tensor, wants: tuple[bool, bool, bool]) -> torch.Tensor:
+        """The weight as the graph sees it: not at all where its gradient comes later."""
+        if self.delay_wgrad_compute and (wants[0] or wants[2]):
+            return weight.detach()  # so that its hooks wait for backward_dw
+        if wants[1] and not self.delay_wgrad_compute and self._reports(weight):
+            return _wgrad.reported(weight)
+        return weight
+
+    def _reports(self, weight: torch.Tensor) -> bool:
+        """Whether the weight gets an empty gradient beside the one in main_grad."""
+        return self.fuse_wgrad_accumulation and hasattr(weight, "grad_added_to_main_grad")
+
+    def _lends(
+        self, name: str, state: dict[str, torch.Tensor | None], weight: torch.Tensor
+    ) -> torch.Tensor:
+        """What a call takes besides its operands: of the layer's state, or what it holds."""
+        found = state.get(name)
+        if found is not None:
+            return found
+        return weight.main_grad if name == "main_grad" else self._wgrads.handle
+
+    # ---- the call --------------------------------------------------------------------------
+
+    def _call(
+        self,
+        operands: tuple[torch.Tensor | TensorProto, torch.Tensor, torch.Tensor | None],
+        recipe: str,
+        options: tuple[str, ...],
+        records: bool,
+    ) -> Call:
+        """The call, if the C core has nothing against it. A cached weight that lacks a direction
+        is cast again: by traced code for this call alone, which may not replace what it is
+        guarded on."""
+        inp, weight, bias = operands
+        self._check_parameters(inp.device, weight, bias)
+        wants = self._wants(inp, weight, bias)
+        dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+        texts = (text_of(inp), text_of(weight))
+        options += device_words(inp.device.type, inp.device.index)
+        call = call_of(dtypes, texts, recipe, wants, options, records)
+        if call.cache != "none" and not _texts.covers(self._weight_cache.text, call.cache):
+            if is_compiling():  # for this call alone: other memory would be a guard that fails
+                options = tuple(o for o in options if o != "cache=read")
+            else:
+                options = tuple("cache=write" if o == "cache=read" else o for o in options)
+            call = call_of(dtypes, texts, recipe, wants, options, records)
+        if call.error:
+            raise ValueError(f"{self._label()}: {call.error}")
+        return call
+
+    def _is_plain(
+        self,
+        recipe: CallRecipe,
+        inp: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> bool:
+        """Whether a call has nothing to quantize and nothing that nn.Linear does not have, so that
+        it is nn.Linear's: with all its derivatives and transforms."""
+        if recipe.text != "none" or self.fuse_wgrad_accumulation or self.delay_wgrad_compute:
+            return False
+        if isinstance(inp, QuantizedTensor) or isinstance(weight, QuantizedTensor):
+            return False
+        if not _is_high_precision(inp.dtype) or not _is_high_precision(weight.dtype):
+            return False
+        if _is_any_autocast_enabled() and torch.is_autocast_enabled(inp.device.type):
+            return True
+        return inp.dtype == weight.dtype and (bias is None or bias.dtype == weight.dtype)

@@ -1,0 +1,192 @@
+"""Eager calls of a Linear: one that is like the last one is not decided again."""
+
+from typing import Any, NamedTuple
+
+from torch._C import (
+    _are_functorch_transforms_active,
+    _current_graph_task_id,
+    _is_any_autocast_enabled,
+)
+from torch.nn import Parameter
+from torch.nn.functional import linear as torch_linear
+
+import torch
+from octet._dtypes import HIGH_PRECISION
+from octet._function import apply_eagerly, run_forward
+from octet._linear_call import text_of
+from octet._linear_run import LinearRun
+from octet._problem import (
+    Backward,
+    Forward,
+    backward_signature,
+    buffers_of,
+    forward_signature,
+)
+from octet.recipe import CustomRecipe
+from octet.state import seeds
+from octet.state.active import constant_weights_here, current
+from octet.state.recompute import NO_RECIPE, CallRecipe
+from octet.tensor import QuantizedTensor
+from torch import is_grad_enabled, is_inference_mode_enabled
+
+
+class Decided(NamedTuple):
+    """What an eager call decided, and the key that a call like it has."""
+
+    key: Any
+    recipe: CallRecipe = NO_RECIPE
+    serves: bool = False  # or else each call is decided by itself
+    task: tuple[str, Forward, Backward | None] | None = None
+    takes_bias: bool = False
+    weight: tuple[str, ...] | None = None  # the buffers that a quantized weight hands over
+    cached: tuple[str, ...] = ()  # and those of a cached one
+    state: tuple[str, ...] = ()  # of the layer's: what it takes besides its operands
+    draws: bool = False  # a seed is one of them
+
+
+class EagerLinear(LinearRun):
+    """A linear layer's eager calls."""
+
+    def _run_eagerly(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None,
+        fp8_output: bool,
+        fp8_grad: bool,
+    ) -> Any:  # noqa: ANN401
+        """What most calls need and no more: one that is like the last one, by all that decides
+        it, is not decided again."""
+        own = self.__dict__
+        parameters = own["_parameters"]
+        weight = parameters.get("weight")
+        kind = type(weight)
+        if (
+            (kind is not Parameter and kind is not QuantizedTensor)
+            or type(inp) is not torch.Tensor
+            or is_first_microbatch
+            or fp8_output
+            or fp8_grad
+            or "bias" not in parameters
+            or _current_graph_task_id() != -1
+            or _is_any_autocast_enabled()
+            or _are_functorch_transforms_active()
+        ):
+            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+        bias, region, shape = parameters["bias"], current(), inp.shape
+        reuses, cached = (
+            is_first_microbatch is False or constant_weights_here() is not None,
+            None,
+        )
+        if reuses and (region.enabled or region.calibrating):
+            cache = own["_weight_cache"]
+            if cache.tensor is None or not cache.fresh.value:
+                return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+            cached = cache.tensor
+        key = (
+            region.recipe,
+            region.enabled,
+            region.calibrating,
+            is_grad_enabled(),
+            is_inference_mode_enabled(),
+            None if cached is None else cached._text,
+            inp.requires_grad,
+            inp.dtype,
+            inp.device,
+            weight.requires_grad,
+            weight.dtype,
+            weight.device,
+            weight.shape,
+            None if bias is None else (bias.requires_grad, bias.dtype, bias.shape),
+            own["training"],
+            own["in_features"],
+            own["return_bias"],
+            own["fuse_wgrad_accumulation"],
+            own["save_original_input"],
+            own["delay_wgrad_compute"],
+        )
+        calls = own["_calls"]
+        decided = calls.decided
+        if decided is None or decided.key != key:
+            decided = calls.decided = self._decide(key, inp, weight, bias)
+        if not decided.serves or not shape or shape[-1] != own["in_features"]:
+            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
+        recipe, task = decided.recipe, decided.task
+        if task is None:  # nothing is quantized
+            calls.note(recipe, True, None)
+            return torch_linear(inp, weight, bias)
+        has_graph = task[2] is not None
+        if recipe.rule is None:
+            calls.note(recipe, has_graph, None)
+            updates = None
+        else:
+            updates = self._note(recipe, has_graph)
+        tensors = [inp, weight]
+        if decided.weight is not None:
+            tensors[1:] = [getattr(weight, name) for name in decided.weight]
+        if decided.takes_bias:
+            tensors.append(bias)
+        if decided.state:
+            self._lend(tensors, decided, cached)
+        sizes = [*shape, own["out_features"]]
+        if has_graph:
+            operands = (inp, weight, bias) if decided.takes_bias else (inp, weight)
+            return apply_eagerly((task, updates), sizes, tensors, *operands)
+        return run_forward(task, sizes, tensors)[0]
+
+    def _lend(
+        self, tensors: list[torch.Tensor], decided: Decided, cached: QuantizedTensor | None
+    ) -> None:
+        """Adds what a call takes besides its operands."""
+        buffers = self._buffers
+        if decided.draws:
+            seed = seeds.draw(tensors[0].device)
+        for name in decided.state:
+            if name == "cache":
+                tensors.extend([getattr(cached, part) for part in decided.cached])
+            else:
+                tensors.append(seed if name == "seed" else buffers[name])
+
+    def _decide(
+        self,
+        key: tuple[Any, ...],
+        inp: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> Decided:
+        """What calls like this one need; those that need more are decided one by one."""
+        region = current()
+        if isinstance(region.recipe, CustomRecipe) and (region.enabled or region.calibrating):
+            return Decided(key)
+        recipe = self._recipe_in(region)
+        if inp.dtype not in HIGH_PRECISION or self.return_bias:
+            return Decided(key)
+        if self.fuse_wgrad_accumulation or self.delay_wgrad_compute or len(self._parts) > 1:
+            return Decided(key)
+        if self._is_plain(recipe, inp, weight, bias):
+            self._check_parameters(inp.device, weight, bias)
+            return Decided(key, recipe, True)
+        options = self._options(recipe, weight, None, False, False)
+        cached = key[5]
+        if cached is not None and "cache=read" not in options:
+            options += ("cache=read",)
+        call = self._call((inp, weight, bias), recipe.text, options, self._records())
+        if call.has_others:  # a cached weight that lacks a direction
+            return Decided(key)
+        if recipe.rule is not None:
+            self._need_scaling(recipe.text)
+        problem, back = call.problem, None
+        weight_text = text_of(weight)
+        flat = weight_text is not None or call.cache != "none"
+        if any(self._wants(inp, weight, bias)):
+            back = backward_signature(problem, inp.dtype, flat)
+        return Decided(
+            key,
+            recipe,
+            True,
+            (problem, forward_signature(problem, flat), back),
+            call.takes_bias,
+            None if weight_text is None else buffers_of(problem, "weight", weight_text),
+            () if call.cache == "none" else buffers_of(problem, "weight.cached", cached),
+            call.tensors,
+            "seed" in call.tensors,
+        )

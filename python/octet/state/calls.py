@@ -1,0 +1,223 @@
+"""A layer's calls: by which recipe each runs, and what it records, draws and caches."""
+
+from typing import Any
+
+from torch.compiler import is_compiling, is_dynamo_compiling
+
+import torch
+from octet import _texts
+from octet._constant import constant, traced_as_constant
+from octet._problem import buffers_of, forward_signature
+from octet.recipe import CustomRecipe, DelayedScaling, Recipe
+from octet.state import recompute, registry, scaling, seeds
+from octet.state.active import Region, constant_weights_here, current, in_backward
+from octet.state.layer import LayerState
+from octet.state.recompute import NO_RECIPE, CallRecipe, Run
+from octet.state.scaling_rule import Rule, rule_of
+from torch import is_grad_enabled, is_inference_mode_enabled
+
+
+@constant
+def _call_recipe(text: str, words: tuple[str, ...], rule: str | None) -> CallRecipe:
+    return CallRecipe(text, words, rule)
+
+
+class StatefulCalls(LayerState):
+    """What live state has to do with a call."""
+
+    in_features: int
+    out_features: int
+    name: str | None
+
+    def _whole(self, kind: str) -> torch.Tensor | None:
+        raise NotImplementedError
+
+    # ---- by which recipe -------------------------------------------------------------------
+
+    def _recipe_for(self, recipe: Recipe | None, enabled: bool) -> CallRecipe:
+        """What a recipe asks of this layer."""
+        words = () if enabled else ("calibrate",)
+        if isinstance(recipe, CustomRecipe):
+            answers = recipe.answers("linear", self.name or "")
+            has_own = enabled and not all(q._is_core for q in answers.values())
+            text = recipe.text_of(answers)
+            return CallRecipe(text, words, None, recipe if has_own else None)
+        rule = rule_of(recipe) if isinstance(recipe, DelayedScaling) else None
+        if isinstance(rule, DelayedScaling):
+            return CallRecipe(recipe.text, words, rule)
+        return _call_recipe(recipe.text, words, rule)
+
+    def _recipe_in(self, region: Region) -> CallRecipe:
+        """What an autocast asks of this layer."""
+        if region.enabled or region.calibrating:
+            return self._recipe_for(region.recipe, region.enabled)
+        return NO_RECIPE
+
+    def _recipe_in_backward(self, region: Region) -> tuple[CallRecipe, Run | None]:
+        """The recipe of an eager call inside a backward, and the run that it repeats, if any: see
+        octet.state.recompute."""
+        now = self._recipe_in(region)
+        run, is_forgotten = self._calls.first_run()
+        if region.in_backward:  # its recipe decides; if it is the first run's, so do the scales
+            return now, run if run is not None and run.recipe == now else None
+        if is_forgotten:
+            raise recompute.forgotten(self._label())
+        if run is not None:
+            return run.recipe, run
+        last = self._calls.last
+        if last is not None and last != now.name:
+            raise recompute.refused(self._label(), now.name, last)
+        return now, None
+
+    def _recipe_in_graph(self, region: Region) -> CallRecipe:
+        """The recipe of a traced call; one inside a backward repeats the last call's."""
+        now = self._recipe_in(region)
+        if not in_backward():
+            if is_dynamo_compiling() and not recompute.is_in_subgraph():
+                self._calls.last = now.name
+            return now
+        text = recompute.recipe_in_graph(now, region, self._calls.last, self._label())
+        if text.startswith("delayed") and not region.in_backward:
+            raise RuntimeError(
+                f"{self._label()}: a checkpoint runs compiled code again by scales that have "
+                "been updated since; under delayed scaling leave the layer out of the "
+                "checkpoint or of the compiled code, or take a recipe without scales"
+            )
+        return now if text == now.text else _call_recipe(text, (), None)
+
+    def _records(self) -> bool:
+        """Whether a call records amaxes, as BatchNorm its statistics: in training. Compiled code
+        cannot tell inference_mode from no_grad: it records only where gradients are on."""
+        region = current()
+        if region.calibrating and not region.enabled:
+            return True
+        if is_compiling():
+            return self.training and is_grad_enabled()
+        return self.training and not is_inference_mode_enabled()
+
+    # ---- delayed scaling -------------------------------------------------------------------
+
+    def _note(self, recipe: CallRecipe, has_graph: bool, records: bool = True) -> Any:  # noqa: ANN401
+        """Notes an eager call, and where it begins a step of delayed scaling: who knows that its
+        backward updates the scales of gradients."""
+        rule, calls = recipe.rule, self._calls
+        if rule is None:
+            calls.note(recipe, has_graph, None)
+            return None
+        updates = None
+        if records and self._records():
+            updates = self._begin(rule)
+        calls.note(recipe, has_graph, self._buffers["fp8_scale"])
+        return updates
+
+    def _begin(self, rule: Rule) -> scaling.GradientUpdate | None:
+        """Begins the layer's step of delayed scaling, unless this step has it already."""
+        step, pending = current().step, self._pending
+        if pending.waits and pending.step is step.id:  # or else another thread's waits
+            if not pending.backward_ran:
+                pending.rule = rule
+                return None
+            # Forward after backward inside one autocast: the next step has begun.
+            scaling.restart_step(step)
+        self._calls.step_began = True
+        pending.begin(self, step, rule)
+        return scaling.GradientUpdate(rule, pending)
+
+    def _begin_in_graph(self, rule: Rule) -> Rule | None:
+        """The same in traced code: the rule, where this call begins the step."""
+        if recompute.is_checkpointed():
+            raise RuntimeError(
+                f"{self._label()}: a checkpoint would run compiled code again by scales that "
+                "have moved; under delayed scaling leave the layer out of the checkpoint or of "
+                "the compiled code, or take a recipe without scales of its own"
+            )
+        step, pending = current().step, self._pending
+        if step.traced:
+            scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
+            mine = step.in_own_graph.get(self)
+            if mine is None:
+                mine = step.in_own_graph[self] = []
+            is_first = all(scale is not s or rule != r for s, _, r in mine)
+            if is_first:
+                mine.append((scale, history, rule))
+        else:
+            # It only tells the step: a comparison would be guarded.
+            is_first, step.in_graph = not pending.waits, True
+            pending.waits, pending.rule, pending.step = True, rule, step.id
+        return rule if is_first else None
+
+    def _state_of(self, run: Run) -> tuple[dict[str, torch.Tensor | None], Run | None]:
+        """The state of a first run, for the call that repeats it, and who knows whether its
+        backward updates the scales of gradients.
+
+        The scale is the one that the first run had, and its amaxes are recorded already. Where
+        it left no graph (a reentrant checkpoint) the last run of the step updates."""
+        rule = run.recipe.rule
+        if rule is None or run.scale is None:
+            return self._buffers, None
+        region = current()
+        if (region.enabled or region.calibrating) and self._records():
+            # It was left without an update if that was under no_grad.
+            self._begin(rule)
+        with recompute.unseen():
+            nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
+        first = {"fp8_scale": run.scale, "fp8_amax_history": nowhere}
+        return {**self._buffers, **first}, run
+
+    def _take_back(self) -> None:
+        """The call that began the layer's step has failed: another one may begin it."""
+        recorded = current().step.recorded
+        recorded[:] = [layer for layer in recorded if layer is not self]
+        self._pending.clear()
+
+    # ---- cached weights, seeds -------------------------------------------------------------
+
+    def _cache_words(self, is_first_microbatch: bool | None) -> tuple[str, ...]:
+        """Whether a call casts the weight for later ones, or reads what an earlier one cast."""
+        cache = self._weight_cache
+        if is_first_microbatch is None:
+            constant = constant_weights_here()
+            if constant is None:
+                return ()
+            if constant.traced:  # its own graph: what was cast in it is known
+                if all(cache is not other for other in constant.cast):
+                    constant.cast.append(cache)
+                    return ("cache=write",)
+                return ("cache=read",)
+        elif is_first_microbatch:
+            return ("cache=write",)
+        return ("cache=read" if cache.fresh.value and cache.text != "none" else "cache=write",)
+
+    def _cached_buffers(self, problem: str) -> list[torch.Tensor]:
+        """Of the cached weight, the buffers that a call reads."""
+        cache = self._weight_cache
+        names = _texts.buffer_names(cache.text)
+        wanted = buffers_of(problem, "weight.cached", cache.text)
+        return [cache.memory[names.index(name)] for name in wanted]
+
+    def _store_cast(
+        self, problem: str, buffers: list[torch.Tensor], weight: torch.Tensor
+    ) -> None:
+        """Caches a cast weight: in compiled code in memory that was made for it."""
+        text, cache = forward_signature(problem).others[0].quantizer, self._weight_cache
+        if not is_compiling():
+            cache.store(buffers, text, weight)
+            return
+        self._make_cache_memory(text)
+        for memory, made in zip(cache.memory, buffers, strict=True):
+            memory.copy_(made)
+        cache.fresh.value = True
+
+    @traced_as_constant
+    def _make_cache_memory(self, text: str) -> bool:
+        """Runs while a graph is traced, for the reason of _need_scaling_in_graph for all layers
+        that could share the graph: those of the same sizes."""
+        for layer in registry.all_layers():
+            shape = layer.in_features, layer.out_features
+            if layer is self or (shape == (self.in_features, self.out_features)):
+                layer._weight_cache.make_memory(text, layer._whole("weight"))
+        return True
+
+    def _draw(self, inp: torch.Tensor) -> torch.Tensor:
+        """A seed for stochastic rounding."""
+        return seeds.draw_in_graph(inp) if is_compiling() else seeds.draw(inp.device)
