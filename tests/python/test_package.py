@@ -56,9 +56,9 @@ def test_package__examples_in_docstrings_run() -> None:
     code = (
         "import doctest, importlib, octet, pkgutil, torch\n"
         "total = failed = 0\n"
-        "for info in pkgutil.iter_modules(octet.__path__):\n"
-        "    if info.name == '_C': continue\n"
-        "    module = importlib.import_module(f'octet.{info.name}')\n"
+        "for info in pkgutil.walk_packages(octet.__path__, 'octet.'):\n"
+        "    if info.name == 'octet._C': continue\n"
+        "    module = importlib.import_module(info.name)\n"
         "    names = {'octet': octet, 'torch': torch, 'x': torch.randn(8, 64)}\n"
         "    names['layer'] = octet.Linear(64, 32, device='cpu')\n"
         "    found = doctest.testmod(module, extraglobs=names)\n"
