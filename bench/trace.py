@@ -1,8 +1,8 @@
 """How long a compiler takes to trace a deep model: octet.Linear beside torch.nn.Linear.
 
 A stack of layers is compiled whole and runs one training step. The backend is ``aot_eager``, so
-what is timed is tracing (Dynamo and AOTAutograd) and no code generation. CPU time counts, so that other
-programs do not. Subjects are timed in
+what is timed is tracing (Dynamo and AOTAutograd) and no code generation. CPU time counts, so
+that other programs do not. Subjects are timed in
 turns, each in a process of its own; the table shows medians and the ratio to nn.Linear.
 """
 

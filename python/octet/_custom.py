@@ -164,7 +164,7 @@ _once = torch.autograd.function.once_differentiable(_backward)
 
 def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> tuple[str, ...]:
     words: tuple[str, ...] = ()
-    if layer._hands_bias_back():
+    if layer._returns_bias():
         words += ("return_bias",)
     if asked.fp8_output and own.output is None:
         words += ("quantize_output",)
@@ -186,11 +186,16 @@ def _weight(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> to
         return _quantized(own.weight, weight, "weight", layer._label())
     maker = "" if own.stored is None else f"{type(own.stored).__name__} {own.stored.text}"
     cache = layer._weight_cache
-    if not first and cache.own is not None and cache.maker == maker and cache.fresh.value:
-        return cache.own
-    cache.own = _quantized(own.stored, weight, "weight", layer._label())
-    cache.maker, cache.fresh.value = maker, True
-    return cache.own
+    if (
+        not first
+        and cache.user_tensor is not None
+        and cache.user_quantizer == maker
+        and cache.fresh.value
+    ):
+        return cache.user_tensor
+    cache.user_tensor = _quantized(own.stored, weight, "weight", layer._label())
+    cache.user_quantizer, cache.fresh.value = maker, True
+    return cache.user_tensor
 
 
 def _check(layer: "Linear", own: Own) -> None:
@@ -241,7 +246,9 @@ def forward(
     others = [bias] if call.takes_bias else []
     for name in call.tensors:
         drawn = name == "seed"
-        others.append(layer._draw(inp) if drawn else layer._lends(name, layer._buffers, weight))
+        others.append(
+            layer._draw(inp) if drawn else layer._extra_tensor(name, layer._buffers, weight)
+        )
     output = _CustomFunction.apply(
         fixed,
         own.grad_output,

@@ -1,4 +1,5 @@
-"""What other libraries hand to a layer: FX's proxies, nested tensors, DTensors, ranks' options."""
+"""What other libraries hand to a layer: FX's proxies, nested tensors, DTensors, ranks'
+options."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,8 @@ def refuse_dtensor(label: str, name: str, tensor: torch.Tensor) -> None:
 
 
 def traced_by_fx(layer: "Linear", inp: Any, *asked: Any) -> Any:  # noqa: ANN401
-    """A call under torch.fx.symbolic_trace: the layer is a leaf, as nn.Linear is. None where the
-    input is no proxy."""
+    """A call under torch.fx.symbolic_trace: the layer is a leaf, as nn.Linear is. None where
+    the input is no proxy."""
     if not isinstance(inp, torch.fx.Proxy):
         return None
     names = ("is_first_microbatch", "fp8_output", "fp8_grad")

@@ -20,7 +20,7 @@ from octet._problem import (
     writes_of,
 )
 from octet.state import recompute
-from octet.state.scaling_rule import Rule, UpdatesScales, update
+from octet.state.scaling_rule import Rule, ScaleUpdater, update
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
 
@@ -46,7 +46,7 @@ def _gather(
 # gradient of the usual dtype arrives, if that has been asked for.
 Task = tuple[str, Forward, Backward | None]
 # How a backward updates scales, or who knows; None where it does not.
-GradientScales = Rule | UpdatesScales | None
+GradientScales = Rule | ScaleUpdater | None
 
 
 def run_forward(
@@ -179,13 +179,13 @@ recompute.OWN_NODES = tuple(f._backward_cls for f in (_Eager, LinearFunction, _I
 
 # ---- one node of a traced graph --------------------------------------------------------------
 
-# Traced code calls a layer by this op. It is what autograd makes of the ops below it: a compiler
-# that differentiates a graph meets those alone, in forward and in backward. In the place of the
-# autograd function itself it keeps tracing short and lets torch cache compiled graphs.
+# Traced code calls a layer by this op. It is what autograd makes of the ops below it: a
+# compiler that differentiates a graph meets those alone, in forward and in backward. In the
+# place of the autograd function itself it keeps tracing short, and torch can cache the graphs.
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
-    "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str problem, str rule)"
-    " -> Tensor[]",
+    "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str problem, "
+    "str rule) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -237,7 +237,7 @@ def _into(
     _, updates, sizes, lent, _ = call
     written, rule = [pool[i] for i in signature.written], None
     if signature.records:
-        rule = updates.rule_now() if isinstance(updates, UpdatesScales) else updates
+        rule = updates.take_rule() if isinstance(updates, ScaleUpdater) else updates
     text = rule if isinstance(rule, str) else ""
     if text:
         written.insert(0, lent[0])
@@ -306,13 +306,16 @@ NO_SECOND = (
 
 
 def refusing(
-    ctx: Any, grad: torch.Tensor, grads: tuple[Any, ...], first: int
-) -> tuple[Any, ...]:  # noqa: ANN401
+    ctx: Any,  # noqa: ANN401
+    grad: torch.Tensor,
+    grads: tuple[Any, ...],
+    first: int,
+) -> tuple[Any, ...]:
     """Gradients of which second derivatives are an error, by every route to them.
 
     The input's depends on the gradient that arrived and on the weight, the weight's on that and
-    on the input. Those are arguments of the function from `first` on. A tensor that nobody holds
-    any more could not be asked later: that is refused at once."""
+    on the input. Those are arguments of the function from `first` on. A tensor that nobody
+    holds any more could not be asked later: that is refused at once."""
     _, _, _, _, operands = ctx.call
     needs = ctx.needs_input_grad[first : first + 2]
     delayed = delays(ctx.call[0][0])

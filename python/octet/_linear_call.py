@@ -91,7 +91,7 @@ class LinearCall(Parameters):
 
     # ---- options ---------------------------------------------------------------------------
 
-    def _hands_bias_back(self) -> bool:
+    def _returns_bias(self) -> bool:
         """Whether there is a bias that is not added."""
         return self.return_bias and getattr(self, f"{self._parts[0][0]}bias") is not None
 
@@ -132,7 +132,7 @@ class LinearCall(Parameters):
     ) -> tuple[str, ...]:
         words = recipe.words
         quantizes = recipe.text != "none" and not words
-        if self._hands_bias_back():
+        if self._returns_bias():
             words += ("return_bias",)
         if fp8_output and quantizes:
             words += ("quantize_output",)
@@ -174,7 +174,7 @@ class LinearCall(Parameters):
         """Whether the weight gets an empty gradient beside the one in main_grad."""
         return self.fuse_wgrad_accumulation and hasattr(weight, "grad_added_to_main_grad")
 
-    def _lends(
+    def _extra_tensor(
         self, name: str, state: dict[str, torch.Tensor | None], weight: torch.Tensor
     ) -> torch.Tensor:
         """What a call takes besides its operands: of the layer's state, or what it holds."""
@@ -192,9 +192,9 @@ class LinearCall(Parameters):
         options: tuple[str, ...],
         records: bool,
     ) -> Call:
-        """The call, if the C core has nothing against it. A cached weight that lacks a direction
-        is cast again: by traced code for this call alone, which may not replace what it is
-        guarded on."""
+        """The call, if the C core has nothing against it. A cached weight that lacks a
+        direction is cast again: by traced code for this call alone, which may not replace what
+        it is guarded on."""
         inp, weight, bias = operands
         self._check_parameters(inp.device, weight, bias)
         wants = self._wants(inp, weight, bias)
@@ -219,8 +219,8 @@ class LinearCall(Parameters):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
     ) -> bool:
-        """Whether a call has nothing to quantize and nothing that nn.Linear does not have, so that
-        it is nn.Linear's: with all its derivatives and transforms."""
+        """Whether a call has nothing to quantize and nothing that nn.Linear does not have, so
+        that it is nn.Linear's: with all its derivatives and transforms."""
         if recipe.text != "none" or self.fuse_wgrad_accumulation or self.delay_wgrad_compute:
             return False
         if isinstance(inp, QuantizedTensor) or isinstance(weight, QuantizedTensor):

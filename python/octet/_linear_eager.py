@@ -30,12 +30,12 @@ from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled, is_inference_mode_enabled
 
 
-class Decided(NamedTuple):
+class CallDecision(NamedTuple):
     """What an eager call decided, and the key that a call like it has."""
 
     key: Any
     recipe: CallRecipe = NO_RECIPE
-    serves: bool = False  # or else each call is decided by itself
+    reusable: bool = False  # or else each call is decided by itself
     task: tuple[str, Forward, Backward | None] | None = None
     takes_bias: bool = False
     weight: tuple[str, ...] | None = None  # the buffers that a quantized weight hands over
@@ -108,7 +108,7 @@ class EagerLinear(LinearRun):
         decided = calls.decided
         if decided is None or decided.key != key:
             decided = calls.decided = self._decide(key, inp, weight, bias)
-        if not decided.serves or not shape or shape[-1] != own["in_features"]:
+        if not decided.reusable or not shape or shape[-1] != own["in_features"]:
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         recipe, task = decided.recipe, decided.task
         if task is None:  # nothing is quantized
@@ -126,15 +126,15 @@ class EagerLinear(LinearRun):
         if decided.takes_bias:
             tensors.append(bias)
         if decided.state:
-            self._lend(tensors, decided, cached)
+            self._append_extra_tensors(tensors, decided, cached)
         sizes = [*shape, own["out_features"]]
         if has_graph:
             operands = (inp, weight, bias) if decided.takes_bias else (inp, weight)
             return apply_eagerly((task, updates), sizes, tensors, *operands)
         return run_forward(task, sizes, tensors)[0]
 
-    def _lend(
-        self, tensors: list[torch.Tensor], decided: Decided, cached: QuantizedTensor | None
+    def _append_extra_tensors(
+        self, tensors: list[torch.Tensor], decided: CallDecision, cached: QuantizedTensor | None
     ) -> None:
         """Adds what a call takes besides its operands."""
         buffers = self._buffers
@@ -152,26 +152,26 @@ class EagerLinear(LinearRun):
         inp: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
-    ) -> Decided:
+    ) -> CallDecision:
         """What calls like this one need; those that need more are decided one by one."""
         region = current()
         if isinstance(region.recipe, CustomRecipe) and (region.enabled or region.calibrating):
-            return Decided(key)
+            return CallDecision(key)
         recipe = self._recipe_in(region)
         if inp.dtype not in HIGH_PRECISION or self.return_bias:
-            return Decided(key)
+            return CallDecision(key)
         if self.fuse_wgrad_accumulation or self.delay_wgrad_compute or len(self._parts) > 1:
-            return Decided(key)
+            return CallDecision(key)
         if self._is_plain(recipe, inp, weight, bias):
             self._check_parameters(inp.device, weight, bias)
-            return Decided(key, recipe, True)
+            return CallDecision(key, recipe, True)
         options = self._options(recipe, weight, None, False, False)
         cached = key[5]
         if cached is not None and "cache=read" not in options:
             options += ("cache=read",)
         call = self._call((inp, weight, bias), recipe.text, options, self._records())
         if call.has_others:  # a cached weight that lacks a direction
-            return Decided(key)
+            return CallDecision(key)
         if recipe.rule is not None:
             self._need_scaling(recipe.text)
         problem, back = call.problem, None
@@ -179,7 +179,7 @@ class EagerLinear(LinearRun):
         flat = weight_text is not None or call.cache != "none"
         if any(self._wants(inp, weight, bias)):
             back = backward_signature(problem, inp.dtype, flat)
-        return Decided(
+        return CallDecision(
             key,
             recipe,
             True,

@@ -30,11 +30,11 @@ from octet.state.active import (
     BACKWARD,
     CONSTANT_WEIGHTS,
     ENTERED,
-    MAIN,
+    MAIN_THREAD,
     current,
     in_backward,
 )
-from octet.state.recompute import NO_RECIPE, CallRecipe, Run
+from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
 from torch import is_grad_enabled
 
 linear_autograd = torch.ops.octet.linear_autograd.default
@@ -87,7 +87,7 @@ class LinearRun(LinearCall):
         if not is_compiling() and _are_functorch_transforms_active():
             raise NotImplementedError(
                 f"{self._label()}: torch.func's transforms (grad, vmap, jvp, ...) do not reach "
-                "into a layer that quantizes; use torch.autograd, or leave the layer out of them"
+                "into a layer that quantizes; use torch.autograd, or leave the layer out"
             )
         inp = self._checked(inp)
         if recipe.custom is not None:
@@ -104,7 +104,7 @@ class LinearRun(LinearCall):
         self,
         inp: torch.Tensor,
         recipe: CallRecipe,
-        run: Run | None,
+        run: FirstRun | None,
         asked: tuple[bool | None, bool, bool],
     ) -> Any:  # noqa: ANN401
         """A call by a recipe of Octet's own quantizers."""
@@ -112,6 +112,8 @@ class LinearRun(LinearCall):
         options = self._options(recipe, weight, *asked)
         wants = self._wants(inp, weight, bias)
         has_graph = wants[0] or wants[1] or wants[2]
+        if run is not None and recipe.rule is not None and is_compiling():
+            raise recompute.scales_updated(self._label())  # in part of a call that is compiled
         # Amaxes of a repeated call are recorded already.
         records = self._records() if run is None else run.recipe.rule is not None
         call = self._call((inp, weight, bias), recipe.text, options, records)
@@ -138,7 +140,9 @@ class LinearRun(LinearCall):
             if name == "cache":
                 tensors.extend(self._cached_buffers(call.problem))
             else:
-                tensors.append(seed if name == "seed" else self._lends(name, state, weight))
+                tensors.append(
+                    seed if name == "seed" else self._extra_tensor(name, state, weight)
+                )
         output, others = self._apply_call(call, updates, tensors, has_graph)
         if others:
             with torch.no_grad():
@@ -148,7 +152,7 @@ class LinearRun(LinearCall):
     def _apply_call(
         self,
         call: Call,
-        updates: Any,
+        updates: Any,  # noqa: ANN401
         tensors: list[torch.Tensor],
         has_graph: bool,
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
@@ -178,11 +182,12 @@ class LinearRun(LinearCall):
         fp8_output: bool,
         fp8_grad: bool,
     ) -> Any:  # noqa: ANN401
-        """What most traced calls need and no more. A compiler traces every line of it, for every
-        layer: what can be decided at once is decided by one call that it does not trace."""
+        """What most traced calls need and no more. A compiler traces every line of it, for
+        every layer: what can be decided at once is decided by one call that it does not
+        trace."""
         region = ENTERED.value
         if region is None:
-            region = MAIN.region
+            region = MAIN_THREAD.region
         recipe = region.recipe
         if (
             not region.enabled
@@ -238,8 +243,9 @@ class LinearRun(LinearCall):
     def _decide_in_graph(
         self, text: str, traits: tuple[Any, ...], save_original_input: bool
     ) -> tuple[Any, ...] | None:
-        """What a traced call needs: its problem, whether it takes the bias, which state, how much
-        of that is forward's, and whether it tells the layer its recipe. None: it needs more.
+        """What a traced call needs: its problem, whether it takes the bias, which state, how
+        much of that is forward's, and whether it tells the layer its recipe. None: it needs
+        more.
 
         Runs while code is traced: what it reads of the layer besides its arguments is what
         compiled code guards on anyway (its parameters) or what never changes."""

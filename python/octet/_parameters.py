@@ -100,8 +100,9 @@ class Parameters(StatefulCalls):
             self.register_parameter(f"{prefix}bias", made)
         self._init_state()
         self.reset_parameters()
-        if QUANTIZED_INIT.value is not None:
-            self._quantize_weight(QUANTIZED_INIT.value)
+        init = QUANTIZED_INIT.value
+        if init is not None and init.enabled:
+            self._quantize_weight(init)
 
     def _weight_names(self) -> tuple[str, ...]:
         return tuple(f"{prefix}weight" for prefix, _ in self._parts)

@@ -83,8 +83,8 @@ def _saves(plan: _plans.Plan, flat: bool) -> tuple[tuple[bool, int], ...]:
 
 @constant
 def forward_signature(problem: str, flat: bool = False) -> Forward:
-    """What the forward call of a problem takes, gives and saves; `flat`: of a quantized argument
-    the caller hands over its buffers one by one."""
+    """What the forward call of a problem takes, gives and saves; `flat`: of a quantized
+    argument the caller hands over its buffers one by one."""
     plan = _plans.describe("linear", problem)
     made = {group.name: group for group in _made(plan)}
     args = _plans.ports(plan.args) if flat else _plans.groups(plan.args)

@@ -4,7 +4,7 @@ import torch
 from octet import _C, _opaque, _problem
 from octet._dtypes import dtype_name
 from octet.recipe import CustomRecipe, Recipe
-from octet.state.autocast import checked
+from octet.state.autocast import checked_recipe
 
 _SCHEMES = {
     "fp8": "fp8-tensor:e4m3",
@@ -74,7 +74,7 @@ def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
 
 def text_of(recipe: Recipe, name: str) -> str:
     """A recipe's text for the layer of a name; a custom one's is what it answers now."""
-    recipe = checked(recipe)
+    recipe = checked_recipe(recipe)
     custom = isinstance(recipe, CustomRecipe)
     return recipe.text_for("linear", name) if custom else recipe.text
 

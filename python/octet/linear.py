@@ -146,8 +146,8 @@ class Linear(EagerLinear):
         """y = x w^T + b by the active recipe; with ``return_bias``, the pair (x w^T, b), where
         b is None if there is no bias.
 
-        ``is_first_microbatch``: True casts the weight and caches it, False reuses the cached one
-        (a weight that has changed since is cast again), None casts at each call.
+        ``is_first_microbatch``: True casts the weight and caches it, False reuses the cached
+        one (a weight that has changed since is cast again), None casts at each call.
         ``fp8_output`` and ``fp8_grad`` give output and gradient quantized; outside an autocast
         they are ignored. ``inp`` is another name of ``input``."""
         if input is None:
@@ -159,7 +159,7 @@ class Linear(EagerLinear):
             return self._run_eagerly(input, is_first_microbatch, fp8_output, fp8_grad)
         except BaseException as error:
             if self._pending.waits and not waits:
-                self._take_back()
+                self._undo_begin()
             if isinstance(error, MemoryError):  # an op's; who waits for torch's gets torch's
                 raise torch.OutOfMemoryError(f"{self._label()}: {error}") from None
             raise

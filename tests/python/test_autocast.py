@@ -21,7 +21,7 @@ from laws import (
     within,
 )
 from octet import recipe
-from octet.state.active import MAIN, Region, Step, current, entered
+from octet.state.active import MAIN_THREAD, Region, Step, current, entered
 from torch.torch_version import TorchVersion
 
 import torch
@@ -149,7 +149,7 @@ def test_autocast__a_new_region_object_breaks_no_graph(
     fast, counter = compiled(within(RECIPES["mxfp8"], linear))
     around, other = compiled(linear)
     want = [fast(x), within(RECIPES["block"], around)(x)]
-    monkeypatch.setattr(MAIN, "region", Region(False, None, False, Step(False)))
+    monkeypatch.setattr(MAIN_THREAD, "region", Region(False, None, False, Step(False)))
     for found, expected in zip(
         [fast(x), within(RECIPES["block"], around)(x)], want, strict=True
     ):

@@ -7,7 +7,7 @@ from typing import Any
 import octet
 import pytest
 from laws import RECIPES, assert_same, inputs, layer, step, within
-from octet import linear as module
+from octet import _linear_call as module
 
 import torch
 

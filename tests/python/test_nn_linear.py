@@ -157,6 +157,44 @@ def test_autocast__is_a_decorator(compile_it: bool) -> None:
     assert octet.state.active.entered() is None
 
 
+def test_autocast__decorates_coroutines_and_refuses_generators() -> None:
+    linear = layer()
+    x, _ = inputs()
+
+    @octet.autocast(recipe=MX)
+    async def call(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(0)
+        return linear(x)
+
+    assert torch.equal(asyncio.run(call(x)), within(MX, linear)(x))
+    with pytest.raises(TypeError, match="generator"):
+
+        @octet.autocast(recipe=MX)
+        def steps() -> Any:  # noqa: ANN401
+            yield linear(x)
+
+
+def test_autocast__one_object_serves_threads_at_once() -> None:
+    """Each entry is a step of its own: both layers learn."""
+    shared = octet.autocast(recipe=RECIPES["delayed"])
+    layers = [layer(), layer()]
+    x, _ = inputs()
+    gate = threading.Barrier(2)
+
+    def work(linear: octet.Linear) -> None:
+        with shared:
+            gate.wait()
+            linear(x)
+            gate.wait()
+
+    threads = [threading.Thread(target=work, args=(linear,)) for linear in layers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(bool((linear.fp8_scale[:2] != 1).all()) for linear in layers)
+
+
 def test_autocast__each_asyncio_task_has_its_own() -> None:
     linear = layer()
     x, _ = inputs()

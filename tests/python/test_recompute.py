@@ -218,6 +218,15 @@ def test_checkpoint__octets_own(name: str, reentrant: bool, compile_it: bool) ->
     assert_same(want, step(other, call, x, grad))
 
 
+@pytest.mark.parametrize("name", [*STATELESS, "nvfp4"])
+def test_checkpoint__octets_own_inside_a_graph(name: str) -> None:
+    usual, other = twins()
+    x, grad = inputs()
+    want = step(usual, within(RECIPES[name], usual), x, grad)
+    call = within(RECIPES[name], lambda x: octet.checkpoint(other, x))
+    assert_same(want, step(other, compiled(call)[0], x, grad))
+
+
 def test_checkpoint__octets_own_passes_keywords_on() -> None:
     linear = layer(return_bias=False)
     x, grad = inputs()

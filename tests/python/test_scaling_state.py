@@ -114,7 +114,7 @@ def test_scaling__evaluation_quantizes_by_the_scales_of_training() -> None:
 def manual(linear: octet.Linear) -> Callable[[], None]:
     def update() -> None:
         with torch.no_grad():
-            linear.weight.data.sub_(0.1 * linear.weight.grad)
+            linear.weight.sub_(0.1 * linear.weight.grad)
 
     return update
 
@@ -148,6 +148,27 @@ def test_scaling__one_autocast_around_a_loop_learns_as_one_a_step(
                 scales.append(linear.weight.detach().clone())
         found.append([*scales, linear.fp8_scale.clone()])
         assert bool((linear.fp8_scale[:2] != 1).all())
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_scaling__accumulation_is_the_same_compiled_and_eager(around: bool) -> None:
+    """Several microbatches in one autocast, or in one each."""
+    found = []
+    x, grad = inputs()
+    for compile_it in (False, True):
+        linear = layer()
+        run = compiled(linear)[0] if compile_it else linear
+        optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+        for _ in range(2):
+            with octet.autocast(enabled=around, recipe=DELAYED):
+                for factor in (1, 2, 4):
+                    with octet.autocast(recipe=DELAYED):
+                        y = run(x * factor)
+                    y.backward(grad * factor)
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append([linear.weight, *state(linear).values()])
     assert_same(*found)
 
 
@@ -335,6 +356,13 @@ def test_scaling__damaged_state_is_refused_and_changes_nothing() -> None:
     damaged = linear.state_dict() | {"fp8_scale": torch.ones(7)}
     with pytest.raises(RuntimeError, match=r"fp8_scale.*\(7,\)"):
         linear.load_state_dict(damaged)
+    assert_same(list(state(linear).values()), list(before.values()))
+
+
+def test_scaling__a_layers_own_state_dict_changes_nothing() -> None:
+    linear = trained()
+    before = state(linear)
+    linear.load_state_dict(linear.state_dict())
     assert_same(list(state(linear).values()), list(before.values()))
 
 

@@ -29,7 +29,7 @@ class Step:
 
     def __init__(self, traced: bool) -> None:
         self.traced = traced  # it was entered in traced code
-        self.in_own_graph: dict[Any, Any] = {}  # there, by layer: scale, history, rule
+        self.updates_in_graph: dict[Any, Any] = {}  # there, by layer: scale, history, rule
         self.restart()
 
     def restart(self) -> None:
@@ -52,22 +52,30 @@ class Region:
         self.calibrating = calibrating
         self.step = step
         self.in_backward = False  # it was entered while a backward ran
+        self.outer: Region | None = None  # the region that leaving it restores
 
 
 class ConstantWeights:
-    """Inside constant_weights: which weights are cast already, in code that is traced inside."""
+    """State of an entered constant_weights. ``cast``: the weights that are cast already, used
+    only
+    if it was entered in traced code."""
 
-    def __init__(self, traced: bool) -> None:
+    def __init__(self, traced: bool, outer: "ConstantWeights | None") -> None:
         self.traced = traced
+        self.outer = outer
         self.cast: list[Any] = []
 
 
 class QuantizedInit:
     """What a quantized_model_init asks of the layers made inside it."""
 
-    def __init__(self, recipe: "Recipe", preserve: bool) -> None:
+    def __init__(
+        self, recipe: "Recipe", preserve: bool, enabled: bool, outer: "QuantizedInit | None"
+    ) -> None:
         self.recipe = recipe
         self.preserve = preserve
+        self.enabled = enabled
+        self.outer = outer
 
 
 class _Main:
@@ -79,7 +87,7 @@ class _Main:
         self.region = Region(False, None, False, Step(False))
 
 
-MAIN = _Main()
+MAIN_THREAD = _Main()
 _region: contextvars.ContextVar[Region | None] = contextvars.ContextVar(
     "octet_region", default=None
 )
@@ -94,10 +102,10 @@ _init: contextvars.ContextVar[QuantizedInit | None] = contextvars.ContextVar(
 def _activate(region: Region | None) -> None:
     _region.set(region)
     if threading.current_thread() is threading.main_thread():
-        MAIN.region = _OFF if region is None else region
+        MAIN_THREAD.region = NO_AUTOCAST if region is None else region
 
 
-_OFF = MAIN.region
+NO_AUTOCAST = MAIN_THREAD.region
 ENTERED = Live(_region.get, _activate)
 CONSTANT_WEIGHTS = Live(_constant.get, _constant.set)
 QUANTIZED_INIT = Live(_init.get, _init.set)
@@ -114,7 +122,7 @@ def entered() -> Region | None:
 def current() -> Region:
     """The region that layers are in now."""
     region = ENTERED.value
-    return MAIN.region if region is None else region
+    return MAIN_THREAD.region if region is None else region
 
 
 def activate(region: Region | None) -> None:

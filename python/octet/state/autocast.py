@@ -1,6 +1,7 @@
 """autocast and quantized_model_init: which recipe the layers inside use."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -15,7 +16,6 @@ from octet.state.active import (
     Region,
     Step,
     activate,
-    current,
     entered,
     in_backward,
 )
@@ -34,7 +34,7 @@ def default_recipe() -> Recipe:
     return _DEFAULT
 
 
-def checked(recipe: Recipe | None) -> Recipe:
+def checked_recipe(recipe: Recipe | None) -> Recipe:
     """The recipe, or the default one; anything else is refused."""
     if recipe is not None and not isinstance(recipe, Recipe):
         given = recipe.__name__ if isinstance(recipe, type) else repr(recipe)
@@ -53,6 +53,19 @@ def _check_flag(name: str, value: object, what: str) -> None:
 def _decorated(function: Function, kind: type, arguments: tuple[Any, ...]) -> Function:
     """The function inside a context manager of that kind, a new one for each call: traced code
     enters those only that it makes itself."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"octet.{kind.__name__} cannot decorate the generator {function.__qualname__}: its "
+            f"body runs later; write `with octet.{kind.__name__}(...)` inside it"
+        )
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            with kind(*arguments):
+                return await function(*args, **kwargs)
+
+        return awaited  # type: ignore[return-value]
 
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -62,7 +75,7 @@ def _decorated(function: Function, kind: type, arguments: tuple[Any, ...]) -> Fu
     return inside  # type: ignore[return-value]
 
 
-class autocast(Region):  # noqa: N801
+class autocast:  # noqa: N801
     """Layers inside quantize by a recipe. Nests; the inner one wins. Also a decorator.
 
     ``enabled=False`` switches quantization off inside; with ``calibrating=True`` layers then
@@ -92,24 +105,24 @@ class autocast(Region):  # noqa: N801
             )
         self.enabled = enabled
         self.calibrating = calibrating
-        self.recipe = checked(recipe)
-        # The region before this one, and the same of an earlier entry that is not left yet.
-        self._before: Any = None
+        self.recipe = checked_recipe(recipe)
 
     def __call__(self, function: Function) -> Function:
         """The function, each call of which is inside such an autocast."""
         return _decorated(function, autocast, (self.enabled, self.calibrating, self.recipe))
 
     def __enter__(self) -> "autocast":
+        # A region of its own for each entry: threads and tasks may share this object, and it
+        # may be entered again inside itself.
         outer = entered()
-        self._before = outer, self._before
-        nested = outer is not None and (outer.enabled or outer.calibrating)
-        self.step = outer.step if nested else Step(is_compiling())
-        self.in_backward = in_backward()
+        continues = outer is not None and (outer.enabled or outer.calibrating)
+        step = outer.step if continues else Step(is_compiling())
+        region = Region(self.enabled, self.recipe, self.calibrating, step)
+        region.outer, region.in_backward = outer, in_backward()
         self.recipe._freeze()
         if isinstance(self.recipe, DelayedScaling) and not is_compiling():
             scaling.watch_optimizers()
-        activate(self)
+        activate(region)
         return self
 
     def __exit__(
@@ -118,14 +131,12 @@ class autocast(Region):  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        step = self.step
-        outer, self._before = self._before
+        region = entered()
+        outer, step = region.outer, region.step
         activate(outer)
         if outer is not None and (outer.enabled or outer.calibrating):
             return
-        # Whoever keeps this object keeps no layers by it.
-        self.step = (current() if outer is None else outer).step
-        if step.recorded or step.in_graph or step.in_own_graph:
+        if step.recorded or step.in_graph or step.updates_in_graph:
             scaling.end_step(step, kind is not None)
 
 
@@ -163,13 +174,11 @@ class quantized_model_init:  # noqa: N801
         preserve_high_precision_init_val: bool = False,
     ) -> None:
         _check_flag("enabled", enabled, "octet.quantized_model_init")
-        made = checked(recipe)
-        self._inner = QuantizedInit(made, preserve_high_precision_init_val) if enabled else None
-        self._before: Any = None
+        made = checked_recipe(recipe)
+        self._arguments = made, preserve_high_precision_init_val, enabled
 
     def __enter__(self) -> "quantized_model_init":
-        self._before = QUANTIZED_INIT.value, self._before
-        QUANTIZED_INIT.value = self._inner
+        QUANTIZED_INIT.value = QuantizedInit(*self._arguments, QUANTIZED_INIT.value)
         return self
 
     def __exit__(
@@ -178,4 +187,4 @@ class quantized_model_init:  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        QUANTIZED_INIT.value, self._before = self._before
+        QUANTIZED_INIT.value = QUANTIZED_INIT.value.outer

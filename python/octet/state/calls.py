@@ -12,7 +12,7 @@ from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.state import recompute, registry, scaling, seeds
 from octet.state.active import Region, constant_weights_here, current, in_backward
 from octet.state.layer import LayerState
-from octet.state.recompute import NO_RECIPE, CallRecipe, Run
+from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
 from octet.state.scaling_rule import Rule, rule_of
 from torch import is_grad_enabled, is_inference_mode_enabled
 
@@ -53,9 +53,9 @@ class StatefulCalls(LayerState):
             return self._recipe_for(region.recipe, region.enabled)
         return NO_RECIPE
 
-    def _recipe_in_backward(self, region: Region) -> tuple[CallRecipe, Run | None]:
-        """The recipe of an eager call inside a backward, and the run that it repeats, if any: see
-        octet.state.recompute."""
+    def _recipe_in_backward(self, region: Region) -> tuple[CallRecipe, FirstRun | None]:
+        """The recipe of an eager call inside a backward, and the run that it repeats, if any:
+        see octet.state.recompute."""
         now = self._recipe_in(region)
         run, is_forgotten = self._calls.first_run()
         if region.in_backward:  # its recipe decides; if it is the first run's, so do the scales
@@ -78,16 +78,12 @@ class StatefulCalls(LayerState):
             return now
         text = recompute.recipe_in_graph(now, region, self._calls.last, self._label())
         if text.startswith("delayed") and not region.in_backward:
-            raise RuntimeError(
-                f"{self._label()}: a checkpoint runs compiled code again by scales that have "
-                "been updated since; under delayed scaling leave the layer out of the "
-                "checkpoint or of the compiled code, or take a recipe without scales"
-            )
+            raise recompute.scales_updated(self._label())
         return now if text == now.text else _call_recipe(text, (), None)
 
     def _records(self) -> bool:
-        """Whether a call records amaxes, as BatchNorm its statistics: in training. Compiled code
-        cannot tell inference_mode from no_grad: it records only where gradients are on."""
+        """Whether a call records amaxes, as BatchNorm its statistics: in training. Compiled
+        code cannot tell inference_mode from no_grad: it records only where gradients are on."""
         region = current()
         if region.calibrating and not region.enabled:
             return True
@@ -98,8 +94,8 @@ class StatefulCalls(LayerState):
     # ---- delayed scaling -------------------------------------------------------------------
 
     def _note(self, recipe: CallRecipe, has_graph: bool, records: bool = True) -> Any:  # noqa: ANN401
-        """Notes an eager call, and where it begins a step of delayed scaling: who knows that its
-        backward updates the scales of gradients."""
+        """Notes an eager call, and where it begins a step of delayed scaling: who knows that
+        its backward updates the scales of gradients."""
         rule, calls = recipe.rule, self._calls
         if rule is None:
             calls.note(recipe, has_graph, None)
@@ -114,29 +110,26 @@ class StatefulCalls(LayerState):
         """Begins the layer's step of delayed scaling, unless this step has it already."""
         step, pending = current().step, self._pending
         if pending.waits and pending.step is step.id:  # or else another thread's waits
-            if not pending.backward_ran:
+            if not (pending.backward_ran and pending.weights != self._weight_cache.weights()):
                 pending.rule = rule
                 return None
-            # Forward after backward inside one autocast: the next step has begun.
+            # A backward has run and the weight has changed inside one autocast: another step.
             scaling.restart_step(step)
         self._calls.step_began = True
         pending.begin(self, step, rule)
+        pending.weights = self._weight_cache.weights()
         return scaling.GradientUpdate(rule, pending)
 
     def _begin_in_graph(self, rule: Rule) -> Rule | None:
         """The same in traced code: the rule, where this call begins the step."""
         if recompute.is_checkpointed():
-            raise RuntimeError(
-                f"{self._label()}: a checkpoint would run compiled code again by scales that "
-                "have moved; under delayed scaling leave the layer out of the checkpoint or of "
-                "the compiled code, or take a recipe without scales of its own"
-            )
+            raise recompute.scales_updated(self._label())
         step, pending = current().step, self._pending
         if step.traced:
             scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
-            mine = step.in_own_graph.get(self)
+            mine = step.updates_in_graph.get(self)
             if mine is None:
-                mine = step.in_own_graph[self] = []
+                mine = step.updates_in_graph[self] = []
             is_first = all(scale is not s or rule != r for s, _, r in mine)
             if is_first:
                 mine.append((scale, history, rule))
@@ -146,7 +139,9 @@ class StatefulCalls(LayerState):
             pending.waits, pending.rule, pending.step = True, rule, step.id
         return rule if is_first else None
 
-    def _state_of(self, run: Run) -> tuple[dict[str, torch.Tensor | None], Run | None]:
+    def _state_of(
+        self, run: FirstRun
+    ) -> tuple[dict[str, torch.Tensor | None], FirstRun | None]:
         """The state of a first run, for the call that repeats it, and who knows whether its
         backward updates the scales of gradients.
 
@@ -159,12 +154,12 @@ class StatefulCalls(LayerState):
         if (region.enabled or region.calibrating) and self._records():
             # It was left without an update if that was under no_grad.
             self._begin(rule)
-        with recompute.unseen():
-            nowhere = torch.empty_like(self._buffers["fp8_amax_history"][:1])
-        first = {"fp8_scale": run.scale, "fp8_amax_history": nowhere}
+        with recompute.no_dispatch_modes():
+            discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
+        first = {"fp8_scale": run.scale, "fp8_amax_history": discarded_amaxes}
         return {**self._buffers, **first}, run
 
-    def _take_back(self) -> None:
+    def _undo_begin(self) -> None:
         """The call that began the layer's step has failed: another one may begin it."""
         recorded = current().step.recorded
         recorded[:] = [layer for layer in recorded if layer is not self]

@@ -1,4 +1,5 @@
-"""The part of a layer that holds live state: how it is made, saved, loaded, moved and copied."""
+"""The part of a layer that holds live state: how it is made, saved, loaded, moved and
+copied."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from octet.state.scaling import SLOTS, PendingUpdate
 from octet.state.weights import WeightCache
 from octet.tensor import Carried, QuantizedTensor
 
-_no_modes = torch.utils._python_dispatch._disable_current_modes
+no_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
 
 
 def _make_scaling_everywhere(rows: int) -> None:
@@ -79,10 +80,10 @@ class LayerState(torch.nn.Linear):
         if scaling.is_captured(device) and not self._has_scaling(rows, device):
             raise RuntimeError(
                 f"{self._label()}: delayed scaling's state is to be made inside a CUDA graph, "
-                "whose replays would make it again and again; call octet.prepare(model, recipe) "
+                "whose replays would make it again; call octet.prepare(model, recipe) "
                 "or run a step before the capture"
             )
-        with _no_modes(), torch.no_grad(), torch.inference_mode(False):
+        with no_dispatch_modes(), torch.no_grad(), torch.inference_mode(False):
             for name in SLOTS:
                 held = self._buffers.get(name)
                 if held is None or held.is_meta:
@@ -186,11 +187,12 @@ class LayerState(torch.nn.Linear):
         error_msgs: list[str],
     ) -> None:
         """State is either what was saved or fresh: what a checkpoint lacks starts afresh, so
-        any recipe's checkpoint loads. TransformerEngine's ``_extra_state`` is passed over."""
+        any recipe's checkpoint loads. TransformerEngine's ``_extra_state`` is ignored, and the
+        ``rounding_state`` of older versions."""
         state_dict = restored_under(state_dict, prefix)
         named = {prefix + name: name for name in SLOTS}
-        passed_over = prefix + "_extra_state"
-        plain = {k: v for k, v in state_dict.items() if k not in named and k != passed_over}
+        ignored = {prefix + "_extra_state", prefix + "rounding_state"}
+        plain = {k: v for k, v in state_dict.items() if k not in named and k not in ignored}
         state = {name: self._buffers.pop(name) for name in SLOTS if name in self._buffers}
         try:
             super()._load_from_state_dict(
@@ -218,6 +220,8 @@ class LayerState(torch.nn.Linear):
                     f"{wanted} in the layer"
                 )
                 return
+        # Copies: what is loaded may be the buffers themselves.
+        saved = {n: v if v.is_meta else v.detach().clone() for n, v in saved.items()}
         if saved:
             lengths = [v.shape[0] for n, v in saved.items() if scaling.is_history(n)]
             self._make_scaling(max(lengths, default=1))

@@ -16,8 +16,8 @@ is running has a number, too. There are two kinds of calls inside a backward:
   reversible block. Its first run was without a graph, inside the forward of that node, so it is
   the earliest call without a graph that noted a number above the node's.
 - *By a hook.* A node asks for a saved tensor, and the hooks that took it compute it again: a
-  non-reentrant checkpoint. The node was made by that region, so the first run is the latest call
-  with a graph that noted a number up to the node's.
+  non-reentrant checkpoint. The node was made by that region, so the first run is the latest
+  call with a graph that noted a number up to the node's.
 
 Without hooks for saved tensors it is a function. At a node that is not an autograd.Function of
 somebody else's it is a hook.
@@ -31,12 +31,13 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from torch.autograd import _get_sequence_nr
+from torch.compiler import is_dynamo_compiling
 
 import torch
 from octet._constant import traced_as_constant
 from octet.recipe import CustomRecipe
 from octet.state.active import Region, Step, activate, current, entered
-from octet.state.scaling_rule import Rule, UpdatesScales
+from octet.state.scaling_rule import Rule, ScaleUpdater
 from torch import is_grad_enabled
 
 REMEMBERED = 16  # changes of recipe or scales that a layer remembers
@@ -44,10 +45,10 @@ REMEMBERED = 16  # changes of recipe or scales that a layer remembers
 _saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 # Around what only one of the two runs does: selective checkpoints count a region's ops.
-unseen = torch.utils._python_dispatch._disable_current_modes
+no_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
 
 
-USERS = " with quantizers of a user's"
+USER_QUANTIZERS = " with quantizers of a user's"
 
 
 class CallRecipe(NamedTuple):
@@ -61,13 +62,13 @@ class CallRecipe(NamedTuple):
     @property
     def name(self) -> str:
         """What tells it from others: its text, unless quantizers are a user's."""
-        return self.text if self.custom is None else self.text + USERS
+        return self.text if self.custom is None else self.text + USER_QUANTIZERS
 
 
 NO_RECIPE = CallRecipe("none")
 
 
-class Run(UpdatesScales):
+class FirstRun(ScaleUpdater):
     """Calls of one step that quantized alike: by one recipe and one scale."""
 
     def __init__(self, recipe: CallRecipe) -> None:
@@ -78,17 +79,18 @@ class Run(UpdatesScales):
     def save_scale(self, scale: torch.Tensor) -> None:
         """Copies the scale of the calls: the layer's own changes at the end of the step."""
         if self.scale is None:
-            with unseen(), torch.no_grad():
+            with no_dispatch_modes(), torch.no_grad():
                 self.scale = scale.detach().clone()
 
-    def rule_now(self) -> Rule | None:
+    def take_rule(self) -> Rule | None:
         """Called by the backward of each call that ran again: the rule, once it is the last."""
         self.without_graph -= 1
         return self.recipe.rule if self.without_graph <= 0 else None
 
 
 def may_run_again() -> bool:
-    """Whether this call may be run again: it has no graph, or hooks take what that would save."""
+    """Whether this call may be run again: it has no graph, or hooks take what that would
+    save."""
     return not is_grad_enabled() or _saved_tensors_hooks(True) is not None
 
 
@@ -114,13 +116,13 @@ OWN_NODES: tuple[type, ...] = ()
 class _Span:
     """Consecutive calls of one run: the numbers that the first and the last noted."""
 
-    def __init__(self, run: Run, number: int, with_grad: bool, nested: bool) -> None:
+    def __init__(self, run: FirstRun, number: int, with_grad: bool, nested: bool) -> None:
         self.run = run
         self.first = self.last = number
         self.with_grad = with_grad
         self.nested = nested  # noted inside a backward
 
-    def continues(self, run: Run, with_grad: bool, nested: bool) -> bool:
+    def continues(self, run: FirstRun, with_grad: bool, nested: bool) -> bool:
         """Whether one more such call is part of it."""
         same = self.with_grad is with_grad and self.nested is nested
         return self.run is run and same
@@ -137,7 +139,7 @@ class CallLog:
         self._spans: deque[_Span] = deque(maxlen=REMEMBERED)
         self._has_forgotten = False
         self.step_began = True  # of delayed scaling, since the last call
-        self._run = Run(NO_RECIPE)
+        self._run = FirstRun(NO_RECIPE)
         self.decided: Any = None  # what the last eager call decided, for those like it
         self.last: str | None = None  # the recipe's name of the last call outside a backward
 
@@ -147,13 +149,13 @@ class CallLog:
         if not may_run_again():
             return
         if self.step_began or self._run.recipe != recipe:
-            self._run, self.step_began = Run(recipe), False
+            self._run, self.step_began = FirstRun(recipe), False
         if scale is not None:
             self._run.save_scale(scale)
         self._run.without_graph += not has_graph
         self._append(self._run, False)
 
-    def _append(self, run: Run, nested: bool) -> None:
+    def _append(self, run: FirstRun, nested: bool) -> None:
         number, spans = _get_sequence_nr(), self._spans
         with_grad = is_grad_enabled()
         if spans and spans[-1].continues(run, with_grad, nested):
@@ -163,7 +165,7 @@ class CallLog:
             self._has_forgotten = True
         spans.append(_Span(run, number, with_grad, nested))
 
-    def first_run(self) -> tuple[Run | None, bool]:
+    def first_run(self) -> tuple[FirstRun | None, bool]:
         """The run of the call that is being repeated, and whether it was forgotten."""
         node = torch._C._current_autograd_node()
         if node is None or not self._spans:
@@ -187,7 +189,7 @@ class CallLog:
             return (by_function if by_hook.nested else by_hook).run, False
         return None, False
 
-    def note_again(self, run: Run) -> None:
+    def note_again(self, run: FirstRun) -> None:
         """Notes a call inside a backward, for checkpoints inside the one that repeats it."""
         if may_run_again():
             self._append(run, True)
@@ -214,6 +216,15 @@ def refused(label: str, now: str, last: str) -> RuntimeError:
     )
 
 
+def scales_updated(label: str) -> RuntimeError:
+    """Compiled code under delayed scaling that a checkpoint runs again."""
+    return RuntimeError(
+        f"{label}: a checkpoint would run compiled code again by scales that have moved; under "
+        "delayed scaling leave the layer out of the checkpoint or of the compiled code, or "
+        "take a recipe without scales of its own"
+    )
+
+
 def forgotten(label: str) -> RuntimeError:
     """A call inside a backward whose first run is too long ago."""
     return RuntimeError(
@@ -227,7 +238,7 @@ def recipe_in_graph(now: CallRecipe, region: Region, last: str | None, label: st
     told the layer its name, and nothing else."""
     if region.in_backward or last is None or last == now.name:
         return now.text
-    if region.enabled or region.calibrating or last.endswith(USERS):
+    if region.enabled or region.calibrating or last.endswith(USER_QUANTIZERS):
         raise refused(label, now.name, last)
     return last  # the autocast of the first run is left by now
 
@@ -245,9 +256,9 @@ def is_in_subgraph() -> bool:
 # ---- octet.checkpoint ------------------------------------------------------------------------
 
 
-class _Again:
-    """The autocast of a first run, for its recomputation. It counts as entered in the forward, so
-    that layers repeat their first run by it, scales included."""
+class _FirstRunAutocast:
+    """The autocast of a first run, for its recomputation. It counts as entered in the forward,
+    so that layers repeat their first run by it, scales included."""
 
     def __init__(self, region: Region) -> None:
         self._region = Region(region.enabled, region.recipe, region.calibrating, Step(False))
@@ -275,7 +286,7 @@ class _Both:
         self._outer.__exit__(*error)
 
 
-_OWN = (
+_PARALLEL_ARGUMENTS = (
     "distribute_saved_activations",
     "get_rng_state_tracker",
     "tp_group",
@@ -302,7 +313,7 @@ def checkpoint(
     ...     y = octet.checkpoint(layer, x)
     >>> y.sum().backward()
     """
-    for name in _OWN:
+    for name in _PARALLEL_ARGUMENTS:
         if kwargs.pop(name, None):
             raise NotImplementedError(
                 f"octet.checkpoint({name}=...) needs tensor parallelism, which is not there; "
@@ -310,20 +321,23 @@ def checkpoint(
             )
     from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
+    if is_dynamo_compiling():  # the compiler runs it again by itself, inside this autocast
+        own = {} if context_fn is None else {"context_fn": context_fn}
+        return torch_checkpoint(function, *args, use_reentrant=False, **own, **kwargs)
     region = current()
     if use_reentrant:
         is_first = [True]
 
         def repeated(*inputs: Any) -> Any:  # noqa: ANN401
             first, is_first[0] = is_first[0], False
-            with nullcontext() if first else _Again(region):
+            with nullcontext() if first else _FirstRunAutocast(region):
                 return function(*inputs, **kwargs)
 
         return torch_checkpoint(repeated, *args, use_reentrant=True)
 
     def contexts() -> tuple[Any, Any]:
         first, again = (nullcontext(), nullcontext()) if context_fn is None else context_fn()
-        return first, _Both(again, _Again(region))
+        return first, _Both(again, _FirstRunAutocast(region))
 
     return torch_checkpoint(
         function,

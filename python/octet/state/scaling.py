@@ -13,7 +13,7 @@ from octet import _texts
 from octet.recipe import DelayedScaling, Recipe
 from octet.state import registry
 from octet.state.active import Step, StepId, entered
-from octet.state.scaling_rule import Rule, UpdatesScales, update
+from octet.state.scaling_rule import Rule, ScaleUpdater, update
 from torch import is_grad_enabled
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class PendingUpdate:
         """Nothing waits, and nothing of a user's is held."""
         self.waits = False
         self.backward_ran = False  # of the call that began the step
+        self.weights: Any = None  # the layer's, as they were then
         self.rule: Rule = ""
         self.scale: torch.Tensor | None = None
         self.history: torch.Tensor | None = None
@@ -85,16 +86,16 @@ class PendingUpdate:
         return scale, history, rule
 
 
-class GradientUpdate(UpdatesScales):
-    """Handed to the backward of the call that began a step: it is the last backward of the step,
-    so it updates the scales of gradients."""
+class GradientUpdate(ScaleUpdater):
+    """Handed to the backward of the call that began a step: it is the last backward of the
+    step, so it updates the scales of gradients."""
 
     def __init__(self, rule: Rule, pending: PendingUpdate) -> None:
         self._rule = rule
         self._pending = pending
         self._step = pending.step
 
-    def rule_now(self) -> Rule | None:
+    def take_rule(self) -> Rule | None:
         """The rule to update by; called once by each backward."""
         if self._pending.step is self._step:
             self._pending.backward_ran = True
@@ -120,11 +121,12 @@ def _update_all(states: list[tuple[torch.Tensor, torch.Tensor, Rule]]) -> None:
 def end_step(step: Step, failed: bool) -> None:
     """Ends a step: layers that recorded amaxes update their scales, if gradients are on.
 
-    Not where the step failed: the amaxes stay for the next one, and no error hides the first."""
+    Not where the step failed: the amaxes stay for the next one, and no error hides the
+    first."""
     updates = is_grad_enabled() and not failed
     states: list[tuple[torch.Tensor, torch.Tensor, Rule]] = []
     if step.traced:
-        for recorded in step.in_own_graph.values() if updates else ():
+        for recorded in step.updates_in_graph.values() if updates else ():
             own: list[Any] = []
             for scale, history, rule in recorded:
                 if all(scale is not other for other in own):  # or else it is updated by then
@@ -185,8 +187,8 @@ def prepare(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
     """Makes the state that a recipe needs in every octet layer of a model; returns the model.
 
     Layers make it by themselves when they first need it. A loader wants it before: it looks for
-    the keys that a model's ``state_dict`` has. Delayed scaling's state is buffers of the layers;
-    other recipes have none. State that is there stays, unless its history is too short.
+    the keys that a model's ``state_dict`` has. Delayed scaling's state is buffers of the
+    layers; other recipes have none. State that is there stays, unless its history is too short.
 
     >>> model = octet.prepare(
     ...     torch.nn.Sequential(octet.Linear(8, 8, device="cpu")), octet.recipe.DelayedScaling()
@@ -194,13 +196,16 @@ def prepare(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
     >>> sorted(model.state_dict())[1:3]
     ['0.fp8_amax_history', '0.fp8_grad_amax_history']
     """
-    from octet.state.autocast import checked
+    from octet.state.autocast import checked_recipe
 
     if recipe is None:
         raise TypeError("octet.prepare: recipe is None; name the recipe that will train")
-    recipe = checked(recipe)
+    recipe = checked_recipe(recipe)
     for layer in _layers_of(model, "octet.prepare"):
         if isinstance(recipe, DelayedScaling):
+            if not layer._saved_buffers():  # made by somebody's look at them, and not used
+                for name in SLOTS:
+                    layer._buffers.pop(name, None)
             layer._make_scaling(_texts.history_rows(recipe.text))
             layer._non_persistent_buffers_set.difference_update(SLOTS)
     return model

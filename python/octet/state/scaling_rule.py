@@ -14,10 +14,10 @@ _update = delayed_update._op  # below its Python object, which only tracing need
 Rule = str | DelayedScaling
 
 
-class UpdatesScales:
+class ScaleUpdater:
     """Who knows whether a backward is the one that updates the scales of gradients."""
 
-    def rule_now(self) -> "Rule | None":
+    def take_rule(self) -> "Rule | None":
         """The rule to update by; asked once by each backward."""
         raise NotImplementedError
 

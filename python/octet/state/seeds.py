@@ -1,8 +1,8 @@
 """Random numbers of stochastic rounding: from torch's generator of the device, as dropout's.
 
-A call that rounds at random, in forward or in its backward, draws one seed in forward, where the
-order of a program is fixed. So ``torch.manual_seed``, saved generator states, checkpoints and
-CUDA graphs work by torch's own rules, and a layer holds no random state.
+A call that rounds at random, in forward or in its backward, draws one seed in forward, where
+the order of a program is fixed. So ``torch.manual_seed``, saved generator states, checkpoints
+and CUDA graphs work by torch's own rules, and a layer holds no random state.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """A cached quantized weight: kept on the user's word only, one memory for eager and compiled.
 
-The user's word is ``is_first_microbatch`` or ``constant_weights()``. A cache is never kept on a
+The user's word is ``is_first_microbatch`` or ``constantweights()``. A cache is never kept on a
 guess that a weight has not changed: writes through ``.data`` leave no trace. A change that does
 leave one is noticed, and the weight is cast again: another parameter, other memory, a version
 that is not the one of the cast. Compiled code notices it in its guards, before each call.
@@ -21,7 +21,7 @@ from octet.tensor import QuantizedTensor
 if TYPE_CHECKING:
     from octet.state.layer import LayerState
 
-_no_modes = torch.utils._python_dispatch._disable_current_modes
+no_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
 
 
 class WeightCache:
@@ -36,13 +36,13 @@ class WeightCache:
         self.memory: list[
             torch.Tensor
         ] = []  # the buffers of `tensor`, which traced code writes
-        self.maker = ""  # where a user's quantizer made it: which
-        self.own: torch.Tensor | None = None  # what that one made
+        self.user_quantizer = ""  # where a user's quantizer made it: which
+        self.user_tensor: torch.Tensor | None = None  # what that one made
         self.fresh = Live(self._is_fresh, self._set_fresh)
         self._cast_of: tuple[Any, ...] | None = None
         self._layer = weakref.ref(layer) if layer is not None else None
 
-    def _weights(self) -> tuple[Any, ...] | None:
+    def weights(self) -> tuple[Any, ...] | None:
         """The layer's weights as they are now: which, where, and how often written to."""
         layer = self._layer() if self._layer is not None else None
         if layer is None:
@@ -61,19 +61,25 @@ class WeightCache:
         return tuple(found)
 
     def _is_fresh(self) -> bool:
-        return self._cast_of is not None and self._cast_of == self._weights()
+        return self._cast_of is not None and self._cast_of == self.weights()
 
     def _set_fresh(self, fresh: bool) -> None:
-        self._cast_of = self._weights() if fresh else None
+        self._cast_of = self.weights() if fresh else None
 
     def clear(self) -> None:
         """Forgets the cache and its memory."""
-        self.tensor, self.text, self.memory, self.own, self.maker = None, "none", [], None, ""
+        self.tensor, self.text, self.memory, self.user_tensor, self.user_quantizer = (
+            None,
+            "none",
+            [],
+            None,
+            "",
+        )
         self._cast_of = None
 
     def store(self, buffers: list[torch.Tensor], text: str, weight: torch.Tensor) -> None:
-        """Takes the buffers of a cast in eager code, as they are: an earlier call may have saved
-        those that were held for its backward."""
+        """Takes the buffers of a cast in eager code, as they are: an earlier call may have
+        saved those that were held for its backward."""
         self._hold(QuantizedTensor(buffers, text, weight.dtype, weight.shape))
         self.fresh.value = True
 
@@ -87,7 +93,7 @@ class WeightCache:
         same_kind = held is not None and self.text == text and held.dtype == weight.dtype
         if same_kind and held.device == weight.device and held.shape == weight.shape:
             return
-        with _no_modes(), torch.no_grad(), torch.inference_mode(False):
+        with no_dispatch_modes(), torch.no_grad(), torch.inference_mode(False):
             made = from_text(text).make_empty(
                 weight.shape, dtype=weight.dtype, device=weight.device
             )
@@ -114,25 +120,20 @@ class constant_weights:  # noqa: N801
     """Weights stay as they are inside: each is cast at its first use and then reused.
 
     For the microbatches of a step, or for generation. Eager and compiled code share the cast
-    weights. A change that leaves a trace (an optimizer's step, an assignment, an in-place op) is
-    noticed and cast again; a write through ``weight.data`` leaves none: do not make one inside.
-    ``is_first_microbatch``, where a call says it, wins.
+    weights. A change that leaves a trace (an optimizer's step, an assignment, an in-place op)
+    is noticed and cast again; a write through ``weight.data`` leaves none: do not make one
+    inside. ``is_first_microbatch``, where a call says it, wins.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
-    >>> with octet.autocast(), octet.constant_weights(), torch.no_grad():
+    >>> with octet.autocast(), octet.constantweights(), torch.no_grad():
     ...     tokens = [layer(torch.randn(1, 64)) for _ in range(4)]
     """
 
-    def __init__(self) -> None:
-        self._before: Any = None
-
     def __enter__(self) -> "constant_weights":
-        outer = CONSTANT_WEIGHTS.value
-        self._before = outer, self._before
-        if outer is None or is_compiling():
-            CONSTANT_WEIGHTS.value = ConstantWeights(is_compiling())
-            if not is_compiling():
-                _cast_again()
+        outer, traced = CONSTANT_WEIGHTS.value, is_compiling()
+        CONSTANT_WEIGHTS.value = ConstantWeights(traced, outer)
+        if outer is None and not traced:
+            _cast_again()
         return self
 
     def __exit__(
@@ -141,7 +142,7 @@ class constant_weights:  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        outer, self._before = self._before
+        outer = CONSTANT_WEIGHTS.value.outer
         CONSTANT_WEIGHTS.value = outer
         if outer is None and not is_compiling():
             _cast_again()
