@@ -336,8 +336,8 @@ def test_delayed__evaluation_records_nothing(how: str, compile_it: bool) -> None
 
 @pytest.mark.parametrize("ends", ["optimizer", "forward"])
 def test_delayed__one_autocast_around_a_loop_learns(ends: str) -> None:
-    """As one around each step does: an optimizer's step ends a step of scaling, and so does a
-    forward after a backward."""
+    """As one around each step does: a step of torch.optim ends a step of scaling, and so does a
+    forward after a backward if the weight was written in between."""
     one, other = twins()
     x, grad = inputs()
     rate = 0.0 if ends == "optimizer" else None
@@ -346,6 +346,9 @@ def test_delayed__one_autocast_around_a_loop_learns(ends: str) -> None:
         linear(x * scale).backward(grad * scale)
         if rate is not None:
             torch.optim.SGD(linear.parameters(), lr=rate).step()
+        else:
+            with torch.no_grad():
+                linear.weight.mul_(1.0)
 
     scales = (1.0, 4.0, 0.5, 2.0)
     for scale in scales:
