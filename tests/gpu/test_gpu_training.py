@@ -71,12 +71,14 @@ def captured_gradient() -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
     x, _ = batch()
     x.requires_grad_()
     x.grad = torch.zeros_like(x)
+    with torch.no_grad():
+        arrives = torch.randn_like(linear(x))  # ones would need no rounding
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         x.grad.zero_()
         with quantizing("nvfp4"):
             y = linear(x)
-        y.backward(torch.ones_like(y))
+        y.backward(arrives)
     return graph, x.grad
 
 

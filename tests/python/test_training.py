@@ -338,6 +338,35 @@ def test_training__a_weight_that_has_changed_is_cast_again(compile_it: bool) -> 
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
+@pytest.mark.parametrize("way", ["microbatches", "constant inside", "constant around"])
+def test_training__one_graph_may_cast_a_weight_and_read_it(way: str, compile_it: bool) -> None:
+    linear = layer()
+    x, grad = inputs()
+    words = ((True,), (False,)) if way == "microbatches" else ((), ())
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return linear(x, *words[0]) + linear(x * 2, *words[1])
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        with octet.autocast(recipe=MX), octet.constant_weights():
+            return call(x)
+
+    run: Any = inside if way == "constant inside" else call
+    run = compiled(run)[0] if compile_it else run
+
+    def around(x: torch.Tensor) -> torch.Tensor:
+        with octet.autocast(recipe=MX), octet.constant_weights():
+            return run(x)
+
+    found = {"constant inside": run, "constant around": around}.get(way, within(MX, run))
+    for _ in range(3):
+        with torch.no_grad():
+            linear.weight.mul_(-2)
+        got = step(linear, found, x, grad)
+        assert_same(step(linear, within(MX, lambda x: linear(x) + linear(x * 2)), x, grad), got)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
 def test_training__a_cache_that_does_not_serve_is_made_again(compile_it: bool) -> None:
     linear = layer()
     x, grad = inputs()
