@@ -51,8 +51,9 @@ def test_demo__table_says_what_was_measured(runs: list[training.Run]) -> None:
         assert run.graphs.count == 1
         assert f"  {run.graphs.forward} + {run.graphs.backward}  " in row
     assert (runs[0].graphs.forward, runs[0].graphs.backward) == (0, 0)  # bf16 is torch's own
-    assert runs[1].graphs.forward >= linears
-    assert runs[1].graphs.backward >= linears
+    quantized = linears - 1  # the head is outside of the autocast: torch's own, too
+    assert runs[1].graphs.forward >= quantized
+    assert runs[1].graphs.backward == quantized
     assert f"{runs[1].final - runs[0].final:+.4f}" in rows[1]
 
 
