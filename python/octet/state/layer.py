@@ -228,13 +228,15 @@ class LayerState(torch.nn.Linear):
             self._make_scaling(max(lengths, default=1))
         with torch.no_grad():
             for name in SLOTS:
-                held = self._buffers.get(name)
+                held, value = self._buffers.get(name), saved.get(name)
                 if held is None:
                     continue
-                held.fill_(0.0 if scaling.is_history(name) else 1.0)
-                if name in saved and not saved[name].is_meta:
-                    value = saved[name]
-                    (held[: value.shape[0]] if scaling.is_history(name) else held).copy_(value)
+                rows = 0
+                if value is not None and not value.is_meta:
+                    # A loader that writes into a state_dict hands over the layer's own tensors.
+                    rows = value.shape[0]
+                    held[:rows].copy_(value)
+                held[rows:].fill_(0.0 if scaling.is_history(name) else 1.0)
         self._pending.clear()
 
 
