@@ -80,7 +80,7 @@ class Decided(NamedTuple):
     weight: tuple[str, ...] | None = None  # the buffers that a quantized weight hands over
     cached: tuple[str, ...] = ()  # and those of a cached one
     state: tuple[str, ...] = ()  # of the layer's: what it takes besides its operands
-    draws: bool = False  # a seed is one of them
+    draws: bool = False  # it draws a seed, which may be one of them
 
 
 class Linear(Parameters):
@@ -387,6 +387,30 @@ class Linear(Parameters):
             raise ValueError(f"{self._label()}: {call.error}")
         return call
 
+    def _draws(
+        self,
+        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+        recipe: str,
+        options: tuple[str, ...],
+        call: Call,
+    ) -> bool:
+        """Whether a call draws a seed. An eager one without a graph may draw one that it does
+        not read: a reentrant checkpoint runs it again, then with a seed, from the state that
+        torch's generator has now. So the generator has to move on here, as it does for dropout:
+        or else all layers and all steps would round by the same random numbers."""
+        if "seed" in call.tensors:
+            return True
+        if is_compiling() or is_grad_enabled() or is_inference_mode_enabled():
+            return False
+        if not self.training or "calibrate" in options:
+            return False
+        inp, weight, bias = operands
+        dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+        texts = (_text_of(inp), _text_of(weight))
+        wants = (True, weight.requires_grad, bias is not None and bias.requires_grad)
+        options += device_words(inp.device.type, inp.device.index)
+        return "seed" in call_of(dtypes, texts, recipe, wants, options, False).tensors
+
     def protos(
         self,
         inp: torch.Tensor | TensorProto,
@@ -541,7 +565,7 @@ class Linear(Parameters):
             tensors[1:] = [getattr(weight, name) for name in decided.weight]
         if decided.takes_bias:
             tensors.append(bias)
-        if decided.state:
+        if decided.state or decided.draws:
             self._lend(tensors, decided, cached)
         sizes = [*shape, own["out_features"]]
         if has_graph:
@@ -604,7 +628,7 @@ class Linear(Parameters):
             None if weight_text is None else buffers_of(problem, "weight", weight_text),
             () if call.cache == "none" else buffers_of(problem, "weight.cached", cached),
             call.tensors,
-            "seed" in call.tensors,
+            self._draws((inp, weight, bias), recipe.text, options, call),
         )
 
     def _is_plain(
@@ -810,7 +834,8 @@ class Linear(Parameters):
         else:
             self._calls.note_again(run)
             state, updates = self._state_of(run)
-        seed = self._draw(inp) if "seed" in call.tensors else None
+        draws = self._draws((inp, weight, bias), recipe.text, options, call)
+        seed = self._draw(inp) if draws else None
         tensors = [inp, self._in_graph(weight, wants)]
         if call.takes_bias:
             tensors.append(bias)
