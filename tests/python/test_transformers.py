@@ -140,7 +140,12 @@ def without_scales(folder: Path) -> None:
 @pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_transformers__a_loaded_model_has_saved_or_fresh_scales(
-    kind: type, prepared: bool, saved: bool, dtype: Any, tmp_path: Path, poisoned: None
+    kind: type,
+    prepared: bool,
+    saved: bool,
+    dtype: torch.dtype | None,
+    tmp_path: Path,
+    poisoned: None,
 ) -> None:
     model = make(kind, dtype)
     train(model, 2)
@@ -171,3 +176,75 @@ def test_transformers__a_loaded_model_has_saved_or_fresh_scales(
             assert torch.equal(one, two)
     assert all(weight.isfinite().all() for weight in train(other, 2))
     assert all(tensor.isfinite().all() for tensor in scaling(other).values())
+
+
+# ---- gradient checkpointing ------------------------------------------------------------------
+
+
+def llama() -> transformers.PreTrainedModel:
+    torch.manual_seed(1)
+    return OctetLlama(llama_config())
+
+
+def two_steps(model: torch.nn.Module, name: str) -> list[torch.Tensor]:
+    """Gradients of two steps, with the autocast around forward only; then the scales."""
+    model.train()
+    found = []
+    for number in range(2):
+        torch.manual_seed(10 + number)
+        model.zero_grad()
+        with octet.autocast(recipe=RECIPES[name]):
+            y = model(ids()).logits
+        y.square().mean().backward()
+        found += [p.grad.clone() for p in model.parameters()]
+    return found + list(scaling(model).values())
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "delayed"])
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_transformers__gradient_checkpointing_changes_nothing(
+    name: str, use_reentrant: bool
+) -> None:
+    wanted = two_steps(llama(), name)
+    model = llama()
+    model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    if use_reentrant:
+        model.enable_input_require_grads()
+    found = two_steps(model, name)
+    assert len(wanted) == len(found)
+    assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True))
+
+
+def compile_blocks(model: torch.nn.Module) -> None:
+    for block in model.model.layers:
+        block.compile(backend="aot_eager")
+
+
+@pytest.mark.parametrize(
+    ("name", "use_reentrant"), [("mxfp8", False), ("mxfp8", True), ("nvfp4", False)]
+)
+def test_transformers__checkpointed_compiled_blocks_compute_the_same(
+    name: str, use_reentrant: bool
+) -> None:
+    plain, model = llama(), llama()
+    compile_blocks(plain)
+    wanted = two_steps(plain, name)
+    model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    if use_reentrant:
+        model.enable_input_require_grads()
+    compile_blocks(model)
+    found = two_steps(model, name)
+    assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_transformers__checkpointed_compiled_delayed_scaling_is_refused(
+    use_reentrant: bool,
+) -> None:
+    model = llama()
+    model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    if use_reentrant:
+        model.enable_input_require_grads()
+    compile_blocks(model)
+    with pytest.raises(Exception, match=r"octet.Linear 'model.layers.*checkpoint"):
+        two_steps(model, "delayed")
