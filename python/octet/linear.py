@@ -1039,3 +1039,16 @@ class Linear(Parameters):
         return (
             f"{self.in_features}, {self.out_features}, bias={self._whole('bias') is not None}"
         )
+
+
+def _never_compile(function: Callable[..., Any]) -> None:
+    """Has Dynamo leave a function and all that it calls alone when it runs: eager code is not
+    compiled piece by piece where compiled code around a layer breaks off."""
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+
+
+_never_compile(Linear._run_eagerly)
