@@ -14,7 +14,7 @@ from octet._problem import Call, call_of, device_words
 from octet.proto import TensorProto
 from octet.state.recompute import CallRecipe
 from octet.tensor import QuantizedTensor, as_dtype
-from torch import is_grad_enabled
+from torch import is_grad_enabled, is_inference_mode_enabled
 
 
 @constant
@@ -211,6 +211,29 @@ class LinearCall(Parameters):
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
         return call
+
+    def _draws(
+        self,
+        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+        recipe: str,
+        options: tuple[str, ...],
+        call: Call,
+    ) -> bool:
+        """Whether a call draws a seed. One without a graph may draw one that it does not read: a
+        reentrant checkpoint runs it again, then with a seed, from the state that torch's
+        generator has now. So the generator has to move on here, as it does for dropout."""
+        if "seed" in call.tensors:
+            return True
+        if is_grad_enabled() or is_inference_mode_enabled() or not self.training:
+            return False
+        if "calibrate" in options:
+            return False
+        inp, weight, bias = operands
+        dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+        texts = (text_of(inp), text_of(weight))
+        wants = (True, weight.requires_grad, bias is not None and bias.requires_grad)
+        options += device_words(inp.device.type, inp.device.index)
+        return "seed" in call_of(dtypes, texts, recipe, wants, options, False).tensors
 
     def _is_plain(
         self,

@@ -1,5 +1,6 @@
 """Eager calls of a Linear: one that is like the last one is not decided again."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch._C import (
@@ -41,7 +42,7 @@ class CallDecision(NamedTuple):
     weight: tuple[str, ...] | None = None  # the buffers that a quantized weight hands over
     cached: tuple[str, ...] = ()  # and those of a cached one
     state: tuple[str, ...] = ()  # of the layer's: what it takes besides its operands
-    draws: bool = False  # a seed is one of them
+    draws: bool = False  # it draws a seed, which may be one of them
 
 
 class EagerLinear(LinearRun):
@@ -125,7 +126,7 @@ class EagerLinear(LinearRun):
             tensors[1:] = [getattr(weight, name) for name in decided.weight]
         if decided.takes_bias:
             tensors.append(bias)
-        if decided.state:
+        if decided.state or decided.draws:
             self._append_extra_tensors(tensors, decided, cached)
         sizes = [*shape, own["out_features"]]
         if has_graph:
@@ -188,5 +189,18 @@ class EagerLinear(LinearRun):
             None if weight_text is None else buffers_of(problem, "weight", weight_text),
             () if call.cache == "none" else buffers_of(problem, "weight.cached", cached),
             call.tensors,
-            "seed" in call.tensors,
+            self._draws((inp, weight, bias), recipe.text, options, call),
         )
+
+
+def _never_compile(function: Callable[..., Any]) -> None:
+    """Has Dynamo leave a function and all that it calls alone when it runs: eager code is not
+    compiled piece by piece where compiled code around a layer breaks off."""
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+
+
+_never_compile(EagerLinear._run_eagerly)

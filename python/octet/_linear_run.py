@@ -38,6 +38,7 @@ from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
 from torch import is_grad_enabled
 
 linear_autograd = torch.ops.octet.linear_autograd.default
+linear_seeded = torch.ops.octet.linear_seeded.default
 
 
 class LinearRun(LinearCall):
@@ -132,7 +133,10 @@ class LinearRun(LinearCall):
         else:
             self._calls.note_again(run)
             state, updates = self._state_of(run)
-        seed = self._draw(inp) if "seed" in call.tensors else None
+        draws = "seed" in call.tensors
+        if not is_compiling():
+            draws = self._draws((inp, weight, bias), recipe.text, options, call)
+        seed = self._draw(inp) if draws else None
         tensors = [inp, self._in_graph(weight, wants)]
         if call.takes_bias:
             tensors.append(bias)
@@ -209,10 +213,13 @@ class LinearRun(LinearCall):
         decided = self._decide_in_graph(recipe._text, traits, self.save_original_input)
         if decided is None or inp.shape[-1] != self.in_features:
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        problem, takes_bias, state, forward_state, tells = decided
-        if tells:
-            self._calls.last = recipe._text
+        problem, takes_bias, state, forward_state, draws = decided
+        self._calls.last = recipe._text
         tensors = [inp, weight, bias] if takes_bias else [inp, weight]
+        if draws:
+            seed = torch.ops.octet.draw_seed.default(inp.detach())
+            sizes = [*inp.shape, self.out_features]
+            return linear_seeded(tensors, seed, sizes, problem)[0]
         if not state:
             sizes = [*inp.shape, self.out_features]
             return linear_autograd(tensors, [], sizes, problem, "")[0]
@@ -274,4 +281,10 @@ class LinearRun(LinearCall):
         if call.error or not is_plain_in_graph(call.problem, dtype):
             return None
         own = sum(n in FORWARD_STATE for n in forward_signature(call.problem).args)
-        return call.problem, call.takes_bias, call.tensors, own, True
+        # Without a graph it may draw a seed that it does not read: see _draws.
+        draws = False
+        if training and not grad and not call.tensors:
+            wants = (True, weight.requires_grad, bias is not None and bias.requires_grad)
+            again = call_of(dtypes, (None, None), text, wants, options, False)
+            draws = "seed" in again.tensors
+        return call.problem, call.takes_bias, call.tensors, own, draws

@@ -132,7 +132,33 @@ def test_random__layers_and_calls_that_need_none_draw_none() -> None:
     linear = layer()
     x, _ = inputs()
     before = torch.get_rng_state()
-    with torch.no_grad():
+    with torch.inference_mode():
         within(NVFP4, linear)(x)
+    with torch.no_grad():
+        within(NVFP4, linear.eval())(x)
+    linear.train()
     within(RECIPES["mxfp8"], linear)(x)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_random__reentrant_checkpoints_round_by_other_numbers_at_each_step() -> None:
+    """Their first run has no graph. It draws all the same, as dropout does: what runs again
+    starts from the generator's state of then."""
+    linear, (x, grad) = layer(), inputs()
+    x.requires_grad_()
+
+    def again(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(linear, x, use_reentrant=True)
+
+    def two(call: Any) -> list[Any]:  # noqa: ANN401
+        torch.manual_seed(5)
+        found = []
+        for _ in range(2):
+            linear.zero_grad()
+            within(NVFP4, call)(x).backward(grad)
+            found.append(linear.weight.grad.clone())
+        return found
+
+    wanted = two(linear)
+    assert not torch.equal(*wanted)
+    assert_same(wanted, two(again))

@@ -150,3 +150,13 @@ def test_state__is_float32_in_a_half_layer() -> None:
     linear = layer().to(torch.float16)
     assert linear.weight.dtype == torch.float16
     assert linear.fp8_scale.dtype == torch.float32
+
+
+def test_state__a_layer_loads_its_own_state_dict() -> None:
+    """As loaders do that write into the tensors of a state_dict."""
+    linear, (x, grad) = layer(), inputs()
+    step(linear, within(RECIPES["delayed"], linear), x, grad)
+    wanted = copy.deepcopy(linear.state_dict())
+    linear.load_state_dict(linear.state_dict())
+    assert not torch.equal(wanted["fp8_scale"], torch.ones(3))
+    assert all(torch.equal(value, wanted[key]) for key, value in linear.state_dict().items())

@@ -11,7 +11,7 @@ from octet._flat import restored_under
 from octet.state import registry, scaling
 from octet.state.active import current
 from octet.state.recompute import CallLog
-from octet.state.scaling import SLOTS, PendingUpdate
+from octet.state.scaling import SLOTS, PendingUpdate, Unread
 from octet.state.weights import WeightCache
 from octet.tensor import Carried, QuantizedTensor
 
@@ -83,11 +83,15 @@ class LayerState(torch.nn.Linear):
                 "whose replays would make it again; call octet.prepare(model, recipe) "
                 "or run a step before the capture"
             )
+        waits = all(p is None or p.is_meta for p in self._parameters.values())
         with no_dispatch_modes(), torch.no_grad(), torch.inference_mode(False):
             for name in SLOTS:
                 held = self._buffers.get(name)
+                if isinstance(held, Unread) and not waits:
+                    held = self._buffers[name] = held.plain()
                 if held is None or held.is_meta:
                     made = scaling.fresh(name, rows, device)
+                    made = made.as_subclass(Unread) if waits else made
                     is_new = name not in self._buffers
                     self._buffers[name] = made
                     if is_new:
@@ -104,7 +108,8 @@ class LayerState(torch.nn.Linear):
         """Makes sure, in eager code, that the layer has the state of a delayed recipe."""
         rows = _texts.history_rows(recipe)
         held = self._buffers.get("fp8_amax_history")
-        if held is None or held.shape[0] < rows or held.device != self._device():
+        waits = any(isinstance(self._buffers.get(name), Unread) for name in SLOTS)
+        if held is None or held.shape[0] < rows or held.device != self._device() or waits:
             self._make_scaling(rows)
 
     @traced_as_constant

@@ -42,6 +42,34 @@ def fresh(name: str, rows: int, device: torch.device | str | None) -> torch.Tens
     )
 
 
+class Unread(torch.Tensor):
+    """A fresh buffer of a layer on meta, which waits for a loader.
+
+    Of a buffer that a checkpoint lacks, transformers' from_pretrained makes another one by
+    ``torch.empty_like``, and nobody writes to it. That of this one is fresh. In all else it is
+    a plain tensor, and so is all that is made of it."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Runs an op as on a plain tensor."""
+        with torch._C.DisableTorchFunctionSubclass():
+            made = func(*args, **(kwargs or {}))
+            if func is torch.empty_like and not made.is_meta:
+                made.copy_(args[0])
+            return made
+
+    def plain(self) -> torch.Tensor:
+        """The same buffer as a plain tensor."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.as_subclass(torch.Tensor)
+
+
 def is_captured(device: torch.device) -> bool:
     """Whether what runs on a device now becomes part of a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
