@@ -219,8 +219,8 @@ class LinearCall(Parameters):
         options: tuple[str, ...],
         call: Call,
     ) -> bool:
-        """Whether a call draws a seed. One without a graph may draw one that it does not read: a
-        reentrant checkpoint runs it again, then with a seed, from the state that torch's
+        """Whether a call draws a seed. One without a graph may draw one that it does not read:
+        a reentrant checkpoint runs it again, then with a seed, from the state that torch's
         generator has now. So the generator has to move on here, as it does for dropout."""
         if "seed" in call.tensors:
             return True

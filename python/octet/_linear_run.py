@@ -251,8 +251,7 @@ class LinearRun(LinearCall):
         self, text: str, traits: tuple[Any, ...], save_original_input: bool
     ) -> tuple[Any, ...] | None:
         """What a traced call needs: its problem, whether it takes the bias, which state, how
-        much of that is forward's, and whether it tells the layer its recipe. None: it needs
-        more.
+        much of that is forward's, and whether it draws a seed for nobody. None: it needs more.
 
         Runs while code is traced: what it reads of the layer besides its arguments is what
         compiled code guards on anyway (its parameters) or what never changes."""
