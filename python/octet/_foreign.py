@@ -1,9 +1,12 @@
 """What other libraries hand to a layer: FX's proxies, nested tensors, DTensors, ranks'
 options."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+_STAGES = "torch.distributed.pipelining.stage"
 
 if TYPE_CHECKING:
     from octet.linear import Linear
@@ -31,6 +34,19 @@ def check_parallel_arguments(
             raise NotImplementedError(
                 f"Linear({name}={value!r}) is not available in this version; leave out {name}"
             )
+
+
+def infers_shapes() -> bool:
+    """Whether torch.distributed.pipelining runs a stage on uninitialized memory, to learn the
+    shapes that it makes. Nothing that a layer measures there is of the model."""
+    if _STAGES not in sys.modules:
+        return False
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _STAGES and "infer" in frame.f_code.co_name:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def refuse_dtensor(label: str, name: str, tensor: torch.Tensor) -> None:

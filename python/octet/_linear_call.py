@@ -10,7 +10,7 @@ from octet import _foreign, _texts, _wgrad
 from octet._constant import constant, traced_as_constant
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._parameters import Parameters
-from octet._problem import Call, call_of, device_words
+from octet._problem import Call, call_of, device_words, draws_with_graph
 from octet.proto import TensorProto
 from octet.state.recompute import CallRecipe
 from octet.tensor import QuantizedTensor, as_dtype
@@ -231,9 +231,8 @@ class LinearCall(Parameters):
         inp, weight, bias = operands
         dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
         texts = (text_of(inp), text_of(weight))
-        wants = (True, weight.requires_grad, bias is not None and bias.requires_grad)
         options += device_words(inp.device.type, inp.device.index)
-        return "seed" in call_of(dtypes, texts, recipe, wants, options, False).tensors
+        return draws_with_graph(dtypes, texts, recipe, options)
 
     def _is_plain(
         self,

@@ -13,6 +13,7 @@ from torch.nn.functional import linear as torch_linear
 
 import torch
 from octet._dtypes import HIGH_PRECISION
+from octet._foreign import infers_shapes
 from octet._function import apply_eagerly, run_forward
 from octet._linear_call import text_of
 from octet._linear_run import LinearRun
@@ -69,6 +70,7 @@ class EagerLinear(LinearRun):
             or fp8_grad
             or "bias" not in parameters
             or _current_graph_task_id() != -1
+            or infers_shapes()
             or _is_any_autocast_enabled()
             or _are_functorch_transforms_active()
         ):

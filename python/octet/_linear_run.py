@@ -19,6 +19,7 @@ from octet._problem import (
     Call,
     call_of,
     device_words,
+    draws_with_graph,
     forward_signature,
     is_flat,
     is_plain_in_graph,
@@ -283,7 +284,5 @@ class LinearRun(LinearCall):
         # Without a graph it may draw a seed that it does not read: see _draws.
         draws = False
         if training and not grad and not call.tensors:
-            wants = (True, weight.requires_grad, bias is not None and bias.requires_grad)
-            again = call_of(dtypes, (None, None), text, wants, options, False)
-            draws = "seed" in again.tensors
+            draws = draws_with_graph(dtypes, (None, None), text, options)
         return call.problem, call.takes_bias, call.tensors, own, draws

@@ -363,3 +363,15 @@ def call_of(
         takes_bias="bias" in signature.args,
         has_others=bool(signature.others),
     )
+
+
+@constant
+def draws_with_graph(
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype | None],
+    quantized: tuple[str | None, str | None],
+    recipe: str,
+    options: tuple[str, ...],
+) -> bool:
+    """Whether a call with these operands draws a seed where all of them get gradients."""
+    grads = (True, True, dtypes[2] is not None)
+    return "seed" in call_of(dtypes, quantized, recipe, grads, options, False).tensors

@@ -7,6 +7,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 import torch
 from octet import _texts
 from octet._constant import constant, traced_as_constant
+from octet._foreign import infers_shapes
 from octet._problem import buffers_of, forward_signature
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.state import recompute, registry, scaling, seeds
@@ -89,7 +90,9 @@ class StatefulCalls(LayerState):
             return True
         if is_compiling():
             return self.training and is_grad_enabled()
-        return self.training and not is_inference_mode_enabled()
+        if not self.training or is_inference_mode_enabled():
+            return False
+        return not infers_shapes()
 
     # ---- delayed scaling -------------------------------------------------------------------
 
