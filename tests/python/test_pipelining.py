@@ -104,8 +104,7 @@ class Garbage(PipelineStage):
 
 
 def check_garbage(rank: int) -> None:
-    """Amaxes of such a run would be the largest of a history. A first step outside of the
-    autocast takes the run, and no scale has seen it."""
+    """Amaxes of such a run would be the largest of a history: they are not recorded."""
     parts, wanted = unpipelined("delayed", 2)
     part, (x, target), losses = stages()[rank], data(), []
     stage = Garbage(part, rank, WORLD, torch.device("cpu"))
@@ -120,15 +119,13 @@ def check_garbage(rank: int) -> None:
             runs.step(target=target, losses=found)
         losses.append([loss.item() for loss in found])
 
-    step()
-    assert not list(part.buffers())
     for _ in range(2):
         with octet.autocast(recipe=RECIPES["delayed"]):
             step()
     for key, found in part.named_buffers():
         assert found.isfinite().all()
         assert "grad" in key or torch.equal(found, parts[rank].get_buffer(key)), key
-    assert rank == 0 or wanted == losses[1:]
+    assert rank == 0 or wanted == losses
 
 
 def run(rank: int, folder: str) -> None:
