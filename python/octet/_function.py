@@ -96,7 +96,11 @@ def _forward(
     task, updates = call
     output, others, saved = run_forward(task, sizes, tensors, in_graph)
     ctx.save_for_backward(*saved)
-    operands = () if in_graph else tuple(map(ref, (seen or tensors)[:2]))
+    operands: tuple[Any, ...] = ()
+    if seen:
+        operands = ref(seen[0]), ref(seen[1])
+    elif not in_graph:
+        operands = ref(tensors[0]), ref(tensors[1])
     ctx.call = task, updates, sizes, tensors[len(task[1].args) :], operands
     if not others:
         return output

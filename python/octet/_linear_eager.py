@@ -27,7 +27,7 @@ from octet._problem import (
 from octet.recipe import CustomRecipe
 from octet.state import seeds
 from octet.state.active import constant_weights_here, current
-from octet.state.recompute import NO_RECIPE, CallRecipe
+from octet.state.recompute import NO_RECIPE, CallRecipe, may_run_again
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled, is_inference_mode_enabled
 
@@ -115,12 +115,15 @@ class EagerLinear(LinearRun):
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         recipe, task = decided.recipe, decided.task
         if task is None:  # nothing is quantized
-            calls.note(recipe, True, None)
+            calls.last = "none"
+            if may_run_again():
+                calls.note(recipe, True, None)
             return torch_linear(inp, weight, bias)
         has_graph = task[2] is not None
         if recipe.rule is None:
-            calls.note(recipe, has_graph, None)
-            updates = None
+            updates, calls.last = None, recipe.text
+            if may_run_again():
+                calls.note(recipe, has_graph, None)
         else:
             updates = self._note(recipe, has_graph)
         tensors = [inp, weight]

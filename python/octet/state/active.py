@@ -30,15 +30,15 @@ class Step:
     def __init__(self, traced: bool) -> None:
         self.traced = traced  # it was entered in traced code
         self.updates_in_graph: dict[Any, Any] = {}  # there, by layer: scale, history, rule
-        self.restart()
-
-    def restart(self) -> None:
-        """A new step of the same autocast."""
         self.id = StepId()
         self.recorded: list[Any] = []  # layers
         # Code that was traced inside used some, too, and marked them alone: it cannot append to
         # what lies outside of it without a guard on the length.
         self.in_graph = False
+
+    def restart(self) -> None:
+        """A new step of the same autocast."""
+        self.id, self.recorded, self.in_graph = StepId(), [], False
 
 
 class Region:
@@ -98,9 +98,12 @@ _init: contextvars.ContextVar[QuantizedInit | None] = contextvars.ContextVar(
 )
 
 
+_MAIN_IDENT = threading.main_thread().ident
+
+
 def _activate(region: Region | None) -> None:
     _region.set(region)
-    if threading.current_thread() is threading.main_thread():
+    if threading.get_ident() == _MAIN_IDENT:
         MAIN_THREAD.region = NO_AUTOCAST if region is None else region
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from torch.compiler import is_compiling
+from torch._C import _current_graph_task_id
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from octet.recipe import DelayedScaling, MXFP8BlockScaling, Recipe
 from octet.state import scaling
@@ -118,10 +119,15 @@ class autocast:  # noqa: N801
         continues = outer is not None and (outer.enabled or outer.calibrating)
         step = outer.step if continues else Step(is_compiling())
         region = Region(self.enabled, self.recipe, self.calibrating, step)
-        region.outer, region.in_backward = outer, in_backward()
-        self.recipe._freeze()
-        if isinstance(self.recipe, DelayedScaling) and not is_compiling():
-            scaling.watch_optimizers()
+        region.outer = outer
+        if is_dynamo_compiling():
+            region.in_backward = in_backward()
+        else:
+            region.in_backward = _current_graph_task_id() != -1
+            if not self.recipe._frozen:
+                self.recipe._freeze()
+            if isinstance(self.recipe, DelayedScaling):
+                scaling.watch_optimizers()
         activate(region)
         return self
 

@@ -113,15 +113,19 @@ class StatefulCalls(LayerState):
         """Begins the layer's step of delayed scaling, unless this step has it already."""
         step, pending = current().step, self._pending
         if pending.waits and pending.step is step.id:  # or else another thread's waits
-            if not (pending.backward_ran and pending.weights != self._weight_cache.weights()):
+            if not pending.backward_ran or pending.versions == self._versions():
                 pending.rule = rule
                 return None
             # A backward has run and the weight has changed inside one autocast: another step.
             scaling.restart_step(step)
         self._calls.step_began = True
         pending.begin(self, step, rule)
-        pending.weights = self._weight_cache.weights()
+        pending.versions = self._versions()
         return scaling.GradientUpdate(rule, pending)
+
+    def _versions(self) -> list[int]:
+        """How often each parameter has been written to."""
+        return [p._version for p in self._parameters.values() if p is not None]
 
     def _begin_in_graph(self, rule: Rule) -> Rule | None:
         """The same in traced code: the rule, where this call begins the step."""

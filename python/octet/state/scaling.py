@@ -86,7 +86,7 @@ class PendingUpdate:
         """Nothing waits, and nothing of a user's is held."""
         self.waits = False
         self.backward_ran = False  # of the call that began the step
-        self.weights: Any = None  # the layer's, as they were then
+        self.versions: Any = None  # of the layer's parameters, as they were then
         self.rule: Rule = ""
         self.scale: torch.Tensor | None = None
         self.history: torch.Tensor | None = None

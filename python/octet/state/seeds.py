@@ -20,9 +20,15 @@ _LIBRARY.define(
 )
 
 
+_LIKE: dict[torch.device, torch.Tensor] = {}  # one a device: what seeds are made like
+
+
 def draw(device: torch.device) -> torch.Tensor:
     """A seed on a device, from torch's default generator there."""
-    return torch.empty(1, dtype=torch.int64, device=device).random_()
+    like = _LIKE.get(device)
+    if like is None:
+        like = _LIKE[device] = torch.empty(1, dtype=torch.int64, device=device)
+    return torch.empty_like(like).random_()
 
 
 def _draw_after(like: torch.Tensor, before: Sequence[torch.Tensor]) -> torch.Tensor:
