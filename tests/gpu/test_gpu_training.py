@@ -65,8 +65,8 @@ def test_gpu_training__graphed_callables(name: str) -> None:
     assert_same(usual(name), train(net, call, sgd(net)))
 
 
-def captured_gradient() -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-    """A captured step of NVFP4, and the gradient that each replay writes."""
+def captured_gradient() -> tuple[torch.cuda.CUDAGraph, torch.Tensor, Any]:
+    """A captured step of NVFP4, the gradient that each replay writes, and what it reads."""
     linear = model().a_up
     x, _ = batch()
     x.requires_grad_()
@@ -79,13 +79,13 @@ def captured_gradient() -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         with quantizing("nvfp4"):
             y = linear(x)
         y.backward(arrives)
-    return graph, x.grad
+    return graph, x.grad, (linear, x, arrives)
 
 
 def test_gpu_training__each_replay_draws_anew_by_torchs_generator() -> None:
     warm = model()
     train(warm, called(warm, RECIPES["nvfp4"]))
-    graph, grad = captured_gradient()
+    graph, grad, _held = captured_gradient()
     seen = []
     for first in (True, False, True):
         if first:
