@@ -36,6 +36,7 @@ from octet.state.active import (
     in_backward,
 )
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
+from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
 
 linear_autograd = torch.ops.octet.linear_autograd.default
@@ -204,6 +205,7 @@ class LinearRun(LinearCall):
             or self.fuse_wgrad_accumulation
             or self.delay_wgrad_compute
             or not isinstance(inp, torch.Tensor)
+            or isinstance(inp, QuantizedTensor)
             or inp.is_nested
             or BACKWARD.value
             or CONSTANT_WEIGHTS.value is not None

@@ -259,8 +259,8 @@ static bool has_row(const facts *f, const octet_port *port, int64_t elements) {
 /* Whether a plain tensor has the port's shape; the leading axis stands for any number of axes.
  * A weight that is transposed has the right number of elements and the wrong shape. */
 static bool has_shape(const facts *f, const octet_port *port) {
-    if (port->part != OCTET_PART_VALUES || port->is_mutable) {
-        return true;
+    if (port->part != OCTET_PART_VALUES || port->is_mutable || f->dim == 0) {
+        return true; /* a scalar is a row of one column */
     }
     int64_t at = 0;
     for (int i = 0; i < port->ndim; i++) {

@@ -125,7 +125,7 @@ class constant_weights:  # noqa: N801
     inside. ``is_first_microbatch``, where a call says it, wins.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
-    >>> with octet.autocast(), octet.constantweights(), torch.no_grad():
+    >>> with octet.autocast(), octet.constant_weights(), torch.no_grad():
     ...     tokens = [layer(torch.randn(1, 64)) for _ in range(4)]
     """
 
