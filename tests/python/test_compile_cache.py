@@ -20,7 +20,8 @@ recipes = {
     "delayed": octet.recipe.DelayedScaling(amax_history_len=4),
 }
 torch.manual_seed(0)
-model = torch.nn.Sequential(octet.Linear(32, 48, device="cpu"), octet.Linear(48, 32, device="cpu"))
+layers = [octet.Linear(32, 48, device="cpu"), octet.Linear(48, 32, device="cpu")]
+model = torch.nn.Sequential(*layers)
 
 def call(x):
     with octet.autocast(recipe=recipes[name]):
