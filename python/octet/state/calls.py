@@ -125,7 +125,8 @@ class StatefulCalls(LayerState):
 
     def _versions(self) -> list[int]:
         """How often each parameter has been written to."""
-        return [p._version for p in self._parameters.values() if p is not None]
+        found = [p for p in self._parameters.values() if p is not None]
+        return [0 if p.is_inference() else p._version for p in found]
 
     def _begin_in_graph(self, rule: Rule) -> Rule | None:
         """The same in traced code: the rule, where this call begins the step."""
