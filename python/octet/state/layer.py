@@ -68,6 +68,8 @@ class LayerState(torch.nn.Linear):
         held = [self._buffers.get(name) for name in SLOTS]
         if any(buffer is None or buffer.device != device for buffer in held):
             return False
+        if any(isinstance(buffer, Unread) for buffer in held):
+            return False
         lengths = [self._buffers[name].shape[0] for name in SLOTS if scaling.is_history(name)]
         return min(lengths) >= rows
 
@@ -77,7 +79,9 @@ class LayerState(torch.nn.Linear):
         if not any(p is not None for p in self._parameters.values()):
             return  # torch's parametrizations have taken them away
         device = self._device()
-        if scaling.is_captured(device) and not self._has_scaling(rows, device):
+        if self._has_scaling(rows, device):
+            return
+        if scaling.is_captured(device):
             raise RuntimeError(
                 f"{self._label()}: delayed scaling's state is to be made inside a CUDA graph, "
                 "whose replays would make it again; call octet.prepare(model, recipe) "
