@@ -10,6 +10,10 @@ from octet._C import LiveValue
 if TYPE_CHECKING:
     from octet.recipe import Recipe
 
+# Hides ops from dispatch modes, such as those of a selective checkpoint, which expects the same
+# ops in both of its runs.
+no_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
+
 
 class Live(LiveValue):
     """An attribute that a function computes at every read; compiled code guards on it.

@@ -9,13 +9,11 @@ from octet import _texts
 from octet._constant import traced_as_constant
 from octet._flat import restored_under
 from octet.state import registry, scaling
-from octet.state.active import current
+from octet.state.active import current, no_dispatch_modes
 from octet.state.recompute import CallLog
 from octet.state.scaling import SLOTS, PendingUpdate, Unread
 from octet.state.weights import WeightCache
 from octet.tensor import Carried, QuantizedTensor
-
-no_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
 
 
 def _make_scaling_everywhere(rows: int) -> None:

@@ -36,16 +36,13 @@ from torch.compiler import is_dynamo_compiling
 import torch
 from octet._constant import traced_as_constant
 from octet.recipe import CustomRecipe
-from octet.state.active import Region, Step, activate, current, entered
+from octet.state.active import Region, Step, activate, current, entered, no_dispatch_modes
 from octet.state.scaling_rule import Rule, ScaleUpdater
 from torch import is_grad_enabled
 
 REMEMBERED = 16  # changes of recipe or scales that a layer remembers
 
 _saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-
-# Around what only one of the two runs does: selective checkpoints count a region's ops.
-no_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
 
 
 USER_QUANTIZERS = " with quantizers of a user's"

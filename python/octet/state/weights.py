@@ -15,13 +15,11 @@ from torch.compiler import is_compiling
 import torch
 from octet.quantizers import from_text
 from octet.state import registry
-from octet.state.active import CONSTANT_WEIGHTS, ConstantWeights, Live
+from octet.state.active import CONSTANT_WEIGHTS, ConstantWeights, Live, no_dispatch_modes
 from octet.tensor import QuantizedTensor
 
 if TYPE_CHECKING:
     from octet.state.layer import LayerState
-
-no_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
 
 
 class WeightCache:
