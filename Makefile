@@ -116,8 +116,8 @@ $(TOOLS): tests/requirements.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	@touch $@
 
-.venv-torch-%/tools:
-	$(PYTHON) -m venv .venv-torch-$*
-	.venv-torch-$*/bin/pip install --quiet --disable-pip-version-check torch==$* numpy pytest \
-        'tqdm<5' 'matplotlib<4'
+.venv-torch-%/tools: tests/requirements.txt
+	test -x .venv-torch-$*/bin/python || $(PYTHON) -m venv .venv-torch-$*
+	sed 's/^torch==.*/torch==$*/; /^nvidia-/d' tests/requirements.txt > .venv-torch-$*/requirements.txt
+	.venv-torch-$*/bin/pip install --quiet --disable-pip-version-check -r .venv-torch-$*/requirements.txt
 	@touch $@

@@ -19,7 +19,7 @@ from octet._problem import (
     lends_seed,
     writes_of,
 )
-from octet.state import recompute
+from octet.state import recompute, seeds
 from octet.state.scaling_rule import Rule, ScaleUpdater, update
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
@@ -186,6 +186,7 @@ recompute.OWN_NODES = tuple(f._backward_cls for f in (_Eager, LinearFunction, _I
 # Traced code calls a layer by this op. It is what autograd makes of the ops below it: a
 # compiler that differentiates a graph meets those alone, in forward and in backward. In the
 # place of the autograd function itself it keeps tracing short, and torch can cache the graphs.
+DRAW = "draw"  # in the place of a rule: backward rounds at random, and its seed is drawn here
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
     "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str problem, "
@@ -202,6 +203,8 @@ def _autograd(
     rule: str,
 ) -> list[torch.Tensor]:
     """A call's output and what it makes for the layer to hold, with its graph."""
+    if rule == DRAW:
+        written, rule = [seeds.draw_in_graph(read[0])], ""
     flat = is_flat(problem, len(read) + len(written))
     signature = forward_signature(problem, flat)
     reads, writes = iter(read), iter(written)

@@ -82,6 +82,11 @@ class LinearCall(Parameters):
                 )
             _foreign.refuse_dtensor(self._label(), name, found)
 
+    def _check_again(self, inp: Any) -> None:  # noqa: ANN401
+        """_check_parameters after an op has refused a call: the op does not know the layer."""
+        if isinstance(inp, torch.Tensor):
+            self._check_parameters(inp.device, self._whole("weight"), self._whole("bias"))
+
     @traced_as_constant
     def _check_in_graph(self) -> bool:
         """_check_parameters while code is traced; a compiler sees one constant."""

@@ -70,12 +70,12 @@ class EagerLinear(LinearRun):
             or fp8_grad
             or "bias" not in parameters
             or _current_graph_task_id() != -1
-            or infers_shapes()
             or _is_any_autocast_enabled()
             or _are_functorch_transforms_active()
         ):
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         bias, region, shape = parameters["bias"], current(), inp.shape
+        grad = is_grad_enabled()
         reuses, cached = (
             is_first_microbatch is False or constant_weights_here() is not None,
             None,
@@ -85,21 +85,20 @@ class EagerLinear(LinearRun):
             if cache.tensor is None or not cache.fresh.value:
                 return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
             cached = cache.tensor
+        # Shapes and devices of weight and bias are no part of it: the op checks them.
         key = (
             region.recipe,
             region.enabled,
             region.calibrating,
-            is_grad_enabled(),
-            is_inference_mode_enabled(),
+            grad,
+            not grad and is_inference_mode_enabled(),
             None if cached is None else cached._text,
             inp.requires_grad,
             inp.dtype,
             inp.device,
             weight.requires_grad,
             weight.dtype,
-            weight.device,
-            weight.shape,
-            None if bias is None else (bias.requires_grad, bias.dtype, bias.shape),
+            None if bias is None else (bias.requires_grad, bias.dtype),
             own["training"],
             own["in_features"],
             own["return_bias"],
@@ -117,13 +116,19 @@ class EagerLinear(LinearRun):
         if task is None:  # nothing is quantized
             calls.last = "none"
             if may_run_again():
-                calls.note(recipe, True, None)
+                calls.note_first(recipe, True, None)
+            if weight.shape != (own["out_features"], shape[-1]) or (
+                bias is not None and bias.shape != weight.shape[:1]
+            ):
+                self._check_parameters(inp.device, weight, bias)
             return torch_linear(inp, weight, bias)
         has_graph = task[2] is not None
         if recipe.rule is None:
             updates, calls.last = None, recipe.text
             if may_run_again():
-                calls.note(recipe, has_graph, None)
+                calls.note_first(recipe, has_graph, None)
+        elif infers_shapes():
+            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         else:
             updates = self._note(recipe, has_graph)
         tensors = [inp, weight]
@@ -145,7 +150,7 @@ class EagerLinear(LinearRun):
         """Adds what a call takes besides its operands."""
         buffers = self._buffers
         if decided.draws:
-            seed = seeds.draw(tensors[0].device)
+            seed = seeds.draw(tensors[0].device, "seed" in decided.state)
         for name in decided.state:
             if name == "cache":
                 tensors.extend([getattr(cached, part) for part in decided.cached])

@@ -12,7 +12,7 @@ import torch
 from octet import _custom, _foreign
 from octet._constant import traced_as_constant
 from octet._dtypes import HIGH_PRECISION
-from octet._function import LinearFunction, apply_in_graph, run_forward
+from octet._function import DRAW, LinearFunction, apply_in_graph, run_forward
 from octet._linear_call import LinearCall
 from octet._problem import (
     FORWARD_STATE,
@@ -23,10 +23,11 @@ from octet._problem import (
     forward_signature,
     is_flat,
     is_plain_in_graph,
+    writes_of,
 )
 from octet.proto import TensorProto
-from octet.recipe import DelayedScaling, Recipe
-from octet.state import recompute, seeds
+from octet.recipe import DelayedScaling
+from octet.state import recompute
 from octet.state.active import (
     BACKWARD,
     CONSTANT_WEIGHTS,
@@ -196,8 +197,8 @@ class LinearRun(LinearCall):
             region = MAIN_THREAD.region
         recipe = region.recipe
         if (
-            not region.enabled
-            or recipe._is_custom
+            region.calibrating
+            or (region.enabled and recipe._is_custom)
             or is_first_microbatch is not None
             or fp8_output
             or fp8_grad
@@ -212,49 +213,36 @@ class LinearRun(LinearCall):
         ):
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        text = recipe._text if region.enabled else "none"
         traits = (inp.dtype, inp.device, inp.requires_grad, is_grad_enabled(), self.training)
-        decided = self._decide_in_graph(recipe._text, traits, self.save_original_input)
+        decided = self._decide_in_graph(text, traits, self.save_original_input)
         if decided is None or inp.shape[-1] != self.in_features:
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        problem, takes_bias, state, forward_state, draws = decided
-        self._calls.last = recipe._text
+        problem, takes_bias, reads, writes, seed = decided
+        self._calls.last = text
+        if problem is None:  # nothing is quantized
+            return torch_linear(inp, weight, bias)
         tensors = [inp, weight, bias] if takes_bias else [inp, weight]
-        if draws:
-            seed = torch.ops.octet.draw_seed.default(inp.detach())
-            sizes = [*inp.shape, self.out_features]
-            return linear_seeded(tensors, seed, sizes, problem)[0]
-        if not state:
-            sizes = [*inp.shape, self.out_features]
-            return linear_autograd(tensors, [], sizes, problem, "")[0]
-        return self._run_traced_with_state(problem, recipe, tensors, state, forward_state)
-
-    def _run_traced_with_state(
-        self,
-        problem: str,
-        recipe: Recipe,
-        tensors: list[torch.Tensor],
-        state: tuple[str, ...],
-        forward_state: int,
-    ) -> torch.Tensor:
-        """A traced call of a recipe with scales or with a seed."""
-        sizes = [*tensors[0].shape, self.out_features]
-        if state[0] == "seed" and len(state) == 1 and not forward_state:
-            seed = torch.ops.octet.draw_seed.default(tensors[0].detach())
-            return linear_autograd(tensors, [seed], sizes, problem, "")[0]
-        rule = None
+        sizes = [*inp.shape, self.out_features]
+        if seed == "unread":
+            drawn = torch.ops.octet.draw_seed.default(inp.detach())
+            return linear_seeded(tensors, drawn, sizes, problem)[0]
+        if not reads and not writes:
+            return linear_autograd(tensors, [], sizes, problem, seed)[0]
+        rule, buffers = "", self._buffers
         if " raise_amax" in problem:
-            rule = self._begin_in_graph(recipe._text)
-        seed = seeds.draw_in_graph(tensors[0]) if "seed" in state else None
-        for name in state:
-            tensors.append(seed if name == "seed" else self._buffers[name])
-        return apply_in_graph(problem, rule, self.out_features, tensors)[0]
+            rule = self._begin_in_graph(text) or ""
+        tensors += [buffers[name] for name in reads]
+        written = [buffers[name] for name in writes]
+        return linear_autograd(tensors, written, sizes, problem, rule)[0]
 
     @traced_as_constant
     def _decide_in_graph(
         self, text: str, traits: tuple[Any, ...], save_original_input: bool
     ) -> tuple[Any, ...] | None:
-        """What a traced call needs: its problem, whether it takes the bias, which state, how
-        much of that is forward's, and whether it draws a seed for nobody. None: it needs more.
+        """What a traced call needs: its problem, or None if it quantizes nothing; whether it
+        takes the bias; which buffers it reads and which it may write; which seed it draws.
+        None: it needs more.
 
         Runs while code is traced: what it reads of the layer besides its arguments is what
         compiled code guards on anyway (its parameters) or what never changes."""
@@ -271,6 +259,9 @@ class LinearRun(LinearCall):
                 return None
             self._need_scaling_in_graph(text)
         self._check_parameters(device, weight, bias)
+        if text == "none":
+            same = dtype == weight.dtype and (bias is None or bias.dtype == dtype)
+            return (None, True, (), (), "") if same else None
         wants = (
             grad and input_grad,
             grad and weight.requires_grad,
@@ -282,9 +273,22 @@ class LinearRun(LinearCall):
         call = call_of(dtypes, (None, None), text, wants, options, training and grad)
         if call.error or not is_plain_in_graph(call.problem, dtype):
             return None
-        own = sum(n in FORWARD_STATE for n in forward_signature(call.problem).args)
+        seed, state = "", call.tensors
+        if state == ("seed",) and "seed" not in forward_signature(call.problem).args:
+            seed, state = DRAW, ()
+        elif "seed" in state:
+            return None
         # Without a graph it may draw a seed that it does not read: see _draws.
-        draws = False
-        if training and not grad and not call.tensors:
-            draws = draws_with_graph(dtypes, (None, None), text, options)
-        return call.problem, call.takes_bias, call.tensors, own, draws
+        without = training and not grad and not state
+        if without and draws_with_graph(dtypes, (None, None), text, options):
+            seed = "unread"
+        writes, count = writes_of(call.problem, False)
+        first = count - sum(n in FORWARD_STATE for n in forward_signature(call.problem).args)
+        written = [first + i >= count or first + i in writes for i in range(len(state))]
+        return (
+            call.problem,
+            call.takes_bias,
+            tuple(n for n, w in zip(state, written, strict=True) if not w),
+            tuple(n for n, w in zip(state, written, strict=True) if w),
+            seed,
+        )

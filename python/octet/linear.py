@@ -160,6 +160,8 @@ class Linear(EagerLinear):
         except BaseException as error:
             if self._pending.waits and not waits:
                 self._undo_begin()
+            if isinstance(error, ValueError):  # perhaps an op's, which does not know the layer
+                self._check_again(input)
             if isinstance(error, MemoryError):  # an op's; who waits for torch's gets torch's
                 raise torch.OutOfMemoryError(f"{self._label()}: {error}") from None
             raise

@@ -233,7 +233,8 @@ class NVFP4Quantizer(_Value):
             self.amax_reduction_group = amax_reduction_group
 
     def _live(self, device: torch.device) -> list[torch.Tensor]:
-        refuse_process_group(self)
+        if getattr(self, "amax_reduction_group", None) is not None:
+            refuse_process_group(self)
         if not _texts.is_stochastic(self.text):
             return []
         return [torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)]

@@ -53,6 +53,8 @@ typedef struct oct_dot_call {
     int rows;
 } oct_dot_call;
 
+#define OCT_STREAM_LEAST (64 << 10)
+
 typedef struct oct_gemm_kernels {
     oct_packer packer;
     int mr, mr_stride, nr; /* register tile; mr_stride: words of one step of an a panel */
@@ -63,6 +65,7 @@ typedef struct oct_gemm_kernels {
     void (*dot_bf16)(const oct_dot_call *call);
     const oct_streamer *stream_f32, *stream_bf16; /* by octet_dtype, as dot_f32 and dot_bf16 */
     int stream_rows; /* rows of a up to which that is faster than to decode b once for all */
+    int64_t stream_least; /* elements of b below which it is slower all the same */
     void (*finish)(const oct_finish *finish, const oct_sums *sums);
 } oct_gemm_kernels;
 

@@ -168,6 +168,7 @@ const oct_gemm_kernels oct_gemm_avx2 = {
     .dot_f32 = dot_f32,
     .stream_f32 = oct_stream_avx2,
     .stream_rows = 8,
+    .stream_least = OCT_STREAM_LEAST,
     .finish = finish,
 };
 

@@ -179,6 +179,7 @@ const oct_gemm_kernels oct_gemm_avx512 = {
     .dot_f32 = oct_dot_f32_avx512,
     .stream_f32 = oct_stream_avx512,
     .stream_rows = OCT_GEMM_THIN,
+    .stream_least = OCT_STREAM_LEAST,
     .finish = oct_finish_avx512,
 };
 

@@ -102,6 +102,7 @@ const oct_gemm_kernels oct_gemm_avx512bf16 = {
     .stream_f32 = oct_stream_avx512,
     .stream_bf16 = oct_stream_avx512bf16,
     .stream_rows = OCT_GEMM_THIN,
+    .stream_least = OCT_STREAM_LEAST,
     .finish = oct_finish_avx512,
 };
 

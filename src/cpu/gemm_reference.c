@@ -72,5 +72,6 @@ const oct_gemm_kernels oct_gemm_reference = {
     .dot_f32 = dot_f32,
     .stream_f32 = oct_stream_reference,
     .stream_rows = OCT_GEMM_THIN,
+    .stream_least = OCT_STREAM_LEAST,
     .finish = oct_finish_reference,
 };

@@ -22,12 +22,17 @@ _Static_assert(sizeof(stream_room) <= OCT_CPU_LANE_BYTES, "a tile fits a lane's 
 _Static_assert(LENGTH >> 4 <= OCT_PACK_ROW, "the codes of a row's scales fit their room");
 _Static_assert(COLS <= OCT_PACK_OUTER, "the bias of a tile fits its room");
 
+#define LEAST                                                                                  \
+    (64 << 10) /* elements of b below which packing them costs less than streaming             \
+                */
+
 /* Blocks along b's storage rows, as each format has them, or none. */
 bool oct_gemm_streams(const oct_gemm_job *job) {
     const oct_view *b = &job->b;
     int shift = b->scale ? b->shift : 0;
     bool along = b->format == OCTET_E2M1 ? shift == 4 : !b->scale || shift == 5 || shift == 7;
-    return along && job->a.outer <= job->kernels->stream_rows &&
+    return along && b->outer * b->depth >= job->kernels->stream_least &&
+           job->a.outer <= job->kernels->stream_rows &&
            job->kernels->stream_f32[b->format].dot && oct_view_is_moderate(&job->a);
 }
 

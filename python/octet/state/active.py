@@ -48,15 +48,24 @@ class Step:
 class Region:
     """What an autocast asks of the layers inside it."""
 
+    in_backward = False  # it was entered while a backward ran
+    outer: "Region | None" = None  # the region that leaving it restores
+
     def __init__(
-        self, enabled: bool, recipe: "Recipe | None", calibrating: bool, step: Step
+        self, enabled: bool, recipe: "Recipe | None", calibrating: bool, step: Step | None
     ) -> None:
         self.enabled = enabled
         self.recipe = recipe
         self.calibrating = calibrating
-        self.step = step
-        self.in_backward = False  # it was entered while a backward ran
-        self.outer: Region | None = None  # the region that leaving it restores
+        self.step = step  # None until delayed scaling needs one
+
+    def started_step(self) -> Step:
+        """The step, begun if there is none: of the outermost of the regions around it."""
+        if self.step is None:
+            outer = self.outer
+            inside = outer is not None and (outer.enabled or outer.calibrating)
+            self.step = outer.started_step() if inside else Step(torch.compiler.is_compiling())
+        return self.step
 
 
 class ConstantWeights:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from torch._C import _current_graph_task_id
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import is_dynamo_compiling
 
 from octet.recipe import DelayedScaling, MXFP8BlockScaling, Recipe
 from octet.state import scaling
@@ -15,7 +15,6 @@ from octet.state.active import (
     QUANTIZED_INIT,
     QuantizedInit,
     Region,
-    Step,
     activate,
     entered,
     in_backward,
@@ -98,8 +97,9 @@ class autocast:  # noqa: N801
         recipe: Recipe | None = None,
         amax_reduction_group: Any = None,  # noqa: ANN401
     ) -> None:
-        _check_flag("enabled", enabled, "octet.autocast")
-        _check_flag("calibrating", calibrating, "octet.autocast")
+        if type(enabled) is not bool or type(calibrating) is not bool:
+            _check_flag("enabled", enabled, "octet.autocast")
+            _check_flag("calibrating", calibrating, "octet.autocast")
         if amax_reduction_group is not None:
             raise NotImplementedError(
                 "autocast(amax_reduction_group=...): amaxes are not reduced over process groups"
@@ -115,18 +115,21 @@ class autocast:  # noqa: N801
     def __enter__(self) -> "autocast":
         # A region of its own for each entry: threads and tasks may share this object, and it
         # may be entered again inside itself.
-        outer = entered()
+        outer, recipe = entered(), self.recipe
         continues = outer is not None and (outer.enabled or outer.calibrating)
-        step = outer.step if continues else Step(is_compiling())
-        region = Region(self.enabled, self.recipe, self.calibrating, step)
+        region = Region(
+            self.enabled, recipe, self.calibrating, outer.step if continues else None
+        )
         region.outer = outer
         if is_dynamo_compiling():
             region.in_backward = in_backward()
         else:
             region.in_backward = _current_graph_task_id() != -1
-            if not self.recipe._frozen:
-                self.recipe._freeze()
-            if isinstance(self.recipe, DelayedScaling):
+            if not recipe._frozen:
+                recipe._freeze()
+        if isinstance(recipe, DelayedScaling):
+            region.started_step()
+            if not is_dynamo_compiling():
                 scaling.watch_optimizers()
         activate(region)
         return self
@@ -140,7 +143,7 @@ class autocast:  # noqa: N801
         region = entered()
         outer, step = region.outer, region.step
         activate(outer)
-        if outer is not None and (outer.enabled or outer.calibrating):
+        if step is None or (outer is not None and (outer.enabled or outer.calibrating)):
             return
         if step.recorded or step.in_graph or step.updates_in_graph:
             scaling.end_step(step, kind is not None)

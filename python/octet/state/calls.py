@@ -111,7 +111,7 @@ class StatefulCalls(LayerState):
 
     def _begin(self, rule: Rule) -> scaling.GradientUpdate | None:
         """Begins the layer's step of delayed scaling, unless this step has it already."""
-        step, pending = current().step, self._pending
+        step, pending = current().started_step(), self._pending
         if pending.waits and pending.step is step.id:  # or else another thread's waits
             if not pending.backward_ran or pending.versions == self._versions():
                 pending.rule = rule
@@ -132,12 +132,13 @@ class StatefulCalls(LayerState):
         """The same in traced code: the rule, where this call begins the step."""
         if recompute.is_checkpointed():
             raise recompute.scales_updated(self._label())
-        step, pending = current().step, self._pending
+        step, pending = current().started_step(), self._pending
         if step.traced:
             scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
             mine = step.updates_in_graph.get(self)
             if mine is None:
-                mine = step.updates_in_graph[self] = []
+                step.updates_in_graph[self] = [(scale, history, rule)]
+                return rule
             is_first = all(scale is not s or rule != r for s, _, r in mine)
             if is_first:
                 mine.append((scale, history, rule))
@@ -169,7 +170,7 @@ class StatefulCalls(LayerState):
 
     def _undo_begin(self) -> None:
         """The call that began the layer's step has failed: another one may begin it."""
-        recorded = current().step.recorded
+        recorded = current().started_step().recorded
         recorded[:] = [layer for layer in recorded if layer is not self]
         self._pending.clear()
 

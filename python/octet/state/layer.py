@@ -170,8 +170,9 @@ class LayerState(torch.nn.Linear):
         if not (region.enabled or region.calibrating):
             self._pending.clear()
         elif self._pending.waits:  # a copy of a layer that was used in this step
-            region.step.recorded.append(self)
-            self._pending.step = region.step.id
+            step = region.started_step()
+            step.recorded.append(self)
+            self._pending.step = step.id
 
     # ---- saving and loading ----------------------------------------------------------------
 

@@ -76,7 +76,10 @@ class FirstRun(ScaleUpdater):
     def save_scale(self, scale: torch.Tensor) -> None:
         """Copies the scale of the calls: the layer's own changes at the end of the step."""
         if self.scale is None:
-            with no_dispatch_modes(), torch.no_grad():
+            if torch._C._len_torch_dispatch_stack() == 0:  # a context costs more than a copy
+                self.scale = scale.detach().clone()
+                return
+            with no_dispatch_modes():
                 self.scale = scale.detach().clone()
 
     def take_rule(self) -> Rule | None:
@@ -143,8 +146,13 @@ class CallLog:
     def note(self, recipe: CallRecipe, has_graph: bool, scale: torch.Tensor | None) -> None:
         """Notes an eager call outside a backward."""
         self.last = recipe.text if recipe.custom is None else recipe.name
-        if not may_run_again():
-            return
+        if may_run_again():
+            self.note_first(recipe, has_graph, scale)
+
+    def note_first(
+        self, recipe: CallRecipe, has_graph: bool, scale: torch.Tensor | None
+    ) -> None:
+        """Notes a call that may be run again."""
         if self.step_began or self._run.recipe != recipe:
             self._run, self.step_began = FirstRun(recipe), False
         if scale is not None:
