@@ -29,5 +29,6 @@
 #include "octet/quant.h"
 #include "octet/record.h"
 #include "octet/run.h"
+#include "octet/signature.h"
 
 #endif

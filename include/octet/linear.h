@@ -84,6 +84,14 @@ typedef struct octet_linear_backward_args {
  * docs/text-forms.md has the grammar. out is overwritten whole and needs no initializer. */
 OCTET_API OCTET_CHECKED octet_status octet_linear_parse(octet_linear_args *out,
                                                         const char *text, octet_error *err);
+/* The words of a problem without m, k and n: "in=bf16 recipe=mxfp8 bias". sizes are the input's
+ * axes and then N. */
+OCTET_API OCTET_CHECKED octet_status octet_linear_parse_words(octet_linear_args *out,
+                                                              const char *words,
+                                                              const int64_t *sizes, int count,
+                                                              octet_error *err);
+OCTET_API size_t octet_linear_print_words(char *text, size_t size,
+                                          const octet_linear_args *args);
 OCTET_API OCTET_CHECKED octet_status octet_linear_check(const octet_linear_args *args,
                                                         octet_error *err);
 OCTET_API size_t octet_linear_print(char *text, size_t size, const octet_linear_args *args);
@@ -97,6 +105,11 @@ OCTET_API OCTET_CHECKED octet_status octet_linear_backward_parse(
     octet_linear_backward_args *out, const char *text, octet_error *err);
 OCTET_API size_t octet_linear_backward_print(char *text, size_t size,
                                              const octet_linear_backward_args *args);
+OCTET_API OCTET_CHECKED octet_status
+octet_linear_backward_parse_words(octet_linear_backward_args *out, const char *words,
+                                  const int64_t *sizes, int count, octet_error *err);
+OCTET_API size_t octet_linear_backward_print_words(char *text, size_t size,
+                                                   const octet_linear_backward_args *args);
 OCTET_API bool octet_linear_backward_equal(const octet_linear_backward_args *a,
                                            const octet_linear_backward_args *b);
 OCTET_API uint64_t octet_linear_backward_hash(const octet_linear_backward_args *args);

@@ -11,9 +11,9 @@ from weakref import ref
 from torch.compiler import is_dynamo_compiling
 
 import torch
-from octet import _function, _ops, _problem
-from octet._dtypes import dtype_name
+from octet import _function, _ops, _signatures
 from octet._function import LinearFunction
+from octet._signatures import Options
 from octet.quantizers import Quantizer
 from octet.recipe import CustomRecipe, Recipe
 from octet.tensor import QuantizedTensor, straight_through
@@ -152,8 +152,8 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     dy = _quantized(own_dy, grad, "grad_output", fixed.label)
     grads = list(_function._backward(ctx, dy)[3:])
     if fixed.bias_problem:
-        words = f" dy={dtype_name(grad.dtype)}"
-        (grads[2],) = _ops.linear_backward([grad], ctx.call[2], fixed.bias_problem + words)
+        words = _signatures.gradient_words(fixed.bias_problem, grad.dtype, None)
+        (grads[2],) = _ops.linear_backward([grad], ctx.call[2], words)
     grads[0] = _quantized(own_dx, grads[0], "grad_input", fixed.label)
     grads[1] = _quantized(own_dw, grads[1], "grad_weight", fixed.label)
     return *([None] * 6), *grads
@@ -162,21 +162,21 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
 _once = torch.autograd.function.once_differentiable(_backward)
 
 
-def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> tuple[str, ...]:
-    words: tuple[str, ...] = ()
+def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> Options:
+    options: Options = ()
     if layer._returns_bias():
-        words += ("return_bias",)
+        options += (("return_bias", True),)
     if asked.fp8_output and own.output is None:
-        words += ("quantize_output",)
+        options += (("quantize_output", True),)
     if asked.fp8_grad and own.grad_input is None:
-        words += ("quantize_grad_input",)
+        options += (("quantize_grad_input", True),)
     if layer.save_original_input and own.input is None:
-        words += ("save_original_input",)
+        options += (("save_original_input", True),)
     if layer.delay_wgrad_compute:
-        words += ("delay_wgrad",)
+        options += (("delay_wgrad", True),)
     if layer.fuse_wgrad_accumulation and weight.requires_grad:
-        words += layer._main_grad_words(weight, asked.is_first_microbatch)
-    return words
+        options += layer._main_grad_options(weight, asked.is_first_microbatch)
+    return options
 
 
 def _weight(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> torch.Tensor:
@@ -233,13 +233,13 @@ def forward(
     dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
     texts = (_text_of(used[0]), _text_of(used[1]))
     layer._check_parameters(inp.device, weight, bias)
-    where = _problem.device_words(inp.device.type, inp.device.index)
+    where = _signatures.device_options(inp.device.type, inp.device.index)
     options = _options(layer, weight, asked, own) + where
     apart = wants[2] and own.grad_output is not None
-    call = _problem.call_of(
+    call = _signatures.call_of(
         dtypes, texts, own.recipe, (*wants[:2], wants[2] and not apart), options
     )
-    sums = _problem.call_of(dtypes, texts, own.recipe, (False, False, True), where)
+    sums = _signatures.call_of(dtypes, texts, own.recipe, (False, False, True), where)
     if call.error:
         raise ValueError(f"{label}: {call.error}")
     fixed = Fixed(call.problem, sums.problem if apart else "", layer.out_features, label)

@@ -8,15 +8,14 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.fx.experimental import proxy_tensor
 
 import torch
-from octet import _ops, _plans, _wgrad
-from octet._problem import (
+from octet import _ops, _wgrad
+from octet._signatures import (
     Backward,
     Forward,
+    Group,
     backward_signature,
-    delays,
     forward_signature,
     is_flat,
-    lends_seed,
     writes_of,
 )
 from octet.state import recompute, seeds
@@ -33,7 +32,7 @@ _linear_backward_into = [op._op for op in _ops.linear_backward_into]
 
 
 def _gather(
-    group: _plans.Group, outs: Sequence[torch.Tensor], dtype: torch.dtype, shape: Sequence[Any]
+    group: Group, outs: Sequence[torch.Tensor], dtype: torch.dtype, shape: Sequence[Any]
 ) -> torch.Tensor:
     """A tensor from the outputs that hold it."""
     if group.quantizer == "none":
@@ -63,7 +62,7 @@ def run_forward(
     if written:
         into = _ops.linear_into if is_dynamo_compiling() else _linear_into
         outs = _ops.listed(into[signature.made](written, args, sizes, problem))
-    elif in_graph and lends_seed(problem):
+    elif in_graph and signature.lends_seed:
         # Or a compiler would draw it where it is read: in backward.
         outs = _ops.linear_seeded(args, tensors[len(signature.args)], sizes, problem)
     else:
@@ -268,8 +267,8 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     else:
         op = _ops.linear_backward if is_dynamo_compiling() else _linear_backward
         outs = op(args, sizes, signature.text)
-    if signature.kept is not None:
-        kept = [pool[i] if i >= 0 else outs[-1] for i in signature.kept]
+    if signature.later is not None:
+        kept = [pool[i] if i >= 0 else outs[-1] for i in signature.later]
         _wgrad.keep(lent[-1], grad, kept, sizes, signature.text)
     if signature.around is not None:
         before, after = signature.around
@@ -325,7 +324,7 @@ def refusing(
     holds any more could not be asked later: that is refused at once."""
     _, _, _, _, operands = ctx.call
     needs = ctx.needs_input_grad[first : first + 2]
-    delayed = delays(ctx.call[0][0])
+    delayed = ctx.call[0][1].delays
     found = list(grads)
     for at in range(first, min(first + 3, len(found))):
         if not isinstance(found[at], torch.Tensor):

@@ -10,7 +10,16 @@ from octet import _foreign, _texts, _wgrad
 from octet._constant import constant, traced_as_constant
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._parameters import Parameters
-from octet._problem import Call, call_of, device_words, draws_with_graph
+from octet._signatures import (
+    CALIBRATE,
+    READ_CACHE,
+    WRITE_CACHE,
+    Call,
+    Options,
+    call_of,
+    device_options,
+    draws_with_graph,
+)
 from octet.proto import TensorProto
 from octet.state.recompute import CallRecipe
 from octet.tensor import QuantizedTensor, as_dtype
@@ -118,13 +127,13 @@ class LinearCall(Parameters):
             f"make it a contiguous tensor {tuple(weight.shape)} of float32, bfloat16 or float16"
         )
 
-    def _main_grad_words(self, weight: torch.Tensor, is_first: bool | None) -> tuple[str, ...]:
-        """The words for what backward does to main_grad: the first microbatch overwrites it, as
+    def _main_grad_options(self, weight: torch.Tensor, is_first: bool | None) -> Options:
+        """What backward does to main_grad: the first microbatch overwrites it, as
         does every one where the weight says ``overwrite_main_grad``."""
         overwrites = is_first or getattr(weight, "overwrite_main_grad", False)
         return (
-            "main_grad=overwrite" if overwrites else "main_grad=add",
-            f"main_grad_dtype={dtype_name(self._main_grad(weight).dtype)}",
+            ("main_grad", "overwrite" if overwrites else "add"),
+            ("main_grad_dtype", dtype_name(self._main_grad(weight).dtype)),
         )
 
     def _options(
@@ -134,24 +143,24 @@ class LinearCall(Parameters):
         is_first_microbatch: bool | None,
         fp8_output: bool,
         fp8_grad: bool,
-    ) -> tuple[str, ...]:
-        words = recipe.words
-        quantizes = recipe.text != "none" and not words
+    ) -> Options:
+        options = recipe.options
+        quantizes = recipe.text != "none" and not options
         if self._returns_bias():
-            words += ("return_bias",)
+            options += (("return_bias", True),)
         if fp8_output and quantizes:
-            words += ("quantize_output",)
+            options += (("quantize_output", True),)
         if fp8_grad and quantizes:
-            words += ("quantize_grad_input",)
+            options += (("quantize_grad_input", True),)
         if self.save_original_input:
-            words += ("save_original_input",)
+            options += (("save_original_input", True),)
         if self.delay_wgrad_compute:
-            words += ("delay_wgrad",)
+            options += (("delay_wgrad", True),)
         if quantizes:
-            words += self._cache_words(is_first_microbatch)
+            options += self._cache_options(is_first_microbatch)
         if self.fuse_wgrad_accumulation and weight.requires_grad:
-            words += self._main_grad_words(weight, is_first_microbatch)
-        return words
+            options += self._main_grad_options(weight, is_first_microbatch)
+        return options
 
     def _wants(
         self,
@@ -194,7 +203,7 @@ class LinearCall(Parameters):
         self,
         operands: tuple[torch.Tensor | TensorProto, torch.Tensor, torch.Tensor | None],
         recipe: str,
-        options: tuple[str, ...],
+        options: Options,
         records: bool,
     ) -> Call:
         """The call, if the C core has nothing against it. A cached weight that lacks a
@@ -205,13 +214,13 @@ class LinearCall(Parameters):
         wants = self._wants(inp, weight, bias)
         dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
         texts = (text_of(inp), text_of(weight))
-        options += device_words(inp.device.type, inp.device.index)
+        options += device_options(inp.device.type, inp.device.index)
         call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.cache != "none" and not _texts.covers(self._weight_cache.text, call.cache):
             if is_compiling():  # for this call alone: other memory would be a guard that fails
-                options = tuple(o for o in options if o != "cache=read")
+                options = tuple(o for o in options if o != READ_CACHE)
             else:
-                options = tuple("cache=write" if o == "cache=read" else o for o in options)
+                options = tuple(WRITE_CACHE if o == READ_CACHE else o for o in options)
             call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
@@ -221,7 +230,7 @@ class LinearCall(Parameters):
         self,
         operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
         recipe: str,
-        options: tuple[str, ...],
+        options: Options,
         call: Call,
     ) -> bool:
         """Whether a call draws a seed. One without a graph may draw one that it does not read:
@@ -231,12 +240,12 @@ class LinearCall(Parameters):
             return True
         if is_grad_enabled() or is_inference_mode_enabled() or not self.training:
             return False
-        if "calibrate" in options:
+        if CALIBRATE in options:
             return False
         inp, weight, bias = operands
         dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
         texts = (text_of(inp), text_of(weight))
-        options += device_words(inp.device.type, inp.device.index)
+        options += device_options(inp.device.type, inp.device.index)
         return draws_with_graph(dtypes, texts, recipe, options)
 
     def _is_plain(

@@ -17,7 +17,8 @@ from octet._foreign import infers_shapes
 from octet._function import apply_eagerly, run_forward
 from octet._linear_call import text_of
 from octet._linear_run import LinearRun
-from octet._problem import (
+from octet._signatures import (
+    READ_CACHE,
     Backward,
     Forward,
     backward_signature,
@@ -180,8 +181,8 @@ class EagerLinear(LinearRun):
             return CallDecision(key, recipe, True)
         options = self._options(recipe, weight, None, False, False)
         cached = key[5]
-        if cached is not None and "cache=read" not in options:
-            options += ("cache=read",)
+        if cached is not None and READ_CACHE not in options:
+            options += (READ_CACHE,)
         call = self._call((inp, weight, bias), recipe.text, options, self._records())
         if call.has_others:  # a cached weight that lacks a direction
             return CallDecision(key)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from octet import _C, _plans, _problem
+from octet import _C, _plans, _signatures
 from octet.proto import TensorProto
 from octet.quantizers import from_text
 
@@ -95,11 +95,13 @@ def _call(kind: str, text: str, at: Shapes) -> CallProtos:
 def linear_protos(problem: str, at: Shapes) -> LinearProtos:
     """The protos of a problem's calls at these sizes."""
     forward = _call("linear", problem, at)
-    if " grad=none" in problem:
+    if not _signatures.forward_signature(problem).has_backward:
         return LinearProtos(forward, None, None)
-    text = _problem.backward_signature(problem, at.dtype).text
+    text = _signatures.backward_signature(problem, at.dtype).text
     return LinearProtos(
         forward,
         _call("linear_backward", text, at),
-        _call("linear_wgrad", text, at) if _problem.delays(problem) else None,
+        _call("linear_wgrad", text, at)
+        if _signatures.forward_signature(problem).delays
+        else None,
     )

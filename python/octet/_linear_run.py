@@ -14,11 +14,12 @@ from octet._constant import traced_as_constant
 from octet._dtypes import HIGH_PRECISION
 from octet._function import DRAW, LinearFunction, apply_in_graph, run_forward
 from octet._linear_call import LinearCall
-from octet._problem import (
+from octet._signatures import (
     FORWARD_STATE,
     Call,
+    Options,
     call_of,
-    device_words,
+    device_options,
     draws_with_graph,
     forward_signature,
     is_flat,
@@ -218,7 +219,7 @@ class LinearRun(LinearCall):
         decided = self._decide_in_graph(text, traits, self.save_original_input)
         if decided is None or inp.shape[-1] != self.in_features:
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        problem, takes_bias, reads, writes, seed = decided
+        problem, takes_bias, reads, writes, records, seed = decided
         self._calls.last = text
         if problem is None:  # nothing is quantized
             return torch_linear(inp, weight, bias)
@@ -230,7 +231,7 @@ class LinearRun(LinearCall):
         if not reads and not writes:
             return linear_autograd(tensors, [], sizes, problem, seed)[0]
         rule, buffers = "", self._buffers
-        if " raise_amax" in problem:
+        if records:
             rule = self._begin_in_graph(text) or ""
         tensors += [buffers[name] for name in reads]
         written = [buffers[name] for name in writes]
@@ -241,7 +242,8 @@ class LinearRun(LinearCall):
         self, text: str, traits: tuple[Any, ...], save_original_input: bool
     ) -> tuple[Any, ...] | None:
         """What a traced call needs: its problem, or None if it quantizes nothing; whether it
-        takes the bias; which buffers it reads and which it may write; which seed it draws.
+        takes the bias; which buffers it reads and which it may write; whether it records
+        amaxes; which seed it draws.
         None: it needs more.
 
         Runs while code is traced: what it reads of the layer besides its arguments is what
@@ -261,14 +263,14 @@ class LinearRun(LinearCall):
         self._check_parameters(device, weight, bias)
         if text == "none":
             same = dtype == weight.dtype and (bias is None or bias.dtype == dtype)
-            return (None, True, (), (), "") if same else None
+            return (None, True, (), (), False, "") if same else None
         wants = (
             grad and input_grad,
             grad and weight.requires_grad,
             grad and bias is not None and bias.requires_grad,
         )
-        options = ("save_original_input",) if save_original_input else ()
-        options += device_words(device.type, device.index)
+        options: Options = (("save_original_input", True),) if save_original_input else ()
+        options += device_options(device.type, device.index)
         dtypes = (dtype, weight.dtype, None if bias is None else bias.dtype)
         call = call_of(dtypes, (None, None), text, wants, options, training and grad)
         if call.error or not is_plain_in_graph(call.problem, dtype):
@@ -290,5 +292,6 @@ class LinearRun(LinearCall):
             call.takes_bias,
             tuple(n for n, w in zip(state, written, strict=True) if not w),
             tuple(n for n, w in zip(state, written, strict=True) if w),
+            "fp8_amax_history" in state or "fp8_grad_amax_history" in state,
             seed,
         )

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from octet import _C, _problem
+from octet import _C, _signatures
 from octet._support import text_of
 from octet.linear import Linear
 from octet.recipe import Recipe
@@ -38,12 +38,12 @@ def measure(
     """
     weight, bias = layer._whole("weight"), layer._whole("bias")
     text = "none" if recipe is None else text_of(recipe, layer.name or "")
-    problem = _problem.problem_text(
+    problem = _signatures.linear_words(
         (dtype, weight.dtype, None if bias is None else bias.dtype),
         (None, weight._text if isinstance(weight, QuantizedTensor) else None),
         text,
         (True, weight.requires_grad, bias is not None and bias.requires_grad),
         layer._options(CallRecipe(text), weight, None, False, False)
-        + _problem.device_words(weight.device.type, weight.device.index),
+        + _signatures.device_options(weight.device.type, weight.device.index),
     )
     return Bytes(*_C.measure("linear", problem, (rows, layer.in_features, layer.out_features)))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from octet import _custom, _problem, _texts
-from octet._dtypes import HIGH_PRECISION, dtype_name
+from octet import _custom, _signatures, _texts
+from octet._dtypes import HIGH_PRECISION
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
 from octet.recipe import Recipe
 from octet.state.active import QUANTIZED_INIT, QuantizedInit
@@ -52,8 +52,8 @@ def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Par
     """A weight as a recipe stores it, quantized; itself where the recipe leaves it plain.
 
     Delayed scaling's is quantized by its own amax, once."""
-    where = _problem.device_words(weight.device.type, weight.device.index)
-    text = _texts.stored_weight(_custom.stored_text(recipe), dtype_name(weight.dtype), where)
+    where = _signatures.device_options(weight.device.type, weight.device.index)
+    text = _signatures.stored_weight(_custom.stored_text(recipe), weight.dtype, where)
     if _texts.scheme(text) == "none":
         return weight
     if _texts.scheme(text) == "fp8-delayed":

@@ -103,7 +103,7 @@ def block_bytes(plan: Plan, at: Axes) -> Size:
         size: Size = item_bytes
         for dim in dims:
             size = size * (at.m if dim[0] == "leading" else _size(dim, at))
-        total = total + (size + _C.BLOCK_ALIGN - 1) // _C.BLOCK_ALIGN * _C.BLOCK_ALIGN
+        total = total + (size + _C.ALIGN - 1) // _C.ALIGN * _C.ALIGN
     return total
 
 

@@ -1,8 +1,7 @@
 """What runs here, and how: every recipe runs everywhere, natively or by exact emulation."""
 
 import torch
-from octet import _C, _opaque, _problem
-from octet._dtypes import dtype_name
+from octet import _C, _opaque, _signatures
 from octet.recipe import CustomRecipe, Recipe
 from octet.state.autocast import checked_recipe
 
@@ -98,8 +97,11 @@ def explain(
     text = "none" if recipe is None else text_of(recipe, "")
     dtypes = (dtype, dtype, dtype if bias else None)
     where = _chosen(device)
-    options = _problem.device_words(where.type, where.index)
-    problem = _problem.problem_text(dtypes, (None, None), text, (True, True, bias), options)
-    sizes, words = (rows, in_features, out_features), f" dy={dtype_name(dtype)}"
+    options = _signatures.device_options(where.type, where.index)
+    problem = _signatures.linear_words(dtypes, (None, None), text, (True, True, bias), options)
+    sizes, back = (
+        (rows, in_features, out_features),
+        _signatures.gradient_words(problem, dtype, None),
+    )
     forward = _C.explain("linear", problem, sizes)
-    return f"{forward}\n{_C.explain('linear_backward', problem + words, sizes)}"
+    return f"{forward}\n{_C.explain('linear_backward', back, sizes)}"

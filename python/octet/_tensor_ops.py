@@ -10,6 +10,7 @@ import torch
 from octet import _ops, _plans, _texts
 from octet._decoded_view import with_views, written_arguments
 from octet._dtypes import HIGH_PRECISION
+from octet._signatures import gradient_words
 from octet.tensor import HANDLERS, QuantizedTensor, copied, quantize_into
 
 aten = torch.ops.aten
@@ -194,7 +195,7 @@ def _with_gradient(
     if kind != "linear_backward" or not isinstance(args[0], QuantizedTensor):
         return text, list(args)
     plain = _plans.describe(kind, text)
-    quantized = f"{text} qdy={args[0]._text}"
+    quantized = gradient_words(text, None, args[0]._text)
     wanted = [g.name for g in _plans.groups(_plans.describe(kind, quantized).args)]
     read = [port for port in plain.args if not (mutated and port.is_mutable)]
     names = [g.name for g in _plans.groups(read)]

@@ -93,14 +93,6 @@ def covers(have: str, need: str) -> bool:
 
 
 @constant
-def stored_weight(recipe: str, dtype: str, where: tuple[str, ...]) -> str:
-    """The quantizer of a weight that is stored quantized under a recipe; where: the words for
-    its device."""
-    words = ("linear m=1 k=1 n=1", f"in={dtype}", f"recipe={recipe}", *where)
-    return _C.parameter_quantizer(" ".join(words))
-
-
-@constant
 def canonical(text: str) -> str:
     """The canonical text of a quantizer."""
     return _C.canonical("quantizer", text)

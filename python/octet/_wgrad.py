@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from octet import _ops, _problem
+from octet import _ops, _signatures
 from octet._tensor_ops import expand_args
 from octet.tensor import HANDLERS, QuantizedTensor
 
@@ -112,10 +112,10 @@ def _with_quantized(
     grad: QuantizedTensor, kept: Sequence[torch.Tensor], problem: str
 ) -> tuple[list[torch.Tensor], str]:
     """The same call where the gradient arrived quantized: it is kept itself, as it is."""
-    found = dict(zip(_problem.later_names(problem), kept, strict=True))
+    found = dict(zip(_signatures.later_names(problem), kept, strict=True))
     found["grad_output"] = grad
-    problem = f"{problem} qdy={grad._text}"
-    return [found[name] for name in _problem.later_names(problem)], problem
+    problem = _signatures.gradient_words(problem, None, grad._text)
+    return [found[name] for name in _signatures.later_names(problem)], problem
 
 
 def keep(

@@ -140,7 +140,11 @@ static const special specials[] = {
     {"device", read_device, false, false}, {"dy", read_dy, false, true},
     {"qdy", read_qdy, false, true},
 };
-enum { SPECIALS = sizeof specials / sizeof specials[0], MUST = 4 /* m k n in */ };
+enum {
+    SPECIALS = sizeof specials / sizeof specials[0],
+    MUST = 4,  /* m k n in */
+    SIZES = 7, /* bits of m k n */
+};
 
 static octet_status unknown_word(oct_span word, bool backward, octet_error *err) {
     char list[400];
@@ -226,21 +230,9 @@ static void complete(reading *r) {
     }
 }
 
-static octet_status read_text(reading *r, const char *text, bool backward, octet_error *err) {
-    oct_span rest;
-    octet_status status = oct_span_of(&rest, text, err);
-    if (status) {
-        return status;
-    }
-    const char *head = backward ? "linear-backward" : "linear";
-    memset(r, 0, sizeof *r);
-    r->args.size = sizeof r->args;
-    oct_span_blanks(&rest);
-    oct_span first = oct_span_take(&rest, OCT_BLANKS);
-    if (!oct_span_is(first, head)) {
-        return oct_fail_at(err, first.column, "a problem begins with '%s', not '%.*s'", head,
-                           OCT_SHOW(first));
-    }
+/* The words of a problem; those that `r` has seen before are not asked for. */
+static octet_status read_words(reading *r, oct_span rest, bool backward, octet_error *err) {
+    octet_status status = OCTET_OK;
     while (!status && rest.length) {
         oct_span_blanks(&rest);
         oct_span item = oct_span_take(&rest, OCT_BLANKS);
@@ -261,6 +253,81 @@ static octet_status read_text(reading *r, const char *text, bool backward, octet
     return status;
 }
 
+static reading start(void) {
+    return (reading){.args = {.size = sizeof(octet_linear_args)}};
+}
+
+static octet_status read_text(reading *r, const char *text, bool backward, octet_error *err) {
+    oct_span rest;
+    octet_status status = oct_span_of(&rest, text, err);
+    if (status) {
+        return status;
+    }
+    const char *head = backward ? "linear-backward" : "linear";
+    *r = start();
+    oct_span_blanks(&rest);
+    oct_span first = oct_span_take(&rest, OCT_BLANKS);
+    if (!oct_span_is(first, head)) {
+        return oct_fail_at(err, first.column, "a problem begins with '%s', not '%.*s'", head,
+                           OCT_SHOW(first));
+    }
+    return read_words(r, rest, backward, err);
+}
+
+/* The input's axes and then N, in the place of the words for them. */
+static octet_status take_sizes(reading *r, const int64_t *sizes, int count, octet_error *err) {
+    octet_proto *x = &r->args.input;
+    if (count < 2 || count > OCTET_MAX_RANK) {
+        return oct_fail(err, OCTET_INVALID,
+                        "%d sizes; they are the input's axes, at most %d, and then N", count,
+                        OCTET_MAX_RANK);
+    }
+    for (int i = 0; i < count; i++) {
+        if (sizes[i] < 0) {
+            return oct_fail(err, OCTET_INVALID, "size %d is %lld", i, (long long)sizes[i]);
+        }
+    }
+    x->rank = (uint8_t)(count - 2);
+    memcpy(x->shape, sizes, (size_t)x->rank * sizeof *sizes);
+    r->k = sizes[count - 2];
+    r->n = sizes[count - 1];
+    r->seen = SIZES;
+    return OCTET_OK;
+}
+
+octet_status octet_linear_parse_words(octet_linear_args *out, const char *words,
+                                      const int64_t *sizes, int count, octet_error *err) {
+    octet_status status = oct_need(out, "out", err);
+    oct_span rest;
+    reading r = start();
+    status = status ? status : oct_need(sizes, "sizes", err);
+    status = status ? status : oct_span_of(&rest, words, err);
+    status = status ? status : take_sizes(&r, sizes, count, err);
+    status = status ? status : read_words(&r, rest, false, err);
+    if (!status) {
+        *out = r.args;
+    }
+    return status;
+}
+
+static octet_status make_backward(octet_linear_backward_args *out, const reading *r,
+                                  octet_error *err) {
+    oct_facts facts;
+    octet_linear_backward_args made;
+    octet_status status = octet_linear_backward_make(&made, &r->args, err);
+    if (!status) {
+        made.grad_output.quantizer = r->grad_output_quantizer;
+        if (r->grad_output_dtype) {
+            made.grad_output.dtype = r->grad_output_dtype;
+        }
+        status = oct_linear_backward_check(&made, &facts, err);
+    }
+    if (!status) {
+        *out = made;
+    }
+    return status;
+}
+
 octet_status octet_linear_parse(octet_linear_args *out, const char *text, octet_error *err) {
     octet_status status = oct_need(out, "out", err);
     reading r;
@@ -275,21 +342,21 @@ octet_status octet_linear_backward_parse(octet_linear_backward_args *out, const 
                                          octet_error *err) {
     octet_status status = oct_need(out, "out", err);
     reading r;
-    oct_facts facts;
-    octet_linear_backward_args made;
     status = status ? status : read_text(&r, text, true, err);
-    status = status ? status : octet_linear_backward_make(&made, &r.args, err);
-    if (!status) {
-        made.grad_output.quantizer = r.grad_output_quantizer;
-        if (r.grad_output_dtype) {
-            made.grad_output.dtype = r.grad_output_dtype;
-        }
-        status = oct_linear_backward_check(&made, &facts, err);
-    }
-    if (!status) {
-        *out = made;
-    }
-    return status;
+    return status ? status : make_backward(out, &r, err);
+}
+
+octet_status octet_linear_backward_parse_words(octet_linear_backward_args *out,
+                                               const char *words, const int64_t *sizes,
+                                               int count, octet_error *err) {
+    octet_status status = oct_need(out, "out", err);
+    oct_span rest;
+    reading r = start();
+    status = status ? status : oct_need(sizes, "sizes", err);
+    status = status ? status : oct_span_of(&rest, words, err);
+    status = status ? status : take_sizes(&r, sizes, count, err);
+    status = status ? status : read_words(&r, rest, true, err);
+    return status ? status : make_backward(out, &r, err);
 }
 
 static void write_pair(oct_writer *writer, const char *word, const char *value) {
@@ -306,8 +373,8 @@ static void write_quantizer(oct_writer *writer, const char *word, const octet_qu
     }
 }
 
-static void write_tensors(oct_writer *writer, const octet_linear_args *args) {
-    const octet_proto *x = &args->input, *w = &args->weight, *b = &args->bias;
+static void write_sizes(oct_writer *writer, const octet_linear_args *args) {
+    const octet_proto *x = &args->input, *w = &args->weight;
     int rank = x->rank > OCTET_MAX_RANK ? OCTET_MAX_RANK : x->rank;
     write_pair(writer, "m", rank > 1 ? "" : "none");
     for (int i = 0; i + 1 < rank; i++) {
@@ -318,7 +385,12 @@ static void write_tensors(oct_writer *writer, const octet_linear_args *args) {
     oct_write_i64(writer, w->shape[1]);
     write_pair(writer, "n", "");
     oct_write_i64(writer, w->shape[0]);
-    write_pair(writer, "in", octet_dtype_name(x->dtype));
+}
+
+static void write_tensors(oct_writer *writer, const octet_linear_args *args) {
+    const octet_proto *x = &args->input, *w = &args->weight, *b = &args->bias;
+    oct_write(writer, writer->length ? " in=" : "in=");
+    oct_write(writer, octet_dtype_name(x->dtype));
     if (w->dtype != x->dtype) {
         write_pair(writer, "w", octet_dtype_name(w->dtype));
     }
@@ -369,20 +441,39 @@ static void write_args(oct_writer *writer, const octet_linear_args *args) {
 size_t octet_linear_print(char *text, size_t size, const octet_linear_args *args) {
     oct_writer writer = oct_writer_start(text, size);
     oct_write(&writer, "linear");
+    write_sizes(&writer, args);
     write_args(&writer, args);
     return writer.length;
+}
+
+static void write_backward(oct_writer *writer, const octet_linear_backward_args *args) {
+    const octet_linear_args *forward = &args->forward;
+    uint8_t usual = forward->output_dtype ? forward->output_dtype : forward->input.dtype;
+    write_args(writer, forward);
+    if (args->grad_output.dtype != usual) {
+        write_pair(writer, "dy", octet_dtype_name(args->grad_output.dtype));
+    }
+    write_quantizer(writer, "qdy", &args->grad_output.quantizer);
 }
 
 size_t octet_linear_backward_print(char *text, size_t size,
                                    const octet_linear_backward_args *args) {
     oct_writer writer = oct_writer_start(text, size);
-    const octet_linear_args *forward = &args->forward;
-    uint8_t usual = forward->output_dtype ? forward->output_dtype : forward->input.dtype;
     oct_write(&writer, "linear-backward");
-    write_args(&writer, forward);
-    if (args->grad_output.dtype != usual) {
-        write_pair(&writer, "dy", octet_dtype_name(args->grad_output.dtype));
-    }
-    write_quantizer(&writer, "qdy", &args->grad_output.quantizer);
+    write_sizes(&writer, &args->forward);
+    write_backward(&writer, args);
+    return writer.length;
+}
+
+size_t octet_linear_print_words(char *text, size_t size, const octet_linear_args *args) {
+    oct_writer writer = oct_writer_start(text, size);
+    write_args(&writer, args);
+    return writer.length;
+}
+
+size_t octet_linear_backward_print_words(char *text, size_t size,
+                                         const octet_linear_backward_args *args) {
+    oct_writer writer = oct_writer_start(text, size);
+    write_backward(&writer, args);
     return writer.length;
 }

@@ -20,9 +20,10 @@ PyMODINIT_FUNC PyInit__C(void) {
     if (module && (PyModule_AddFunctions(module, oct_py_value_methods) ||
                    PyModule_AddFunctions(module, oct_py_tensor_methods) ||
                    PyModule_AddFunctions(module, oct_py_plan_methods) ||
+                   PyModule_AddFunctions(module, oct_py_signature_methods) ||
                    PyModule_AddFunctions(module, oct_py_device_methods) ||
                    add_type(module, "LiveValue", oct_py_live_type()) ||
-                   PyModule_AddIntConstant(module, "BLOCK_ALIGN", OCTET_ALIGN))) {
+                   PyModule_AddIntConstant(module, "ALIGN", OCTET_ALIGN))) {
         Py_CLEAR(module);
     }
     return module;

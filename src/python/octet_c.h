@@ -27,6 +27,7 @@ PyObject *oct_py_live_type(void);
 extern PyMethodDef oct_py_value_methods[];
 extern PyMethodDef oct_py_tensor_methods[];
 extern PyMethodDef oct_py_plan_methods[];
+extern PyMethodDef oct_py_signature_methods[];
 extern PyMethodDef oct_py_device_methods[];
 
 #endif

@@ -186,14 +186,17 @@ static PyObject *role_quantizer(PyObject *self, PyObject *args) {
 }
 
 static PyObject *parameter_quantizer(PyObject *self, PyObject *args) {
-    const char *text;
+    static const int64_t unit[] = {1, 1, 1};
+    const char *words;
     octet_error err;
-    value problem, v;
+    octet_linear_args call;
+    value v;
     (void)self;
-    if (!PyArg_ParseTuple(args, "s", &text) || read_value(&problem, "linear", text) < 0) {
+    if (!PyArg_ParseTuple(args, "s", &words)) {
         return NULL;
     }
-    octet_status status = octet_linear_parameter_quantizer(&v.quantizer, &problem.linear, &err);
+    octet_status status = octet_linear_parse_words(&call, words, unit, 3, &err);
+    status = status ? status : octet_linear_parameter_quantizer(&v.quantizer, &call, &err);
     return status ? oct_py_raise(status, &err) : print(&v, QUANTIZER);
 }
 
@@ -232,7 +235,7 @@ PyMethodDef oct_py_value_methods[] = {
      "row_step(quantizer) -> rows that stay together; 0: all"},
     {"role_quantizer", role_quantizer, METH_VARARGS, "role_quantizer(recipe, role) -> text"},
     {"parameter_quantizer", parameter_quantizer, METH_VARARGS,
-     "parameter_quantizer(linear) -> the quantizer of a weight that is stored for such calls"},
+     "parameter_quantizer(words) -> the quantizer of a weight that is stored for such calls"},
     {"custom_recipe", custom_recipe, METH_VARARGS, "custom_recipe({role: quantizer}) -> text"},
     {NULL, NULL, 0, NULL},
 };

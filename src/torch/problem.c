@@ -1,57 +1,30 @@
 /* problem.c - text and sizes become arguments, and those a plan. */
 #include "torch/problem.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "torch/api.h"
 
-#define TEXT (OCTET_LINEAR_TEXT + 512)
-
-/* "linear m=4x128 k=64 n=32 ", or with m=none for a vector. The words of `text` follow. */
-static octet_status write_problem(char text[TEXT], const oct_problem *p, octet_error *err) {
-    const char *word = p->kind == OCTET_PLAN_LINEAR ? "linear" : "linear-backward";
-    if (p->rank < 2 || p->rank > OCTET_MAX_RANK) {
-        return oct_torch_fail(err, OCTET_INVALID,
-                              "%d sizes; they are the input's axes, at most %d, and then N",
-                              p->rank, OCTET_MAX_RANK);
+static octet_status plan_forward(octet_plan *plan, const oct_problem *p, octet_error *err) {
+    octet_linear_args args;
+    octet_status status = octet_linear_parse_words(&args, p->text, p->sizes, p->rank, err);
+    if (status) {
+        return status;
     }
-    size_t at = (size_t)snprintf(text, TEXT, "%s m=%s", word, p->rank == 2 ? "none" : "");
-    for (int i = 0; i + 2 < p->rank; i++) {
-        at += (size_t)snprintf(text + at, TEXT - at, "%s%lld", i ? "x" : "",
-                               (long long)p->sizes[i]);
-    }
-    int length =
-        snprintf(text + at, TEXT - at, " k=%lld n=%lld %s", (long long)p->sizes[p->rank - 2],
-                 (long long)p->sizes[p->rank - 1], p->text);
-    if (length < 0 || (size_t)length >= TEXT - at) {
-        return oct_torch_fail(err, OCTET_INVALID, "a problem of more than %d characters",
-                              OCTET_LINEAR_TEXT);
-    }
-    return OCTET_OK;
+    args.threads = p->threads;
+    return octet_plan_linear(plan, &args, err);
 }
 
-static octet_status plan_linear(octet_plan *plan, const oct_problem *p, octet_error *err) {
-    char text[TEXT];
-    octet_linear_args args;
-    octet_linear_backward_args backward;
-    octet_status status = write_problem(text, p, err);
-    if (p->kind == OCTET_PLAN_LINEAR) {
-        status = status ? status : octet_linear_parse(&args, text, err);
-        if (!status) {
-            args.threads = p->threads;
-        }
-        return status ? status : octet_plan_linear(plan, &args, err);
+static octet_status plan_backward(octet_plan *plan, const oct_problem *p, octet_error *err) {
+    octet_linear_backward_args args;
+    octet_status status =
+        octet_linear_backward_parse_words(&args, p->text, p->sizes, p->rank, err);
+    if (status) {
+        return status;
     }
-    status = status ? status : octet_linear_backward_parse(&backward, text, err);
-    if (!status) {
-        backward.forward.threads = p->threads;
-    }
-    status = status ? status
-             : p->kind == OCTET_PLAN_LINEAR_BACKWARD
-                 ? octet_plan_linear_backward(plan, &backward, err)
-                 : octet_plan_linear_wgrad(plan, &backward, err);
-    return status;
+    args.forward.threads = p->threads;
+    return p->kind == OCTET_PLAN_LINEAR_BACKWARD ? octet_plan_linear_backward(plan, &args, err)
+                                                 : octet_plan_linear_wgrad(plan, &args, err);
 }
 
 /* The last word of a tensor's text; without it the tensor is where it is. */
@@ -115,7 +88,9 @@ static octet_status plan_tensor(octet_plan *plan, const oct_problem *p, octet_er
 octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err) {
     bool one = problem->kind == OCTET_PLAN_QUANTIZE || problem->kind == OCTET_PLAN_DEQUANTIZE;
     *plan = (octet_plan)OCTET_PLAN_INIT;
-    return one ? plan_tensor(plan, problem, err) : plan_linear(plan, problem, err);
+    return one                                  ? plan_tensor(plan, problem, err)
+           : problem->kind == OCTET_PLAN_LINEAR ? plan_forward(plan, problem, err)
+                                                : plan_backward(plan, problem, err);
 }
 
 /* ---- ports in the caller's rank ---------------------------------------------------------- */

@@ -3,7 +3,7 @@
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, within
-from octet import _opaque, _texts
+from octet import _opaque, _signatures
 from torch.torch_version import TorchVersion
 
 import torch
@@ -117,9 +117,10 @@ def test_model_init__trains_saves_and_loads(name: str) -> None:
 
 
 def test_model_init__holds_the_bytes_that_its_device_reads() -> None:
-    hopper = ("device=cuda:0/90",)
-    assert _texts.stored_weight("current", "bf16", hopper) == "fp8-tensor:e4m3+row+col"
-    assert _texts.stored_weight("current", "bf16", ()) == "fp8-tensor:e4m3+row"
+    hopper = (("device", "cuda:0/90"),)
+    stored = _signatures.stored_weight("current", torch.bfloat16, hopper)
+    assert stored == "fp8-tensor:e4m3+row+col"
+    assert _signatures.stored_weight("current", torch.bfloat16, ()) == "fp8-tensor:e4m3+row"
 
 
 def test_model_init__takes_from_a_state_the_bytes_that_it_holds() -> None:

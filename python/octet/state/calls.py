@@ -8,7 +8,14 @@ import torch
 from octet import _texts
 from octet._constant import constant, traced_as_constant
 from octet._foreign import infers_shapes
-from octet._problem import buffers_of, forward_signature
+from octet._signatures import (
+    CALIBRATE,
+    READ_CACHE,
+    WRITE_CACHE,
+    Options,
+    buffers_of,
+    forward_signature,
+)
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.state import recompute, registry, scaling, seeds
 from octet.state.active import Region, constant_weights_here, current, in_backward
@@ -19,8 +26,8 @@ from torch import is_grad_enabled, is_inference_mode_enabled
 
 
 @constant
-def _call_recipe(text: str, words: tuple[str, ...], rule: str | None) -> CallRecipe:
-    return CallRecipe(text, words, rule)
+def _call_recipe(text: str, options: Options, rule: str | None) -> CallRecipe:
+    return CallRecipe(text, options, rule)
 
 
 class StatefulCalls(LayerState):
@@ -37,16 +44,16 @@ class StatefulCalls(LayerState):
 
     def _recipe_for(self, recipe: Recipe | None, enabled: bool) -> CallRecipe:
         """What a recipe asks of this layer."""
-        words = () if enabled else ("calibrate",)
+        options = () if enabled else (CALIBRATE,)
         if isinstance(recipe, CustomRecipe):
             answers = recipe.answers("linear", self.name or "")
             has_own = enabled and not all(q._is_core for q in answers.values())
             text = recipe.text_of(answers)
-            return CallRecipe(text, words, None, recipe if has_own else None)
+            return CallRecipe(text, options, None, recipe if has_own else None)
         rule = rule_of(recipe) if isinstance(recipe, DelayedScaling) else None
         if isinstance(rule, DelayedScaling):
-            return CallRecipe(recipe.text, words, rule)
-        return _call_recipe(recipe.text, words, rule)
+            return CallRecipe(recipe.text, options, rule)
+        return _call_recipe(recipe.text, options, rule)
 
     def _recipe_in(self, region: Region) -> CallRecipe:
         """What an autocast asks of this layer."""
@@ -176,7 +183,7 @@ class StatefulCalls(LayerState):
 
     # ---- cached weights, seeds -------------------------------------------------------------
 
-    def _cache_words(self, is_first_microbatch: bool | None) -> tuple[str, ...]:
+    def _cache_options(self, is_first_microbatch: bool | None) -> Options:
         """Whether a call casts the weight for later ones, or reads what an earlier one cast."""
         cache = self._weight_cache
         if is_first_microbatch is None:
@@ -186,11 +193,12 @@ class StatefulCalls(LayerState):
             if constant.traced:  # its own graph: what was cast in it is known
                 if all(cache is not other for other in constant.cast):
                     constant.cast.append(cache)
-                    return ("cache=write",)
-                return ("cache=read",)
+                    return (WRITE_CACHE,)
+                return (READ_CACHE,)
         elif is_first_microbatch:
-            return ("cache=write",)
-        return ("cache=read" if cache.fresh.value and cache.text != "none" else "cache=write",)
+            return (WRITE_CACHE,)
+        reads = cache.fresh.value and cache.text != "none"
+        return (READ_CACHE if reads else WRITE_CACHE,)
 
     def _cached_buffers(self, problem: str) -> list[torch.Tensor]:
         """Of the cached weight, the buffers that a call reads."""

@@ -35,6 +35,7 @@ from torch.compiler import is_dynamo_compiling
 
 import torch
 from octet._constant import traced_as_constant
+from octet._signatures import Options
 from octet.recipe import CustomRecipe
 from octet.state.active import Region, Step, activate, current, entered, no_dispatch_modes
 from octet.state.scaling_rule import Rule, ScaleUpdater
@@ -52,7 +53,7 @@ class CallRecipe(NamedTuple):
     """What an autocast asks of one layer."""
 
     text: str  # the recipe's
-    words: tuple[str, ...] = ()  # what it adds to a call's
+    options: Options = ()  # what it adds to a call's
     rule: Rule | None = None  # how delayed scaling updates
     custom: CustomRecipe | None = None  # the recipe itself, where quantizers are a user's
 

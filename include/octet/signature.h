@@ -1,0 +1,113 @@
+/* signature.h - what a front end must know of a call's plans, ready to index.
+ *
+ * A front end hands a call a list of tensors and gets a list back. Which of them are written,
+ * which must live until backward, and where each argument of backward comes from is decided
+ * here, once, from the plans. Nothing in a signature depends on a size. */
+#ifndef OCTET_SIGNATURE_H
+#define OCTET_SIGNATURE_H
+
+#include "octet/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A tensor of a call: one port where it is plain, its buffers where it is quantized. */
+typedef struct octet_group {
+    uint8_t name;  /* octet_plan_name */
+    uint8_t form;  /* octet_plan_form */
+    uint8_t start; /* the first port, or of an output the first of those that are made */
+    uint8_t count; /* ports; 0: there is no such tensor */
+    uint8_t is_mutable;
+    uint8_t reserved[3];
+    octet_quantizer quantizer;
+} octet_group;
+
+/* Live state that a layer lends to backward, in this order. SEED never comes with SCALE. */
+typedef enum octet_lent {
+    OCTET_LENT_SCALE = 0, /* delayed scaling's scales of gradients, */
+    OCTET_LENT_HISTORY,   /* and their amax history */
+    OCTET_LENT_SEED,
+    OCTET_LENT_MAIN_GRAD,
+    OCTET_LENT_QUEUE, /* of what a later weight gradient needs */
+    OCTET_LENTS
+} octet_lent;
+
+/* Something that must live until backward: argument or output `index`. */
+typedef struct octet_saved {
+    uint8_t is_argument;
+    uint8_t index; /* of args where it is one, else of the tensors that the call returns */
+} octet_saved;
+
+/* A collective that the caller runs after the steps of a phase, from one place to another. */
+typedef struct octet_collective_call {
+    uint8_t kind; /* octet_collective */
+    uint8_t phase;
+    uint8_t from_place; /* octet_place: an argument, an output, an exchange, the saved block */
+    uint8_t from_port;
+    uint8_t to_place;
+    uint8_t to_port;
+    uint8_t reserved[2];
+} octet_collective_call;
+
+/* Forward. An argument is a tensor, or, where `flat`, one buffer of a tensor. A call returns
+ * the buffers of its outs, one after the other, and then the block that it saves. */
+typedef struct octet_signature {
+    uint32_t size;
+    uint8_t flat;
+    uint8_t arg_count;
+    uint8_t out_count;
+    uint8_t saved_count;
+    uint8_t saves_block;
+    uint8_t returned;     /* tensors that the call returns */
+    uint8_t delays_wgrad; /* backward leaves the weight's gradient for later */
+    uint8_t lent_count;
+    uint8_t lent[OCTET_LENTS]; /* octet_lent */
+    uint8_t has_backward;
+    uint8_t returns_amaxes; /* or its backward does: what raise_amax makes an argument */
+    uint8_t phases;
+    uint8_t collective_count;
+    uint8_t reserved[3];
+    octet_collective_call collectives[OCTET_PLAN_EXCHANGES]; /* in the order of their steps */
+    octet_saved saved[OCTET_PLAN_SLOTS];                     /* besides the block */
+    octet_group args[OCTET_PLAN_ARGS];
+    octet_group outs[OCTET_PLAN_OUTS]; /* that are not arguments */
+} octet_signature;
+
+/* Backward. Its arguments are places in the pool: the gradient that arrived; what forward
+ * saved, in order, its block last; what the layer lends, in order. */
+typedef struct octet_backward_signature {
+    uint32_t size;
+    uint8_t read_count;
+    uint8_t written_count;
+    uint8_t later_count;
+    uint8_t returned; /* tensors that the call returns */
+    uint8_t records;  /* it raises amaxes */
+    uint8_t phases;
+    uint8_t collective_count;
+    uint8_t reserved[5];
+    octet_collective_call collectives[OCTET_PLAN_EXCHANGES];
+    uint8_t read[OCTET_PLAN_ARGS + 1];
+    uint8_t written[OCTET_PLAN_ARGS];
+    /* What a later weight gradient takes; OCTET_ABSENT: the block that backward saves. */
+    uint8_t later[OCTET_PLAN_ARGS + 2];
+    octet_group grads[3]; /* of input, weight and bias */
+} octet_backward_signature;
+
+/* "weight.cached": what a group is, for people. */
+OCTET_API size_t octet_group_print(char *text, size_t size, const octet_group *group);
+
+/* *out needs no initializer. `flat`: of a quantized argument the caller hands over the buffers
+ * one by one. */
+OCTET_API OCTET_CHECKED octet_status octet_linear_signature(octet_signature *out,
+                                                            const octet_linear_args *args,
+                                                            bool flat, octet_error *err);
+OCTET_API OCTET_CHECKED octet_status octet_linear_backward_signature(
+    octet_backward_signature *out, const octet_linear_backward_args *args, bool flat,
+    octet_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

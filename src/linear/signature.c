@@ -1,0 +1,396 @@
+/* signature.c - a Linear's plans as a front end indexes them. */
+#include <string.h>
+
+#include "linear/names.h"
+
+size_t octet_group_print(char *text, size_t size, const octet_group *group) {
+    oct_writer writer = oct_writer_start(text, size);
+    oct_write_name(&writer, group->name, group->form);
+    return writer.length;
+}
+
+/* ---- tensors ----------------------------------------------------------------------------- */
+
+static const octet_quantizer *quantizer_of(const octet_plan *plan, octet_place place,
+                                           int port) {
+    static const octet_quantizer plain;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[i];
+        if (b->place == place && b->port == port) {
+            return &plan->tensors[b->tensor].quantizer;
+        }
+    }
+    return &plain;
+}
+
+/* Adds a port to the groups: to the last one where it is a buffer of the same tensor. `at` is
+ * the port as the caller counts it. */
+static void add_port(octet_group *groups, uint8_t *count, const octet_port *port, int at,
+                     bool flat) {
+    octet_group *last = *count ? &groups[*count - 1] : NULL;
+    if (last && !flat && last->name == port->name && last->form == port->form) {
+        last->count++;
+        return;
+    }
+    groups[(*count)++] = (octet_group){.name = port->name,
+                                       .form = port->form,
+                                       .start = (uint8_t)at,
+                                       .count = 1,
+                                       .is_mutable = port->is_mutable};
+}
+
+static void add_arguments(octet_group *groups, uint8_t *count, const octet_plan *plan,
+                          bool flat) {
+    for (int i = 0; i < plan->arg_count; i++) {
+        add_port(groups, count, &plan->args[i], i, flat);
+        groups[*count - 1].quantizer = *quantizer_of(plan, OCTET_PLACE_ARG, i);
+    }
+}
+
+/* The tensors that a call makes; gives how many buffers they have. */
+static uint8_t add_outputs(octet_group *groups, uint8_t *count, const octet_plan *plan) {
+    uint8_t made = 0;
+    for (int i = 0; i < plan->out_count; i++) {
+        if (plan->outs[i].alias == OCTET_ABSENT) {
+            add_port(groups, count, &plan->outs[i], made++, false);
+            groups[*count - 1].quantizer = *quantizer_of(plan, OCTET_PLACE_OUT, i);
+        }
+    }
+    return made;
+}
+
+static uint8_t group_of(const octet_group *groups, int count, int port) {
+    for (int i = 0; i < count; i++) {
+        if (groups[i].start <= port && port < groups[i].start + groups[i].count) {
+            return (uint8_t)i;
+        }
+    }
+    return OCTET_ABSENT;
+}
+
+static bool saves_block(const octet_plan *plan) {
+    bool found = false;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        found = found || plan->buffers[i].place == OCTET_PLACE_SAVED;
+    }
+    return found;
+}
+
+static bool reads_block(const octet_plan *plan, int of) {
+    bool found = false;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[i];
+        found = found || (b->place == OCTET_PLACE_KEPT && b->port == of);
+    }
+    return found;
+}
+
+/* ---- what lives until backward ----------------------------------------------------------- */
+
+/* The output of a call counts those that are not arguments. */
+static uint8_t returned_index(const octet_plan *plan, int out) {
+    uint8_t index = 0;
+    for (int i = 0; i < out; i++) {
+        index = (uint8_t)(index + (plan->outs[i].alias == OCTET_ABSENT));
+    }
+    return index;
+}
+
+/* A buffer that forward saved outside of its block; false: it lies in the block. */
+static bool saved_of(octet_saved *out, const octet_signature *s, const octet_plan *forward,
+                     uint8_t buffer) {
+    const octet_plan_buffer *b = &forward->buffers[buffer];
+    if (b->place == OCTET_PLACE_ARG) {
+        *out = (octet_saved){1, group_of(s->args, s->arg_count, b->port)};
+    } else if (b->place == OCTET_PLACE_OUT) {
+        *out = (octet_saved){0, returned_index(forward, b->port)};
+    }
+    return b->place == OCTET_PLACE_ARG || b->place == OCTET_PLACE_OUT;
+}
+
+static int find_saved(const octet_signature *s, octet_saved wanted) {
+    int at = 0;
+    while (at < s->saved_count && (s->saved[at].is_argument != wanted.is_argument ||
+                                   s->saved[at].index != wanted.index)) {
+        at++;
+    }
+    return at;
+}
+
+/* A quantized argument is saved once, whichever of its buffers backward reads. */
+static void add_saved(octet_signature *s, const octet_plan *forward) {
+    for (int i = 0; i < forward->saved_count; i++) {
+        octet_saved saved;
+        if (saved_of(&saved, s, forward, forward->saved[i]) &&
+            find_saved(s, saved) == s->saved_count) {
+            s->saved[s->saved_count++] = saved;
+        }
+    }
+}
+
+/* ---- what a layer lends ------------------------------------------------------------------ */
+
+static bool takes(const octet_plan *plan, octet_plan_name name) {
+    bool found = false;
+    for (int i = 0; i < plan->arg_count; i++) {
+        found = found || plan->args[i].name == name;
+    }
+    return found;
+}
+
+/* Amaxes are raised in a history, whose scales the last backward of a step updates. */
+static void add_lent(octet_signature *s, const octet_plan *backward) {
+    bool records = takes(backward, OCTET_NAME_AMAX);
+    const bool lent[OCTET_LENTS] = {
+        [OCTET_LENT_SCALE] = records || takes(backward, OCTET_NAME_SCALE),
+        [OCTET_LENT_HISTORY] = records,
+        [OCTET_LENT_SEED] = takes(backward, OCTET_NAME_SEED),
+        [OCTET_LENT_MAIN_GRAD] = takes(backward, OCTET_NAME_MAIN_GRAD),
+        [OCTET_LENT_QUEUE] = s->delays_wgrad,
+    };
+    for (int i = 0; i < OCTET_LENTS; i++) {
+        if (lent[i]) {
+            s->lent[s->lent_count++] = (uint8_t)i;
+        }
+    }
+}
+
+static bool returns_amaxes(const octet_plan *plan) {
+    bool found = false;
+    for (int i = 0; i < plan->out_count; i++) {
+        found = found || plan->outs[i].name == OCTET_NAME_AMAX;
+    }
+    return found;
+}
+
+static octet_lent lent_of(uint8_t name) {
+    return name == OCTET_NAME_SCALE       ? OCTET_LENT_SCALE
+           : name == OCTET_NAME_AMAX      ? OCTET_LENT_HISTORY
+           : name == OCTET_NAME_MAIN_GRAD ? OCTET_LENT_MAIN_GRAD
+                                          : OCTET_LENT_SEED;
+}
+
+/* ---- collectives ------------------------------------------------------------------------- */
+
+static void add_collectives(octet_collective_call *out, uint8_t *count,
+                            const octet_plan *plan) {
+    for (int i = 0; i < plan->step_count && *count < OCTET_PLAN_EXCHANGES; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->op == OCTET_OP_COLLECTIVE) {
+            const octet_plan_buffer *from = &plan->buffers[step->from];
+            const octet_plan_buffer *to = &plan->buffers[step->to];
+            out[(*count)++] = (octet_collective_call){.kind = step->collective,
+                                                      .phase = step->phase,
+                                                      .from_place = from->place,
+                                                      .from_port = from->port,
+                                                      .to_place = to->place,
+                                                      .to_port = to->port};
+        }
+    }
+}
+
+/* ---- forward ----------------------------------------------------------------------------- */
+
+static octet_status plan_back(octet_plan *out, const octet_linear_args *args,
+                              octet_error *err) {
+    octet_linear_backward_args back;
+    octet_status status = octet_linear_backward_make(&back, args, err);
+    *out = (octet_plan)OCTET_PLAN_INIT;
+    return status ? status : octet_plan_linear_backward(out, &back, err);
+}
+
+static bool has_backward(const octet_linear_args *args) {
+    return args->input_requires_grad || args->weight_requires_grad || args->bias_requires_grad;
+}
+
+static octet_status sign(octet_signature *out, octet_plan *forward,
+                         const octet_linear_args *args, bool flat, octet_error *err) {
+    octet_plan backward;
+    *forward = (octet_plan)OCTET_PLAN_INIT;
+    octet_status status = octet_plan_linear(forward, args, err);
+    if (!status && has_backward(args)) {
+        status = plan_back(&backward, args, err);
+    }
+    if (status) {
+        return status;
+    }
+    memset(out, 0, sizeof *out);
+    out->size = sizeof *out;
+    out->flat = flat;
+    out->saves_block = saves_block(forward);
+    out->delays_wgrad = args->delay_wgrad && args->weight_requires_grad;
+    add_arguments(out->args, &out->arg_count, forward, flat);
+    out->returned = add_outputs(out->outs, &out->out_count, forward);
+    out->returned = (uint8_t)(out->returned + out->saves_block);
+    add_saved(out, forward);
+    out->phases = forward->phases;
+    add_collectives(out->collectives, &out->collective_count, forward);
+    out->returns_amaxes = returns_amaxes(forward);
+    out->has_backward = has_backward(args);
+    if (out->has_backward) {
+        add_lent(out, &backward);
+        out->returns_amaxes = out->returns_amaxes || returns_amaxes(&backward);
+    }
+    return OCTET_OK;
+}
+
+octet_status octet_linear_signature(octet_signature *out, const octet_linear_args *args,
+                                    bool flat, octet_error *err) {
+    octet_plan forward;
+    return sign(out, &forward, args, flat, err);
+}
+
+/* ---- backward ---------------------------------------------------------------------------- */
+
+/* An argument of backward and its place in the pool. */
+typedef struct source {
+    uint8_t name, form, is_mutable, place;
+} source;
+
+typedef struct sources {
+    source at[OCTET_PLAN_ARGS];
+    int count;
+} sources;
+
+/* The two plans of a call, and forward's signature. */
+typedef struct pair {
+    octet_signature signature;
+    octet_plan forward, backward;
+} pair;
+
+static int first_lent(const pair *p) {
+    return 1 + p->signature.saved_count + p->signature.saves_block;
+}
+
+/* The place of what the layer lends. */
+static uint8_t lent_place(const pair *p, uint8_t name) {
+    int at = 0;
+    while (at < p->signature.lent_count && p->signature.lent[at] != lent_of(name)) {
+        at++;
+    }
+    return (uint8_t)(first_lent(p) + at);
+}
+
+/* The slot that an argument of backward restores, as forward saved it; false: it has none. */
+static bool restores(octet_saved *out, const pair *p, int port) {
+    for (int i = 0; i < p->backward.kept_count; i++) {
+        const octet_plan_buffer *b = &p->backward.buffers[p->backward.kept[i]];
+        if (b->place == OCTET_PLACE_ARG && b->port == port) {
+            return saved_of(out, &p->signature, &p->forward, p->forward.saved[i]);
+        }
+    }
+    return false;
+}
+
+static void add_source(sources *out, const octet_port *port, int place) {
+    out->at[out->count++] = (source){port->name, port->form, port->is_mutable, (uint8_t)place};
+}
+
+/* A tensor that is handed over whole counts once; buffers count one by one. */
+static void find_sources(sources *out, const pair *p) {
+    octet_group groups[OCTET_PLAN_ARGS];
+    uint8_t count = 0;
+    out->count = 0;
+    add_arguments(groups, &count, &p->backward, false);
+    for (int i = 0; i < count; i++) {
+        const octet_group *g = &groups[i];
+        for (int port = g->start; port < g->start + g->count; port++) {
+            octet_saved saved;
+            const octet_port *at = &p->backward.args[port];
+            bool restored = restores(&saved, p, port);
+            if (restored) {
+                add_source(out, at, 1 + find_saved(&p->signature, saved));
+            } else {
+                add_source(out, at,
+                           g->name == OCTET_NAME_GRAD_OUTPUT ? 0 : lent_place(p, g->name));
+            }
+            if (!restored || (saved.is_argument && !p->signature.flat)) {
+                break;
+            }
+        }
+    }
+}
+
+static void add_places(octet_backward_signature *out, const pair *p, const sources *from) {
+    for (int i = 0; i < from->count; i++) {
+        const source *s = &from->at[i];
+        if (s->is_mutable) {
+            out->written[out->written_count++] = s->place;
+            out->records = out->records || s->name == OCTET_NAME_AMAX;
+        } else {
+            out->read[out->read_count++] = s->place;
+        }
+    }
+    if (reads_block(&p->backward, 0)) {
+        out->read[out->read_count++] = (uint8_t)(1 + p->signature.saved_count);
+    }
+}
+
+/* A gradient that is added to main_grad is none of the tensors that backward makes. */
+static void add_grads(octet_backward_signature *out, const octet_plan *backward) {
+    static const uint8_t names[] = {OCTET_NAME_GRAD_INPUT, OCTET_NAME_GRAD_WEIGHT,
+                                    OCTET_NAME_GRAD_BIAS};
+    octet_group made[OCTET_PLAN_OUTS];
+    uint8_t count = 0;
+    out->returned = add_outputs(made, &count, backward);
+    out->returned = (uint8_t)(out->returned + saves_block(backward));
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < 3; j++) {
+            if (made[i].name == names[j]) {
+                out->grads[j] = made[i];
+            }
+        }
+    }
+}
+
+/* A later weight gradient takes, tensor by tensor, what backward took, and the two blocks. */
+static octet_status add_later(octet_backward_signature *out, const pair *p, const sources *from,
+                              const octet_linear_backward_args *args, octet_error *err) {
+    octet_plan wgrad = OCTET_PLAN_INIT;
+    octet_group groups[OCTET_PLAN_ARGS];
+    uint8_t count = 0;
+    octet_status status = octet_plan_linear_wgrad(&wgrad, args, err);
+    if (status) {
+        return status;
+    }
+    add_arguments(groups, &count, &wgrad, false);
+    for (int i = 0; i < count; i++) {
+        uint8_t place = OCTET_ABSENT;
+        for (int j = 0; j < from->count; j++) {
+            bool same =
+                from->at[j].name == groups[i].name && from->at[j].form == groups[i].form;
+            place = same ? from->at[j].place : place;
+        }
+        if (groups[i].name != OCTET_NAME_MAIN_GRAD) {
+            out->later[out->later_count++] = place;
+        }
+    }
+    if (reads_block(&wgrad, 0)) {
+        out->later[out->later_count++] = (uint8_t)(1 + p->signature.saved_count);
+    }
+    if (reads_block(&wgrad, 1)) {
+        out->later[out->later_count++] = OCTET_ABSENT;
+    }
+    return OCTET_OK;
+}
+
+octet_status octet_linear_backward_signature(octet_backward_signature *out,
+                                             const octet_linear_backward_args *args, bool flat,
+                                             octet_error *err) {
+    pair p;
+    sources from;
+    octet_status status = sign(&p.signature, &p.forward, &args->forward, flat, err);
+    p.backward = (octet_plan)OCTET_PLAN_INIT;
+    status = status ? status : octet_plan_linear_backward(&p.backward, args, err);
+    if (status) {
+        return status;
+    }
+    memset(out, 0, sizeof *out);
+    out->size = sizeof *out;
+    find_sources(&from, &p);
+    add_places(out, &p, &from);
+    add_grads(out, &p.backward);
+    out->phases = p.backward.phases;
+    add_collectives(out->collectives, &out->collective_count, &p.backward);
+    return p.signature.delays_wgrad ? add_later(out, &p, &from, args, err) : OCTET_OK;
+}

@@ -1,0 +1,243 @@
+/* signature.c - a Linear call from typed arguments, and its signatures as tuples of indices. */
+#include <string.h>
+
+#include "octet_c.h"
+
+static const int64_t unit[] = {1, 1, 1}; /* structure has no sizes: any will do */
+
+/* ---- a call ------------------------------------------------------------------------------ */
+
+static int fail(octet_status status, const octet_error *err) {
+    if (status) {
+        (void)oct_py_raise(status, err);
+    }
+    return status ? -1 : 0;
+}
+
+static int read_proto(octet_proto *out, const char *dtype, int rank, const char *quantizer) {
+    octet_error err;
+    octet_dtype found = OCTET_NONE;
+    for (int i = OCTET_F32; dtype && i <= OCTET_F16; i++) {
+        found = strcmp(octet_dtype_name((octet_dtype)i), dtype) ? found : (octet_dtype)i;
+    }
+    if (dtype && found == OCTET_NONE) {
+        PyErr_Format(PyExc_ValueError, "'%s' is not a dtype here; allowed: f32, bf16, f16",
+                     dtype);
+        return -1;
+    }
+    memset(out, 0, sizeof *out);
+    out->size = sizeof *out;
+    if (dtype) {
+        *out = octet_proto_make(found, rank, unit);
+    }
+    return quantizer ? fail(octet_quantizer_parse(&out->quantizer, quantizer, &err), &err) : 0;
+}
+
+static int read_device(octet_linear_args *args, PyObject *text) {
+    octet_error err;
+    const char *device = PyUnicode_AsUTF8AndSize(text, NULL);
+    if (!device || fail(octet_device_parse(&args->input.device, device, &err), &err)) {
+        return -1;
+    }
+    args->weight.device = args->bias.device = args->input.device;
+    return 0;
+}
+
+static int set_options(octet_linear_args *args, PyObject *fields) {
+    PyObject *device = PyDict_GetItemString(fields, "device");
+    if (device && (read_device(args, device) || PyDict_DelItemString(fields, "device"))) {
+        return -1;
+    }
+    return oct_py_set_fields(octet_fields(OCTET_STRUCT_LINEAR_ARGS), args, fields);
+}
+
+/* Pairs of a field's name and its value; the device is one of them. */
+static int read_options(octet_linear_args *args, PyObject *options) {
+    PyObject *fields = PyDict_New();
+    int status = fields ? PyDict_MergeFromSeq2(fields, options, 1) : -1;
+    status = status ? status : set_options(args, fields);
+    Py_XDECREF(fields);
+    return status;
+}
+
+static int read_tensors(octet_linear_args *args, PyObject *dtypes, PyObject *quantizers) {
+    const char *x, *w, *b, *qx, *qw;
+    if (!PyArg_ParseTuple(dtypes, "ssz", &x, &w, &b) ||
+        !PyArg_ParseTuple(quantizers, "zz", &qx, &qw)) {
+        return -1;
+    }
+    return read_proto(&args->input, x, 2, qx) || read_proto(&args->weight, w, 2, qw) ||
+                   read_proto(&args->bias, b, 1, NULL)
+               ? -1
+               : 0;
+}
+
+/* dtypes, quantizers, recipe, (input, weight, bias get a gradient), options. */
+static int read_call(octet_linear_args *out, PyObject *args) {
+    PyObject *dtypes, *quantizers, *options;
+    const char *recipe;
+    octet_error err;
+    int grads[3];
+    *out = (octet_linear_args)OCTET_LINEAR_ARGS_INIT;
+    if (!PyArg_ParseTuple(args, "OOs(ppp)O", &dtypes, &quantizers, &recipe, &grads[0],
+                          &grads[1], &grads[2], &options) ||
+        read_tensors(out, dtypes, quantizers) ||
+        fail(octet_recipe_parse(&out->recipe, recipe, &err), &err)) {
+        return -1;
+    }
+    out->input_requires_grad = grads[0] != 0;
+    out->weight_requires_grad = grads[1] != 0;
+    out->bias_requires_grad = grads[2] != 0;
+    return read_options(out, options);
+}
+
+static PyObject *words_of(const octet_linear_args *args) {
+    char text[OCTET_LINEAR_TEXT];
+    (void)octet_linear_print_words(text, sizeof text, args);
+    return PyUnicode_FromString(text);
+}
+
+static PyObject *linear_words(PyObject *self, PyObject *args) {
+    octet_linear_args call;
+    octet_error err;
+    (void)self;
+    if (read_call(&call, args) || fail(octet_linear_check(&call, &err), &err)) {
+        return NULL;
+    }
+    return words_of(&call);
+}
+
+static PyObject *gradient_words(PyObject *self, PyObject *args) {
+    octet_linear_backward_args back;
+    octet_proto given;
+    octet_error err;
+    const char *words, *dtype, *quantizer;
+    char text[OCTET_LINEAR_TEXT];
+    (void)self;
+    if (!PyArg_ParseTuple(args, "szz", &words, &dtype, &quantizer) ||
+        read_proto(&given, dtype, 2, quantizer) ||
+        fail(octet_linear_backward_parse_words(&back, words, unit, 3, &err), &err)) {
+        return NULL;
+    }
+    if (dtype) {
+        back.grad_output.dtype = given.dtype;
+    }
+    if (quantizer) {
+        back.grad_output.quantizer = given.quantizer;
+    }
+    (void)octet_linear_backward_print_words(text, sizeof text, &back);
+    return PyUnicode_FromString(text);
+}
+
+/* ---- tuples ------------------------------------------------------------------------------ */
+
+static PyObject *indices(const uint8_t *from, int count) {
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple && i < count; i++) {
+        PyObject *index = PyLong_FromLong(from[i] == OCTET_ABSENT ? -1 : from[i]);
+        if (!index || PyTuple_SetItem(tuple, i, index)) {
+            Py_CLEAR(tuple);
+        }
+    }
+    return tuple;
+}
+
+/* (name, first, count, quantizer, is_mutable) */
+static PyObject *group_tuple(const octet_group *group) {
+    char name[64], quantizer[OCTET_QUANTIZER_TEXT];
+    (void)octet_group_print(name, sizeof name, group);
+    (void)octet_quantizer_print(quantizer, sizeof quantizer, &group->quantizer);
+    return Py_BuildValue("(siisO)", name, (int)group->start, (int)group->count, quantizer,
+                         group->is_mutable ? Py_True : Py_False);
+}
+
+static PyObject *groups_tuple(const octet_group *groups, int count) {
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple && i < count; i++) {
+        PyObject *group = groups[i].count ? group_tuple(&groups[i]) : Py_NewRef(Py_None);
+        if (!group || PyTuple_SetItem(tuple, i, group)) {
+            Py_CLEAR(tuple);
+        }
+    }
+    return tuple;
+}
+
+static PyObject *saved_tuple(const octet_signature *s) {
+    PyObject *tuple = PyTuple_New(s->saved_count);
+    for (int i = 0; tuple && i < s->saved_count; i++) {
+        PyObject *pair = Py_BuildValue("(Oi)", s->saved[i].is_argument ? Py_True : Py_False,
+                                       (int)s->saved[i].index);
+        if (!pair || PyTuple_SetItem(tuple, i, pair)) {
+            Py_CLEAR(tuple);
+        }
+    }
+    return tuple;
+}
+
+static PyObject *lent_tuple(const octet_signature *s) {
+    static const char *const names[OCTET_LENTS] = {"scale", "history", "seed", "main_grad",
+                                                   "queue"};
+    PyObject *tuple = PyTuple_New(s->lent_count);
+    for (int i = 0; tuple && i < s->lent_count; i++) {
+        PyObject *name = PyUnicode_FromString(names[s->lent[i]]);
+        if (!name || PyTuple_SetItem(tuple, i, name)) {
+            Py_CLEAR(tuple);
+        }
+    }
+    return tuple;
+}
+
+/* ---- signatures -------------------------------------------------------------------------- */
+
+static PyObject *linear_signature(PyObject *self, PyObject *args) {
+    octet_linear_args call;
+    octet_signature s;
+    octet_error err;
+    const char *words;
+    int flat;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sp", &words, &flat) ||
+        fail(octet_linear_parse_words(&call, words, unit, 3, &err), &err) ||
+        fail(octet_linear_signature(&s, &call, flat != 0, &err), &err)) {
+        return NULL;
+    }
+    return Py_BuildValue(
+        "(NNNNOiOOO)", groups_tuple(s.args, s.arg_count), groups_tuple(s.outs, s.out_count),
+        saved_tuple(&s), lent_tuple(&s), s.saves_block ? Py_True : Py_False, (int)s.returned,
+        s.delays_wgrad ? Py_True : Py_False, s.returns_amaxes ? Py_True : Py_False,
+        s.has_backward ? Py_True : Py_False);
+}
+
+static PyObject *backward_signature(PyObject *self, PyObject *args) {
+    octet_linear_backward_args call;
+    octet_backward_signature s;
+    octet_error err;
+    const char *words;
+    int flat;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sp", &words, &flat) ||
+        fail(octet_linear_backward_parse_words(&call, words, unit, 3, &err), &err) ||
+        fail(octet_linear_backward_signature(&s, &call, flat != 0, &err), &err)) {
+        return NULL;
+    }
+    return Py_BuildValue(
+        "(NNNNiO(ss))", indices(s.read, s.read_count), indices(s.written, s.written_count),
+        indices(s.later, s.later_count), groups_tuple(s.grads, 3), (int)s.returned,
+        s.records ? Py_True : Py_False, octet_dtype_name(call.forward.input.dtype),
+        octet_dtype_name(call.forward.weight.dtype));
+}
+
+PyMethodDef oct_py_signature_methods[] = {
+    {"linear_words", linear_words, METH_VARARGS,
+     "linear_words(dtypes, quantizers, recipe, grads, options) -> a call's words\n"
+     "dtypes: of input, weight and bias; quantizers: of input and weight; options: pairs"},
+    {"gradient_words", gradient_words, METH_VARARGS,
+     "gradient_words(words, dtype, quantizer) -> those of the backward where it arrives so"},
+    {"linear_signature", linear_signature, METH_VARARGS,
+     "linear_signature(words, flat) -> (args, outs, saved, lent, saves_block, returned, "
+     "delays_wgrad, returns_amaxes, has_backward)"},
+    {"backward_signature", backward_signature, METH_VARARGS,
+     "backward_signature(words, flat) -> (read, written, later, grads, returned, records, "
+     "dtypes)"},
+    {NULL, NULL, 0, NULL},
+};
