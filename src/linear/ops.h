@@ -24,8 +24,9 @@ typedef struct oct_quantizing {
 oct_quantizing oct_quantizing_of(octet_plan_form form, const octet_quantizer *quantizer,
                                  bool row, bool col);
 
-/* The argument described by a proto. */
-uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *proto);
+/* The argument described by a proto, as a matrix of these rows and columns. */
+uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *proto,
+                     octet_dim rows, octet_dim cols);
 
 uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how);
 /* The tensor as plain values in a dtype, in `place` if it has to be made. */
