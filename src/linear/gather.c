@@ -1,4 +1,4 @@
-/* collect.c - collectives, and quantized shards joined into one tensor. */
+/* gather.c - collectives, and quantized shards joined into one tensor. */
 #include "linear/ops.h"
 #include "quant/layout.h"
 
