@@ -3,7 +3,7 @@
 #define OCT_LINEAR_PLANNER_H
 
 #include "linear/args.h"
-#include "linear/ops.h"
+#include "plan/ops.h"
 
 /* A Linear's plan under construction: what is asked, what follows from it, and the builder. */
 typedef struct oct_planner {

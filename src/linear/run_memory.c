@@ -4,7 +4,7 @@
 
 #include "core/fail.h"
 #include "core/size.h"
-#include "linear/names.h"
+#include "plan/names.h"
 
 /* A piece of memory that the caller hands over whole: a port's, or a block. */
 typedef struct region {

@@ -1,5 +1,5 @@
 /* build.c - tensors, buffers and ports of a plan, and their numbers. */
-#include "linear/build.h"
+#include "plan/build.h"
 
 #include <string.h>
 

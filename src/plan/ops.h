@@ -1,8 +1,8 @@
 /* ops.h - what planners do with tensors: quantize, turn, gather, multiply. */
-#ifndef OCT_LINEAR_OPS_H
-#define OCT_LINEAR_OPS_H
+#ifndef OCT_PLAN_OPS_H
+#define OCT_PLAN_OPS_H
 
-#include "linear/build.h"
+#include "plan/build.h"
 
 /* A GPU's library takes outer indices of 128-blocks in so many, since it reads their scales
  * four at a time. */

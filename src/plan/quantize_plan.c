@@ -1,8 +1,8 @@
 /* quantize_plan.c - one tensor to bytes, or back: plans of their own. */
 #include "core/dtype.h"
 #include "core/fail.h"
-#include "linear/ops.h"
 #include "octet.h"
+#include "plan/ops.h"
 #include "quant/layout.h"
 #include "quant/proto.h"
 #include "quant/quantizer.h"

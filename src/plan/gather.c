@@ -1,5 +1,5 @@
 /* gather.c - collectives, and quantized shards joined into one tensor. */
-#include "linear/ops.h"
+#include "plan/ops.h"
 #include "quant/layout.h"
 
 void oct_collective(oct_builder *b, octet_collective kind, uint8_t from, uint8_t to) {

@@ -1,6 +1,6 @@
 /* build.h - the pieces a planner puts a plan together from. */
-#ifndef OCT_LINEAR_BUILD_H
-#define OCT_LINEAR_BUILD_H
+#ifndef OCT_PLAN_BUILD_H
+#define OCT_PLAN_BUILD_H
 
 #include "octet.h"
 

@@ -1,5 +1,5 @@
 /* ops.c - one step and the tensors it makes: quantize, decode, turn, multiply. */
-#include "linear/ops.h"
+#include "plan/ops.h"
 
 #include "core/dtype.h"
 #include "cuda/cuda.h"
