@@ -1,6 +1,5 @@
-/* run_memory.c - the buffers of a plan in the caller's memory: found, and checked before use.
- */
-#include "linear/run_memory.h"
+/* memory.c - the buffers of a plan in the caller's memory: found, and checked before use. */
+#include "run/run.h"
 
 #include "core/fail.h"
 #include "core/size.h"
