@@ -1,6 +1,6 @@
 /* backward.c - dx, dw and db from dy: what is quantized, gathered, multiplied and reduced. */
 #include "core/fail.h"
-#include "linear/plan.h"
+#include "linear/planner.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
@@ -11,12 +11,13 @@ typedef struct grads {
 } grads;
 
 /* Nothing is quantized: one tensor of numbers serves both products. */
-static grads plain_grads(oct_builder *b, uint8_t dy, bool delays) {
+static grads plain_grads(oct_planner *p, uint8_t dy, bool delays) {
     octet_place place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
-    bool gathers = oct_gathers_grad(b);
-    uint8_t values = oct_values(b, dy, b->facts.dtype, gathers ? OCTET_PLACE_EXCHANGE : place);
+    bool gathers = oct_gathers_grad(p);
+    uint8_t values =
+        oct_values(p->b, dy, p->facts.dtype, gathers ? OCTET_PLACE_EXCHANGE : place);
     if (gathers) {
-        values = oct_gather_values(b, values, place);
+        values = oct_gather_values(p->b, values, place);
     }
     oct_operand operand = {values, OCTET_USE_VALUES};
     return (grads){operand, operand};
@@ -25,72 +26,72 @@ static grads plain_grads(oct_builder *b, uint8_t dy, bool delays) {
 #define SUMMED_ROWS 128 /* a GPU sums the columns of so many at a time */
 
 /* Where it puts these sums, to join them at the end. */
-static uint8_t column_sums(oct_builder *b, uint8_t dy) {
-    octet_plan_tensor of = *oct_tensor_at(b, dy);
-    if (b->device.kind == OCTET_CUDA && b->sums == OCTET_ABSENT) {
-        b->sums = oct_tensor(b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
+static uint8_t column_sums(oct_planner *p, uint8_t dy) {
+    octet_plan_tensor of = *oct_tensor_at(p->b, dy);
+    if (p->b->device.kind == OCTET_CUDA && p->sums == OCTET_ABSENT) {
+        p->sums = oct_tensor(p->b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
         of.rows.div = of.rows.div > UINT16_MAX / SUMMED_ROWS ? 1 : of.rows.div;
         of.rows.div = (uint16_t)(of.rows.div * SUMMED_ROWS);
-        oct_tensor_shape(b, b->sums, of.rows, of.cols);
-        oct_place(b, b->sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+        oct_tensor_shape(p->b, p->sums, of.rows, of.cols);
+        oct_place(p->b, p->sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     }
-    return b->sums;
+    return p->sums;
 }
 
 /* A step that reads all of dy sums it on the way. What ranks have gathered is not summed: each
  * sums its own rows. */
-static uint8_t sums_beside(oct_builder *b, uint8_t dy) {
-    bool own = oct_tensor_at(b, dy)->form != OCTET_FORM_GATHERED;
-    return b->facts.bgrad && own ? column_sums(b, dy) : OCTET_ABSENT;
+static uint8_t sums_beside(oct_planner *p, uint8_t dy) {
+    bool own = oct_tensor_at(p->b, dy)->form != OCTET_FORM_GATHERED;
+    return p->facts.bgrad && own ? column_sums(p, dy) : OCTET_ABSENT;
 }
 
 /* A plain tensor with all its rows, quantized in one go for both products. */
-static grads quantized_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool delays) {
-    octet_quantizer q = oct_for_gemm(b, b->facts.role[OCTET_GRAD_OUTPUT]);
-    bool across = col && oct_reads_across(b, &q);
+static grads quantized_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool delays) {
+    octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_GRAD_OUTPUT]);
+    bool across = col && oct_reads_across(p->b, &q);
     oct_quantizing how =
         oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || across, col && !across);
     how.slot = 0;
     how.row_place = delays && across ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.col_place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
-    how.sums = sums_beside(b, dy);
-    uint8_t made = oct_quantize(b, dy, &how);
+    how.sums = sums_beside(p, dy);
+    uint8_t made = oct_quantize(p->b, dy, &how);
     return (grads){{made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}};
 }
 
 /* Sequence parallel, row: shards are quantized with a common scale, then joined. Bytes with one
  * scale travel once, rowwise. */
-static grads gathered_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool delays) {
-    octet_quantizer q = b->facts.role[OCTET_GRAD_OUTPUT];
-    octet_quantizer given = oct_tensor_at(b, dy)->quantizer;
+static grads gathered_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool delays) {
+    octet_quantizer q = p->facts.role[OCTET_GRAD_OUTPUT];
+    octet_quantizer given = oct_tensor_at(p->b, dy)->quantizer;
     bool ready = oct_quantizer_is(&given) && !oct_shares_scale(&given) &&
                  (!row || given.rowwise) &&
-                 (!col || (given.columnwise && given.hadamard == oct_wgrad_hadamard(b)));
+                 (!col || (given.columnwise && given.hadamard == oct_wgrad_hadamard(p)));
     uint8_t local = dy;
     q = ready ? given : q;
     bool once = oct_quantizer_one_scale(&q);
     if (!ready) {
         oct_quantizing how =
             oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || once, col && !once);
-        uint8_t values = oct_values(b, dy, oct_tensor_at(b, dy)->dtype, OCTET_PLACE_WORK);
+        uint8_t values = oct_values(p->b, dy, oct_tensor_at(p->b, dy)->dtype, OCTET_PLACE_WORK);
         how.row_place = how.col_place = OCTET_PLACE_EXCHANGE;
         how.slot = 0;
         how.reduce = true;
         how.keeps_shared = delays;
-        how.sums = sums_beside(b, values);
-        local = oct_quantize(b, values, &how);
+        how.sums = sums_beside(p, values);
+        local = oct_quantize(p->b, values, &how);
     }
     octet_place kept = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}};
     oct_joining rows = {OCTET_ABSENT, OCTET_ABSENT}, cols = rows;
     if (row || once) {
-        rows = oct_gather_start(b, local, OCTET_USE_ROW, once ? kept : OCTET_PLACE_WORK);
+        rows = oct_gather_start(p->b, local, OCTET_USE_ROW, once ? kept : OCTET_PLACE_WORK);
     }
     if (col && !once) {
-        cols = oct_gather_start(b, local, OCTET_USE_COL, kept);
+        cols = oct_gather_start(p->b, local, OCTET_USE_COL, kept);
     }
-    made.row.tensor = oct_gather_finish(b, rows);
-    made.col.tensor = oct_gather_finish(b, cols);
+    made.row.tensor = oct_gather_finish(p->b, rows);
+    made.col.tensor = oct_gather_finish(p->b, cols);
     if (col && once) {
         made.col = made.row;
     }
@@ -99,81 +100,83 @@ static grads gathered_grads(oct_builder *b, uint8_t dy, bool row, bool col, bool
 
 /* Bytes with one scale that were gathered rowwise, or a given tensor's, as wgrad reads them.
  * When wgrad is delayed, so is this. */
-static oct_operand turned_col(oct_builder *b, oct_operand col) {
-    octet_quantizer q = oct_for_gemm(b, b->facts.role[OCTET_GRAD_OUTPUT]);
+static oct_operand turned_col(oct_planner *p, oct_operand col) {
+    octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_GRAD_OUTPUT]);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
     how.slot = 0;
-    return oct_direction(b, col.tensor, OCTET_USE_COL, &how, oct_wgrad_hadamard(b));
+    return oct_direction(p->b, col.tensor, OCTET_USE_COL, &how, oct_wgrad_hadamard(p));
 }
 
-static grads grad_operands(oct_builder *b, const octet_linear_args *args, uint8_t dy) {
-    const oct_facts *f = &b->facts;
+static grads grad_operands(oct_planner *p, uint8_t dy) {
+    const oct_facts *f = &p->facts;
     const octet_quantizer *role = &f->role[OCTET_GRAD_OUTPUT];
-    bool given = !oct_tensor_is_plain(b, dy);
-    bool delays = f->wgrad && args->delay_wgrad;
-    bool col_now = f->wgrad && !args->delay_wgrad;
+    bool given = !oct_tensor_is_plain(p->b, dy);
+    bool delays = f->wgrad && p->args->delay_wgrad;
+    bool col_now = f->wgrad && !p->args->delay_wgrad;
     if (!f->quantized_back || (!oct_quantizer_is(role) && !given)) {
-        return plain_grads(b, dy, delays);
+        return plain_grads(p, dy, delays);
     }
-    if (oct_gathers_grad(b) && args->gather == OCTET_GATHER_QUANTIZED &&
+    if (oct_gathers_grad(p) && p->args->gather == OCTET_GATHER_QUANTIZED &&
         oct_quantizer_is(role)) {
-        grads made = gathered_grads(b, dy, f->dgrad, f->wgrad, delays);
-        made.col = col_now ? turned_col(b, made.col) : made.col;
+        grads made = gathered_grads(p, dy, f->dgrad, f->wgrad, delays);
+        made.col = col_now ? turned_col(p, made.col) : made.col;
         return made;
     }
-    if (oct_gathers_grad(b)) {
-        uint8_t values = oct_values(b, dy, f->dtype, OCTET_PLACE_EXCHANGE);
+    if (oct_gathers_grad(p)) {
+        uint8_t values = oct_values(p->b, dy, f->dtype, OCTET_PLACE_EXCHANGE);
         bool keep_values = delays && !oct_quantizer_is(role);
-        dy = oct_gather_values(b, values, keep_values ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
+        dy =
+            oct_gather_values(p->b, values, keep_values ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
         given = false;
         if (!oct_quantizer_is(role)) {
             return (grads){{dy, OCTET_USE_VALUES}, {dy, OCTET_USE_VALUES}};
         }
     }
     if (!given) {
-        return quantized_grads(b, dy, f->dgrad, f->wgrad, delays);
+        return quantized_grads(p, dy, f->dgrad, f->wgrad, delays);
     }
-    octet_quantizer q = oct_for_gemm(b, *role);
+    octet_quantizer q = oct_for_gemm(p->b, *role);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
     how.slot = 0;
     oct_operand as_given = {dy, OCTET_USE_COL};
     grads made = {as_given, as_given};
     if (f->dgrad) {
-        made.row = oct_direction(b, dy, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
+        made.row = oct_direction(p->b, dy, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
-    made.col = col_now ? turned_col(b, as_given) : as_given;
+    made.col = col_now ? turned_col(p, as_given) : as_given;
     return made;
 }
 
-static oct_operand dgrad_weight(oct_builder *b, const octet_linear_args *args) {
-    uint8_t w = oct_kept(b, OCTET_NAME_WEIGHT);
-    uint8_t scale = oct_kept(b, OCTET_NAME_WEIGHT_SCALE);
-    bool plain = oct_tensor_is_plain(b, w);
-    octet_quantizer q = b->facts.role[OCTET_WEIGHT];
+static oct_operand dgrad_weight(oct_planner *p) {
+    uint8_t w = oct_kept(p->b, OCTET_NAME_WEIGHT);
+    uint8_t scale = oct_kept(p->b, OCTET_NAME_WEIGHT_SCALE);
+    bool plain = oct_tensor_is_plain(p->b, w);
+    octet_quantizer q = p->facts.role[OCTET_WEIGHT];
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
     if (scale != OCTET_ABSENT) {
-        how.kept_scale = oct_buffer_of(b, scale);
+        how.kept_scale = oct_buffer_of(p->b, scale);
     }
-    if (b->facts.quantized_back && (!plain || oct_quantizer_is(&q))) {
-        how.quantizer = oct_for_gemm(b, how.quantizer);
-        return oct_direction(b, w, OCTET_USE_COL, &how, OCTET_HADAMARD_NONE);
+    if (p->facts.quantized_back && (!plain || oct_quantizer_is(&q))) {
+        how.quantizer = oct_for_gemm(p->b, how.quantizer);
+        return oct_direction(p->b, w, OCTET_USE_COL, &how, OCTET_HADAMARD_NONE);
     }
-    bool decoded = args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED;
+    bool decoded = p->args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED;
     if (decoded && plain && oct_quantizer_is(&q)) {
         how.quantizer.rowwise = 1;
         how.quantizer.columnwise = 0;
-        w = oct_quantize(b, w, &how);
+        w = oct_quantize(p->b, w, &how);
     }
-    return (oct_operand){oct_values(b, w, b->facts.dtype, OCTET_PLACE_WORK), OCTET_USE_VALUES};
+    return (oct_operand){oct_values(p->b, w, p->facts.dtype, OCTET_PLACE_WORK),
+                         OCTET_USE_VALUES};
 }
 
-static void plan_dgrad(oct_builder *b, const octet_linear_args *args, oct_operand dy) {
-    const oct_facts *f = &b->facts;
+static void plan_dgrad(oct_planner *p, oct_operand dy) {
+    const oct_facts *f = &p->facts;
     bool column = f->parallel == OCTET_PARALLEL_COLUMN;
-    oct_operand w = dgrad_weight(b, args);
+    oct_operand w = dgrad_weight(p);
     oct_result result = {OCTET_NAME_GRAD_INPUT,
                          f->dtype,
-                         oct_tensor_at(b, dy.tensor)->rows,
+                         oct_tensor_at(p->b, dy.tensor)->rows,
                          oct_dim_of(OCTET_AXIS_K, 1, 1),
                          OCTET_COLLECTIVE_NONE,
                          OCTET_ABSENT,
@@ -185,38 +188,40 @@ static void plan_dgrad(oct_builder *b, const octet_linear_args *args, oct_operan
                            OCTET_ABSENT,
                            OCTET_ABSENT,
                            false,
-                           f->quantized_back && args->recipe.split_dgrad};
+                           f->quantized_back && p->args->recipe.split_dgrad};
     if (column) {
         result.collective = f->sequence ? OCTET_REDUCE_SCATTER : OCTET_ALL_REDUCE_SUM;
     }
-    result.quantizer = args->quantize_grad_input ? &f->role[OCTET_GRAD_INPUT] : NULL;
-    oct_produce(b, &product, &result);
+    result.quantizer = p->args->quantize_grad_input ? &f->role[OCTET_GRAD_INPUT] : NULL;
+    oct_produce(p->b, &product, &result);
 }
 
 /* Column sums of dy as it arrived: under row-parallel sequence shards, of this rank's rows. */
-static void plan_bias_grad(oct_builder *b, const octet_linear_args *args, uint8_t dy) {
-    uint8_t values = oct_values(b, dy, oct_tensor_at(b, dy)->dtype, OCTET_PLACE_WORK);
-    uint8_t sum = oct_tensor(b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_GIVEN, args->bias.dtype, NULL);
-    oct_tensor_shape(b, sum, oct_dim_of(OCTET_AXIS_ONE, 1, 1), oct_dim_of(OCTET_AXIS_N, 1, 1));
-    oct_place(b, sum, OCT_ALL_PARTS, OCTET_PLACE_OUT);
-    octet_step *step = oct_step(b, OCTET_OP_BIAS_GRAD);
+static void plan_bias_grad(oct_planner *p, uint8_t dy) {
+    uint8_t values = oct_values(p->b, dy, oct_tensor_at(p->b, dy)->dtype, OCTET_PLACE_WORK);
+    uint8_t sum =
+        oct_tensor(p->b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_GIVEN, p->args->bias.dtype, NULL);
+    oct_tensor_shape(p->b, sum, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
+                     oct_dim_of(OCTET_AXIS_N, 1, 1));
+    oct_place(p->b, sum, OCT_ALL_PARTS, OCTET_PLACE_OUT);
+    octet_step *step = oct_step(p->b, OCTET_OP_BIAS_GRAD);
     step->a = values;
     step->dst = sum;
-    step->sums = column_sums(b, dy);
-    oct_step_done(b, step);
+    step->sums = column_sums(p, dy);
+    oct_step_done(p->b, step);
 }
 
 /* Passes on what forward kept of the input, and keeps dy as wgrad will want it. */
-static void keep_for_wgrad(oct_builder *b, oct_operand dy) {
-    for (int i = 0; i < b->plan->kept_count; i++) {
-        uint8_t tensor = b->plan->buffers[b->plan->kept[i]].tensor;
-        uint8_t name = b->plan->tensors[tensor].name;
+static void keep_for_wgrad(oct_planner *p, oct_operand dy) {
+    for (int i = 0; i < p->b->plan->kept_count; i++) {
+        uint8_t tensor = p->b->plan->buffers[p->b->plan->kept[i]].tensor;
+        uint8_t name = p->b->plan->tensors[tensor].name;
         if (name == OCTET_NAME_INPUT || name == OCTET_NAME_INPUT_SCALE) {
-            b->plan->saved[b->plan->saved_count++] = b->plan->kept[i];
+            p->b->plan->saved[p->b->plan->saved_count++] = p->b->plan->kept[i];
         }
     }
-    oct_save(b, dy.tensor,
-             oct_wanted_parts(b, dy.tensor, (octet_use)dy.use, oct_wgrad_hadamard(b)));
+    oct_save(p->b, dy.tensor,
+             oct_wanted_parts(p->b, dy.tensor, (octet_use)dy.use, oct_wgrad_hadamard(p)));
 }
 
 octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_args *args,
@@ -227,22 +232,23 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_arg
     if (status) {
         return status;
     }
-    oct_builder b = oct_build_start(plan, OCTET_PLAN_LINEAR_BACKWARD, call, err);
-    uint8_t dy = oct_argument(&b, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
+    oct_builder b;
+    oct_planner p = oct_planner_start(&b, plan, OCTET_PLAN_LINEAR_BACKWARD, call, err);
+    uint8_t dy = oct_linear_argument(&p, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
     oct_restore(&b, &forward);
-    if (b.facts.dgrad || b.facts.wgrad) {
-        grads operands = grad_operands(&b, call, dy);
-        if (b.facts.dgrad) {
-            plan_dgrad(&b, call, operands.row);
+    if (p.facts.dgrad || p.facts.wgrad) {
+        grads operands = grad_operands(&p, dy);
+        if (p.facts.dgrad) {
+            plan_dgrad(&p, operands.row);
         }
-        if (b.facts.wgrad && call->delay_wgrad) {
-            keep_for_wgrad(&b, operands.col);
-        } else if (b.facts.wgrad) {
-            oct_plan_wgrad(&b, call, operands.col);
+        if (p.facts.wgrad && call->delay_wgrad) {
+            keep_for_wgrad(&p, operands.col);
+        } else if (p.facts.wgrad) {
+            oct_plan_wgrad(&p, operands.col);
         }
     }
-    if (b.facts.bgrad) {
-        plan_bias_grad(&b, call, dy);
+    if (p.facts.bgrad) {
+        plan_bias_grad(&p, dy);
     }
     oct_fill_amaxes(&b);
     return oct_build_finish(&b);

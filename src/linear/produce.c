@@ -1,11 +1,7 @@
 /* produce.c - the tail of forward and backward: from a product to what the caller sees. */
-#include "linear/plan.h"
+#include "linear/planner.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
-
-uint8_t oct_wgrad_hadamard(const oct_builder *b) {
-    return b->facts.role[OCTET_GRAD_OUTPUT].hadamard;
-}
 
 uint32_t oct_wanted_parts(const oct_builder *b, uint8_t tensor, octet_use want,
                           uint8_t hadamard) {
@@ -51,7 +47,7 @@ void oct_produce(oct_builder *b, oct_product *product, const oct_result *result)
     oct_gemm(b, product);
     if (collective) {
         bool scatter = result->collective == OCTET_REDUCE_SCATTER;
-        rows = scatter ? scattered(rows, b->facts.tp) : rows;
+        rows = scatter ? scattered(rows, b->plan->tp_size) : rows;
         uint8_t reduced =
             next_tensor(b, result, biased ? OCTET_FORM_REDUCED : last, rows, true);
         oct_collective(b, result->collective, oct_buffer_of(b, tensor),

@@ -1,7 +1,7 @@
 /* restore.c - what one plan of the chain saved, found again in the next. */
 #include <string.h>
 
-#include "linear/plan.h"
+#include "linear/planner.h"
 
 /* This plan's tensor for a tensor of the previous one, with no parts yet. */
 static uint8_t same_tensor(oct_builder *b, const octet_plan_tensor *previous) {

@@ -1,110 +1,112 @@
 /* wgrad.c - dw = dy^T x, at once or as a plan of its own. */
 #include "core/fail.h"
-#include "linear/plan.h"
+#include "linear/planner.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
-static oct_quantizing input_quantizing(const oct_builder *b) {
+static oct_quantizing input_quantizing(const oct_planner *p) {
     oct_quantizing how =
-        oct_quantizing_of(OCTET_FORM_QUANTIZED, &b->facts.role[OCTET_INPUT], false, true);
-    uint8_t scale = oct_kept(b, OCTET_NAME_INPUT_SCALE);
+        oct_quantizing_of(OCTET_FORM_QUANTIZED, &p->facts.role[OCTET_INPUT], false, true);
+    uint8_t scale = oct_kept(p->b, OCTET_NAME_INPUT_SCALE);
     if (scale != OCTET_ABSENT) {
-        how.kept_scale = b->plan->tensors[scale].buffers[OCTET_PART_VALUES];
+        how.kept_scale = p->b->plan->tensors[scale].buffers[OCTET_PART_VALUES];
     }
     return how;
 }
 
 /* High precision or dequantized: x as numbers. */
-static oct_operand input_values(oct_builder *b, const octet_linear_args *args, uint8_t x) {
-    bool decoded = args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED && b->facts.quantized;
-    bool plain = oct_tensor_is_plain(b, x);
-    bool own_bytes = oct_tensor_at(b, x)->form == OCTET_FORM_QUANTIZED;
-    if (oct_gathers_input(b) && own_bytes) {
-        x = oct_gather_bytes(b, x, OCTET_USE_ROW, OCTET_PLACE_WORK);
-    } else if (oct_gathers_input(b)) {
-        x = oct_values(b, x, b->facts.dtype, OCTET_PLACE_EXCHANGE);
-        x = oct_gather_values(b, x, OCTET_PLACE_WORK);
+static oct_operand input_values(oct_planner *p, uint8_t x) {
+    bool decoded =
+        p->args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED && p->facts.quantized;
+    bool plain = oct_tensor_is_plain(p->b, x);
+    bool own_bytes = oct_tensor_at(p->b, x)->form == OCTET_FORM_QUANTIZED;
+    if (oct_gathers_input(p) && own_bytes) {
+        x = oct_gather_bytes(p->b, x, OCTET_USE_ROW, OCTET_PLACE_WORK);
+    } else if (oct_gathers_input(p)) {
+        x = oct_values(p->b, x, p->facts.dtype, OCTET_PLACE_EXCHANGE);
+        x = oct_gather_values(p->b, x, OCTET_PLACE_WORK);
     }
-    oct_quantizing how = input_quantizing(b);
+    oct_quantizing how = input_quantizing(p);
     if (decoded && plain && oct_quantizer_is(&how.quantizer)) {
         how.quantizer.rowwise = 1;
         how.quantizer.columnwise = 0;
-        x = oct_quantize(b, x, &how);
+        x = oct_quantize(p->b, x, &how);
     }
-    return (oct_operand){oct_values(b, x, b->facts.dtype, OCTET_PLACE_WORK), OCTET_USE_VALUES};
+    return (oct_operand){oct_values(p->b, x, p->facts.dtype, OCTET_PLACE_WORK),
+                         OCTET_USE_VALUES};
 }
 
 /* Sequence parallel, column: forward gathered rowwise bytes; wgrad wants all rows columnwise.
  */
-static uint8_t gathered_input(oct_builder *b, const octet_linear_args *args, uint8_t x) {
-    oct_quantizing how = input_quantizing(b);
-    const octet_plan_tensor *kept = oct_tensor_at(b, x);
+static uint8_t gathered_input(oct_planner *p, uint8_t x) {
+    oct_quantizing how = input_quantizing(p);
+    const octet_plan_tensor *kept = oct_tensor_at(p->b, x);
     octet_quantizer q = kept->quantizer;
-    bool columnwise = q.columnwise && q.hadamard == oct_wgrad_hadamard(b);
+    bool columnwise = q.columnwise && q.hadamard == oct_wgrad_hadamard(p);
     bool own = kept->form == OCTET_FORM_QUANTIZED;
     bool ready = own || (columnwise && !oct_shares_scale(&q));
-    if (!oct_tensor_is_plain(b, x) && ready && !(args->gather && !own)) {
-        return oct_gather_bytes(b, x, columnwise ? OCTET_USE_COL : OCTET_USE_ROW,
+    if (!oct_tensor_is_plain(p->b, x) && ready && !(p->args->gather && !own)) {
+        return oct_gather_bytes(p->b, x, columnwise ? OCTET_USE_COL : OCTET_USE_ROW,
                                 OCTET_PLACE_WORK);
     }
-    if (args->gather == OCTET_GATHER_HIGH_PRECISION || !oct_quantizer_is(&how.quantizer)) {
-        uint8_t values = oct_values(b, x, b->facts.dtype, OCTET_PLACE_EXCHANGE);
-        return oct_gather_values(b, values, OCTET_PLACE_WORK);
+    if (p->args->gather == OCTET_GATHER_HIGH_PRECISION || !oct_quantizer_is(&how.quantizer)) {
+        uint8_t values = oct_values(p->b, x, p->facts.dtype, OCTET_PLACE_EXCHANGE);
+        return oct_gather_values(p->b, values, OCTET_PLACE_WORK);
     }
     bool rowwise = oct_quantizer_one_scale(&how.quantizer);
     how.quantizer.rowwise = rowwise;
     how.quantizer.columnwise = !rowwise;
     how.row_place = how.col_place = OCTET_PLACE_EXCHANGE;
     how.reduce = true;
-    uint8_t values = oct_values(b, x, oct_tensor_at(b, x)->dtype, OCTET_PLACE_WORK);
-    uint8_t local = oct_quantize(b, values, &how);
-    return oct_gather_bytes(b, local, rowwise ? OCTET_USE_ROW : OCTET_USE_COL,
+    uint8_t values = oct_values(p->b, x, oct_tensor_at(p->b, x)->dtype, OCTET_PLACE_WORK);
+    uint8_t local = oct_quantize(p->b, values, &how);
+    return oct_gather_bytes(p->b, local, rowwise ? OCTET_USE_ROW : OCTET_USE_COL,
                             OCTET_PLACE_WORK);
 }
 
-static oct_operand wgrad_input(oct_builder *b, const octet_linear_args *args) {
-    uint8_t x = oct_kept(b, OCTET_NAME_INPUT);
-    oct_quantizing how = input_quantizing(b);
-    bool bytes = oct_quantizer_is(&how.quantizer) || !oct_tensor_is_plain(b, x);
-    if (!b->facts.quantized_back || !bytes) {
-        return input_values(b, args, x);
+static oct_operand wgrad_input(oct_planner *p) {
+    uint8_t x = oct_kept(p->b, OCTET_NAME_INPUT);
+    oct_quantizing how = input_quantizing(p);
+    bool bytes = oct_quantizer_is(&how.quantizer) || !oct_tensor_is_plain(p->b, x);
+    if (!p->facts.quantized_back || !bytes) {
+        return input_values(p, x);
     }
-    if (oct_gathers_input(b)) {
-        x = gathered_input(b, args, x);
+    if (oct_gathers_input(p)) {
+        x = gathered_input(p, x);
     }
-    how.quantizer = oct_for_gemm(b, how.quantizer);
-    return oct_direction(b, x, OCTET_USE_COL, &how, oct_wgrad_hadamard(b));
+    how.quantizer = oct_for_gemm(p->b, how.quantizer);
+    return oct_direction(p->b, x, OCTET_USE_COL, &how, oct_wgrad_hadamard(p));
 }
 
-static uint8_t main_grad_argument(oct_builder *b, const octet_linear_args *args) {
-    octet_proto proto = args->weight;
-    proto.dtype = args->main_grad_dtype ? args->main_grad_dtype : OCTET_F32;
+static uint8_t main_grad_argument(oct_planner *p) {
+    octet_proto proto = p->args->weight;
+    proto.dtype = p->args->main_grad_dtype ? p->args->main_grad_dtype : OCTET_F32;
     proto.quantizer = oct_quantizer_default(OCTET_SCHEME_NONE);
-    uint8_t tensor = oct_argument(b, OCTET_NAME_MAIN_GRAD, &proto);
-    b->plan->args[b->plan->buffers[oct_buffer_of(b, tensor)].port].is_mutable = 1;
+    uint8_t tensor = oct_linear_argument(p, OCTET_NAME_MAIN_GRAD, &proto);
+    p->b->plan->args[p->b->plan->buffers[oct_buffer_of(p->b, tensor)].port].is_mutable = 1;
     return tensor;
 }
 
-void oct_plan_wgrad(oct_builder *b, const octet_linear_args *args, oct_operand grad_output) {
-    oct_operand x = wgrad_input(b, args);
-    const octet_quantizer *q = &b->facts.role[OCTET_GRAD_WEIGHT];
+void oct_plan_wgrad(oct_planner *p, oct_operand grad_output) {
+    oct_operand x = wgrad_input(p);
+    const octet_quantizer *q = &p->facts.role[OCTET_GRAD_WEIGHT];
     oct_product product = {OCTET_WGRAD,
                            grad_output,
                            x,
                            OCTET_ABSENT,
                            OCTET_ABSENT,
-                           args->main_grad == OCTET_MAIN_GRAD_ADD,
-                           b->facts.quantized_back && args->recipe.split_wgrad};
-    if (args->main_grad) {
-        product.dst = main_grad_argument(b, args);
-        oct_gemm(b, &product);
+                           p->args->main_grad == OCTET_MAIN_GRAD_ADD,
+                           p->facts.quantized_back && p->args->recipe.split_wgrad};
+    if (p->args->main_grad) {
+        product.dst = main_grad_argument(p);
+        oct_gemm(p->b, &product);
         return;
     }
-    oct_result result = {OCTET_NAME_GRAD_WEIGHT,         args->weight.dtype,
+    oct_result result = {OCTET_NAME_GRAD_WEIGHT,         p->args->weight.dtype,
                          oct_dim_of(OCTET_AXIS_N, 1, 1), oct_dim_of(OCTET_AXIS_K, 1, 1),
                          OCTET_COLLECTIVE_NONE,          OCTET_ABSENT,
                          oct_quantizer_is(q) ? q : NULL, 0};
-    oct_produce(b, &product, &result);
+    oct_produce(p->b, &product, &result);
 }
 
 octet_status octet_plan_linear_wgrad(octet_plan *out, const octet_linear_backward_args *args,
@@ -124,20 +126,21 @@ octet_status octet_plan_linear_wgrad(octet_plan *out, const octet_linear_backwar
     if (status) {
         return status;
     }
-    oct_builder b = oct_build_start(&plan, OCTET_PLAN_LINEAR_WGRAD, &args->forward, err);
+    oct_builder b;
+    oct_planner p = oct_planner_start(&b, &plan, OCTET_PLAN_LINEAR_WGRAD, &args->forward, err);
     oct_restore(&b, &backward);
-    octet_quantizer q = oct_for_gemm(&b, b.facts.role[OCTET_GRAD_OUTPUT]);
+    octet_quantizer q = oct_for_gemm(&b, p.facts.role[OCTET_GRAD_OUTPUT]);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
     how.slot = 0;
     uint8_t kept = oct_kept(&b, OCTET_NAME_GRAD_OUTPUT);
-    bool bytes = b.facts.quantized_back && !oct_tensor_is_plain(&b, kept);
+    bool bytes = p.facts.quantized_back && !oct_tensor_is_plain(&b, kept);
     oct_operand dy = {kept, OCTET_USE_VALUES};
     if (bytes) {
-        dy = oct_direction(&b, kept, OCTET_USE_COL, &how, oct_wgrad_hadamard(&b));
+        dy = oct_direction(&b, kept, OCTET_USE_COL, &how, oct_wgrad_hadamard(&p));
     } else {
-        dy.tensor = oct_values(&b, kept, b.facts.dtype, OCTET_PLACE_WORK);
+        dy.tensor = oct_values(&b, kept, p.facts.dtype, OCTET_PLACE_WORK);
     }
-    oct_plan_wgrad(&b, &args->forward, dy);
+    oct_plan_wgrad(&p, dy);
     oct_fill_amaxes(&b);
     status = oct_build_finish(&b);
     if (!status) {

@@ -12,16 +12,29 @@ ARROWS: dict[str, set[str]] = {
     "src/format": {"core"},
     "src/cpu": {"format", "core"},
     "src/cuda": {"format", "core"},
-    "src/quant": {"cpu", "cuda", "format", "core"},
-    "src/linear": {"quant", "cpu", "cuda", "format", "core"},
+    "src/quant": {"format", "core"},
+    "src/plan": {"quant", "format", "core"},
+    "src/linear": {"plan", "quant", "format", "core"},
+    "src/run": {"plan", "quant", "cpu", "cuda", "format", "core"},
     "src/torch": set(),
     "src/python": {"torch"},
     "tools/octet": set(),
     "examples": set(),
 }
 
+# Includes against the arrows, and what they are for: sizes that only a device knows. The list
+# may only become shorter.
+EXCEPTIONS: dict[tuple[str, str], set[str]] = {
+    ("src/plan/gemm.c", "cpu/cpu.h"): {"OCT_CPU_LANE_BYTES"},
+    ("src/plan/gemm.c", "cuda/cuda.h"): {"OCT_CUDA_SUMS_BYTES", "OCT_CUDA_WORKSPACE_BYTES"},
+    ("src/plan/ops.c", "cuda/cuda.h"): {"OCT_CUDA_AMAXES"},
+}
+
 # The layers of pure values: the C standard library and nothing else.
-PURE = {"include", "src/core", "src/format", "src/quant", "src/linear"}
+PURE = {
+    "include",
+    *("src/core", "src/format", "src/quant", "src/plan", "src/linear", "src/run"),
+}
 STANDARD = {
     *("assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits"),
     *("locale", "math", "setjmp", "signal", "stdalign", "stdarg", "stdatomic", "stdbool"),
@@ -63,21 +76,26 @@ def allowed(path: Path, folder: str, quote: str, target: str) -> bool:
     return layer in ARROWS[folder] or folder == f"src/{layer}"
 
 
-def wrong_includes(root: Path) -> list[str]:
-    wrong: list[str] = []
-    for path in files(root, ".c", ".h", ".cu", ".cuh", ".cpp"):
-        folder = folder_of(path, root)
-        if folder:
-            wrong += [
-                f"{path.relative_to(root)} includes {target}"
-                for quote, target in INCLUDE.findall(path.read_text())
-                if not allowed(path, folder, quote, target)
-            ]
-    return wrong
+def wrong_includes(root: Path) -> set[tuple[str, str]]:
+    """Files and what they include against the arrows."""
+    return {
+        (path.relative_to(root).as_posix(), target)
+        for path in files(root, ".c", ".h", ".cu", ".cuh", ".cpp")
+        if (folder := folder_of(path, root))
+        for quote, target in INCLUDE.findall(path.read_text())
+        if not allowed(path, folder, quote, target)
+    }
 
 
 def test_includes__follow_the_arrows() -> None:
-    assert wrong_includes(ROOT) == []
+    assert wrong_includes(ROOT) - set(EXCEPTIONS) == set()
+
+
+def test_includes__exceptions_are_needed_for_what_they_name() -> None:
+    for (path, header), names in EXCEPTIONS.items():
+        text = (ROOT / path).read_text()
+        assert (path, header) in wrong_includes(ROOT)
+        assert set(re.findall(rf"(?i)\boct_{header.split('/')[0]}_\w+", text)) == names
 
 
 def test_includes__every_folder_of_src_is_a_layer() -> None:
@@ -86,7 +104,7 @@ def test_includes__every_folder_of_src_is_a_layer() -> None:
     assert not [f.name for f in (ROOT / "src").iterdir() if f.is_file()]
 
 
-def plant(root: Path, path: str, include: str) -> list[str]:
+def plant(root: Path, path: str, include: str) -> set[tuple[str, str]]:
     """What is wrong in a tree whose one file has one include."""
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -101,10 +119,18 @@ def test_includes__a_wrong_one_is_caught(tmp_path: Path) -> None:
         ("src/core/a.c", '"format/bits.h"'),
         ("src/format/a.h", '"quant/quantizer.h"'),
         ("src/cpu/a.c", '"quant/quantizer.h"'),
-        ("src/cpu/deep/a.c", '"linear/plan.h"'),
-        ("src/quant/a.c", '"linear/plan.h"'),
-        ("src/quant/a.c", '"../linear/plan.h"'),
+        ("src/cpu/deep/a.c", '"plan/build.h"'),
+        ("src/quant/a.c", '"plan/build.h"'),
+        ("src/quant/a.c", '"../plan/build.h"'),
+        ("src/quant/a.c", '"cuda/cuda.h"'),
         ("src/quant/a.c", "<unistd.h>"),
+        ("src/plan/a.c", '"linear/args.h"'),
+        ("src/plan/a.c", '"run/run.h"'),
+        ("src/plan/a.c", '"cpu/cpu.h"'),
+        ("src/linear/a.c", '"run/run.h"'),
+        ("src/linear/a.c", '"cuda/cuda.h"'),
+        ("src/run/a.c", '"linear/args.h"'),
+        ("src/cuda/a.c", '"run/run.h"'),
         ("src/linear/a.c", "<Python.h>"),
         ("src/linear/a.c", '"cuda.h"'),
         ("src/cpu/a.c", "<cuda_runtime.h>"),
@@ -128,11 +154,14 @@ def test_includes__a_right_one_is_not(tmp_path: Path) -> None:
         ("src/cpu/a.c", '"format/e4m3.h"'),
         ("src/cuda/a.c", "<cuda.h>"),
         ("src/cuda/kernels/a.cu", '"cuda/kernels/a.h"'),
-        ("src/linear/a.c", '"cuda/cuda.h"'),
+        ("src/plan/a.c", '"quant/quantizer.h"'),
+        ("src/linear/a.c", '"plan/build.h"'),
         ("src/linear/a.c", '"quant/quantizer.h"'),
         ("src/linear/a.c", "<string.h>"),
+        ("src/run/a.c", '"plan/names.h"'),
+        ("src/run/a.c", '"cuda/cuda.h"'),
         ("src/python/a.c", "<Python.h>"),
         ("examples/a.c", "<octet.h>"),
         ("tests/core/test_a.c", '"core/fail.h"'),
     ]:
-        assert plant(tmp_path, path, include) == []
+        assert plant(tmp_path, path, include) == set()

@@ -1,10 +1,9 @@
-/* run_memory.c - the buffers of a plan in the caller's memory: found, and checked before use.
- */
-#include "linear/run_memory.h"
+/* memory.c - the buffers of a plan in the caller's memory: found, and checked before use. */
+#include "run/run.h"
 
 #include "core/fail.h"
 #include "core/size.h"
-#include "linear/names.h"
+#include "plan/names.h"
 
 /* A piece of memory that the caller hands over whole: a port's, or a block. */
 typedef struct region {

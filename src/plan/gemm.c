@@ -1,7 +1,7 @@
 /* gemm.c - one product: whether the device takes the bytes as they are, and what it needs. */
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
-#include "linear/ops.h"
+#include "plan/ops.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 

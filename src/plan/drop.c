@@ -1,5 +1,5 @@
 /* drop.c - bytes that need not be written where their cast decodes them itself. */
-#include "linear/build.h"
+#include "plan/build.h"
 
 /* Codes and block scales of one direction. */
 static uint64_t bytes_of(const octet_plan *plan, uint8_t tensor, octet_use use) {

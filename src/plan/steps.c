@@ -1,7 +1,7 @@
 /* steps.c - the steps of a plan and the buffers each reads and writes. */
 #include <string.h>
 
-#include "linear/build.h"
+#include "plan/build.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 

@@ -3,7 +3,7 @@
  * Elements are multiplied without their tensors' amaxes, and the sums by both of them. They are
  * known before the last cast of an operand begins, so that makes the factor on the way, and
  * there is no launch for it. */
-#include "linear/build.h"
+#include "plan/build.h"
 #include "quant/layout.h"
 
 static uint8_t amax_of(const octet_plan *plan, uint8_t tensor, uint8_t use) {

@@ -1,5 +1,5 @@
 /* build.c - tensors, buffers and ports of a plan, and their numbers. */
-#include "linear/build.h"
+#include "plan/build.h"
 
 #include <string.h>
 
@@ -21,27 +21,25 @@ _Static_assert(sizeof(octet_plan) ==
                        sizeof(octet_step) * OCTET_PLAN_STEPS,
                "a plan has no padding");
 
-oct_builder oct_build_start(octet_plan *plan, octet_plan_kind kind,
-                            const octet_linear_args *args, octet_error *err) {
+oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_error *err) {
     oct_builder b = {.plan = plan,
-                     .facts = oct_linear_facts(args),
-                     .device = args->input.device,
+                     .device = terms->device,
+                     .dtype = terms->dtype,
                      .err = err,
                      .seed = OCTET_ABSENT,
-                     .raises = args->raise_amax,
-                     .threads = args->threads > 1 ? args->threads : 1,
-                     .scratch = OCTET_ABSENT,
-                     .sums = OCTET_ABSENT};
+                     .slots = terms->slots,
+                     .raises = terms->raises,
+                     .threads = terms->threads > 1 ? terms->threads : 1,
+                     .scratch = OCTET_ABSENT};
     memset(b.scale, OCTET_ABSENT, sizeof b.scale);
     memset(b.amax, OCTET_ABSENT, sizeof b.amax);
-    b.slots = kind == OCTET_PLAN_LINEAR ? 3 : 2;
     memset(plan, 0, sizeof *plan);
     plan->size = sizeof *plan;
-    plan->kind = (uint8_t)kind;
-    plan->recipe = args->recipe.kind;
-    plan->tp_size = b.facts.tp;
+    plan->kind = (uint8_t)terms->kind;
+    plan->recipe = (uint8_t)terms->recipe;
+    plan->tp_size = terms->ranks;
     plan->device = b.device;
-    plan->extents = b.facts.extents;
+    plan->extents = terms->extents;
     return b;
 }
 

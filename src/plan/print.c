@@ -1,8 +1,8 @@
 /* print.c - a plan for people: what it reads, does, writes and keeps. */
 #include <string.h>
 
-#include "linear/names.h"
-#include "linear/ops.h"
+#include "plan/names.h"
+#include "plan/ops.h"
 #include "quant/proto.h"
 #include "quant/quantizer.h"
 #include "quant/recipe.h"

@@ -1,8 +1,23 @@
-/* plan.h - the planners, and what they share. */
-#ifndef OCT_LINEAR_PLAN_H
-#define OCT_LINEAR_PLAN_H
+/* planner.h - the planners of a Linear, and what they share. */
+#ifndef OCT_LINEAR_PLANNER_H
+#define OCT_LINEAR_PLANNER_H
 
-#include "linear/ops.h"
+#include "linear/args.h"
+#include "plan/ops.h"
+
+/* A Linear's plan under construction: what is asked, what follows from it, and the builder. */
+typedef struct oct_planner {
+    oct_builder *b;
+    const octet_linear_args *args;
+    oct_facts facts;
+    uint8_t sums; /* of a GPU's column sums of dy, made when first asked for */
+} oct_planner;
+
+/* Begins the plan in *b, which the planner points to. */
+oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind kind,
+                              const octet_linear_args *args, octet_error *err);
+/* An argument of the Linear; its name gives its rows and columns. */
+uint8_t oct_linear_argument(oct_planner *p, octet_plan_name name, const octet_proto *proto);
 
 /* Args that have passed their check. */
 octet_status oct_plan_forward(octet_plan *plan, const octet_linear_args *args,
@@ -11,20 +26,23 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_arg
                                octet_error *err);
 
 /* Sequence parallel: whether every rank needs all rows of the input, or of grad_output. */
-static inline bool oct_gathers_input(const oct_builder *b) {
-    return b->facts.sequence && b->facts.parallel == OCTET_PARALLEL_COLUMN;
+static inline bool oct_gathers_input(const oct_planner *p) {
+    return p->facts.sequence && p->facts.parallel == OCTET_PARALLEL_COLUMN;
 }
 
-static inline bool oct_gathers_grad(const oct_builder *b) {
-    return b->facts.sequence && b->facts.parallel == OCTET_PARALLEL_ROW;
+static inline bool oct_gathers_grad(const oct_planner *p) {
+    return p->facts.sequence && p->facts.parallel == OCTET_PARALLEL_ROW;
 }
 
 /* The quantizer of a weight that forward makes, and whether a cache holds it. */
-octet_quantizer oct_weight_quantizer(const oct_builder *b, const octet_linear_args *args);
-bool oct_uses_cache(const oct_builder *b, const octet_linear_args *args);
+octet_quantizer oct_weight_quantizer(const oct_planner *p);
+bool oct_uses_cache(const oct_planner *p);
 
 /* The transform that wgrad's columnwise operands carry. */
-uint8_t oct_wgrad_hadamard(const oct_builder *b);
+static inline uint8_t oct_wgrad_hadamard(const oct_planner *p) {
+    return p->facts.role[OCTET_GRAD_OUTPUT].hadamard;
+}
+
 /* The parts of a quantized tensor that oct_direction would read; of a plain one its values. */
 uint32_t oct_wanted_parts(const oct_builder *b, uint8_t tensor, octet_use want,
                           uint8_t hadamard);
@@ -49,6 +67,6 @@ void oct_restore(oct_builder *b, const octet_plan *previous);
 uint8_t oct_kept(const oct_builder *b, octet_plan_name name);
 
 /* dw = dy^T x, into main_grad or the output. Shared by backward and the plan that delays it. */
-void oct_plan_wgrad(oct_builder *b, const octet_linear_args *args, oct_operand grad_output);
+void oct_plan_wgrad(oct_planner *p, oct_operand grad_output);
 
 #endif

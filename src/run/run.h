@@ -1,9 +1,21 @@
-/* run_work.h - one step of a plan in the caller's memory, as every device takes it. */
-#ifndef OCT_LINEAR_RUN_WORK_H
-#define OCT_LINEAR_RUN_WORK_H
+/* run.h - a plan in the caller's memory: its buffers, and a step as every device takes it. */
+#ifndef OCT_RUN_RUN_H
+#define OCT_RUN_RUN_H
 
 #include "core/matrix.h"
 #include "octet.h"
+
+/* ---- buffers ---- */
+
+/* Whether the memory serves every step of the phase. Writes nothing to it. */
+octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
+                              octet_error *err);
+
+/* Where a buffer lies; NULL for OCTET_ABSENT. Of a buffer that is only read, not to be written.
+ */
+void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t buffer);
+
+/* ---- steps ---- */
 
 /* Matrices have only those parts that the step lists, so that a kernel sees no other memory.
  * What the step does not have is zero. */

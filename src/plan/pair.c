@@ -1,5 +1,5 @@
 /* pair.c - which two steps a GPU does in one launch. */
-#include "linear/build.h"
+#include "plan/build.h"
 
 /* Two tensors are measured, or cast, as one is. */
 static bool alike(const octet_step *a, const octet_step *b) {

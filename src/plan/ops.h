@@ -1,8 +1,8 @@
 /* ops.h - what planners do with tensors: quantize, turn, gather, multiply. */
-#ifndef OCT_LINEAR_OPS_H
-#define OCT_LINEAR_OPS_H
+#ifndef OCT_PLAN_OPS_H
+#define OCT_PLAN_OPS_H
 
-#include "linear/build.h"
+#include "plan/build.h"
 
 /* A GPU's library takes outer indices of 128-blocks in so many, since it reads their scales
  * four at a time. */
@@ -24,8 +24,9 @@ typedef struct oct_quantizing {
 oct_quantizing oct_quantizing_of(octet_plan_form form, const octet_quantizer *quantizer,
                                  bool row, bool col);
 
-/* The argument described by a proto. */
-uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *proto);
+/* The argument described by a proto, as a matrix of these rows and columns. */
+uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *proto,
+                     octet_dim rows, octet_dim cols);
 
 uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how);
 /* The tensor as plain values in a dtype, in `place` if it has to be made. */

@@ -1,7 +1,6 @@
-/* run_cuda.c - steps as calls of the CUDA device, on the caller's stream. */
+/* cuda.c - steps as calls of the CUDA device, on the caller's stream. */
 #include "cuda/cuda.h"
-#include "linear/run_memory.h"
-#include "linear/run_work.h"
+#include "run/run.h"
 
 /* ---- amaxes ---------------------------------------------------------------------------- */
 

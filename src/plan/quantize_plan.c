@@ -1,18 +1,25 @@
 /* quantize_plan.c - one tensor to bytes, or back: plans of their own. */
 #include "core/dtype.h"
 #include "core/fail.h"
-#include "linear/ops.h"
 #include "octet.h"
+#include "plan/ops.h"
+#include "quant/layout.h"
+#include "quant/proto.h"
 #include "quant/quantizer.h"
 
-/* A builder for one tensor: its rows are M, its columns K, and delayed scaling has one slot. */
+/* A builder for one tensor; delayed scaling has one slot. */
 static oct_builder start(octet_plan *plan, octet_plan_kind kind, const octet_proto *tensor,
                          octet_error *err) {
-    octet_linear_args args = OCTET_LINEAR_ARGS_INIT;
-    args.input = *tensor;
-    oct_builder b = oct_build_start(plan, kind, &args, err);
-    b.slots = 1;
-    return b;
+    oct_terms terms = {
+        .kind = kind, .device = tensor->device, .dtype = tensor->dtype, .ranks = 1, .slots = 1};
+    (void)oct_proto_extents(&terms.extents, tensor);
+    return oct_build_start(plan, &terms, err);
+}
+
+/* Its rows are M, its columns K. */
+static uint8_t argument(oct_builder *b, const octet_proto *tensor) {
+    return oct_argument(b, OCTET_NAME_INPUT, tensor, oct_dim_of(OCTET_AXIS_M, 1, 1),
+                        oct_dim_of(OCTET_AXIS_K, 1, 1));
 }
 
 static octet_status check_tensor(const octet_plan *out, const octet_proto *tensor,
@@ -44,7 +51,7 @@ octet_status octet_plan_quantize(octet_plan *out, const octet_proto *source,
     }
     octet_plan plan;
     oct_builder b = start(&plan, OCTET_PLAN_QUANTIZE, source, err);
-    uint8_t x = oct_argument(&b, OCTET_NAME_INPUT, source);
+    uint8_t x = argument(&b, source);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, quantizer, quantizer->rowwise,
                                            quantizer->columnwise);
     how.row_place = how.col_place = OCTET_PLACE_OUT;
@@ -69,7 +76,7 @@ octet_status octet_plan_dequantize(octet_plan *out, const octet_proto *quantized
     }
     octet_plan plan;
     oct_builder b = start(&plan, OCTET_PLAN_DEQUANTIZE, quantized, err);
-    uint8_t x = oct_argument(&b, OCTET_NAME_INPUT, quantized);
+    uint8_t x = argument(&b, quantized);
     (void)oct_values(&b, x, quantized->dtype, OCTET_PLACE_OUT);
     status = oct_build_finish(&b);
     if (!status) {

@@ -1,7 +1,6 @@
-/* run_work.c - one step of a plan in the caller's memory. */
-#include "linear/run_work.h"
+/* work.c - one step of a plan in the caller's memory. */
+#include "run/run.h"
 
-#include "linear/run_memory.h"
 #include "quant/layout.h"
 
 typedef struct running {

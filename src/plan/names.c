@@ -1,5 +1,5 @@
 /* names.c - what tensors and buffers of a plan are called. */
-#include "linear/names.h"
+#include "plan/names.h"
 
 static const char *const name_words[OCTET_NAMES] = {
     "input",       "weight",    "bias",      "output",      "grad_output",  "grad_input",

@@ -1,9 +1,9 @@
-/* run_cpu.c - steps as calls of the CPU device. */
+/* cpu.c - steps as calls of the CPU device. */
 #include <string.h>
 
 #include "cpu/cpu.h"
 #include "format/scaling.h"
-#include "linear/run_work.h"
+#include "run/run.h"
 
 static void do_zero(const oct_work *work, const oct_threads *threads) {
     (void)threads;

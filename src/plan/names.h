@@ -1,6 +1,6 @@
 /* names.h - what tensors and buffers of a plan are called. */
-#ifndef OCT_LINEAR_NAMES_H
-#define OCT_LINEAR_NAMES_H
+#ifndef OCT_PLAN_NAMES_H
+#define OCT_PLAN_NAMES_H
 
 #include "core/text.h"
 

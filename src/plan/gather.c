@@ -1,5 +1,5 @@
-/* collect.c - collectives, and quantized shards joined into one tensor. */
-#include "linear/ops.h"
+/* gather.c - collectives, and quantized shards joined into one tensor. */
+#include "plan/ops.h"
 #include "quant/layout.h"
 
 void oct_collective(oct_builder *b, octet_collective kind, uint8_t from, uint8_t to) {
@@ -11,10 +11,10 @@ void oct_collective(oct_builder *b, octet_collective kind, uint8_t from, uint8_t
 }
 
 static octet_dim times_ranks(octet_dim rows, const oct_builder *b) {
-    if (rows.div == b->facts.tp) { /* a shard of the ranks' rows: all of them again */
+    if (rows.div == b->plan->tp_size) { /* a shard of the ranks' rows: all of them again */
         rows.div = 1;
     } else {
-        rows.mul = (uint16_t)(rows.mul * b->facts.tp);
+        rows.mul = (uint16_t)(rows.mul * b->plan->tp_size);
     }
     return rows;
 }

@@ -1,9 +1,9 @@
 /* run.c - a plan or one of its phases: checked, then step by step on its device. */
+#include "run/run.h"
+
 #include "core/fail.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
-#include "linear/run_memory.h"
-#include "linear/run_work.h"
 
 static octet_status (*const devices[])(const oct_work *, const octet_exec *, octet_error *) = {
     [OCTET_CPU] = oct_work_cpu,

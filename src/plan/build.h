@@ -1,26 +1,38 @@
 /* build.h - the pieces a planner puts a plan together from. */
-#ifndef OCT_LINEAR_BUILD_H
-#define OCT_LINEAR_BUILD_H
+#ifndef OCT_PLAN_BUILD_H
+#define OCT_PLAN_BUILD_H
 
-#include "linear/args.h"
+#include "octet.h"
 
 /* A plan under construction. The first mistake is kept in status; later calls do no harm. */
 typedef struct oct_builder {
     octet_plan *plan;
-    oct_facts facts;
     octet_device device;
+    uint8_t dtype; /* of operands that a product takes as values */
     octet_error *err;
     octet_status status;
     uint8_t phase;
     bool after_collective;
     uint8_t seed;              /* made when first asked for, as are */
     uint8_t scale[3], amax[3]; /* the buffers of delayed scaling's slots */
-    int slots;                 /* 3 forward, 2 backward */
+    int slots;                 /* at most 3 */
     bool raises;               /* amaxes are an argument that steps raise */
     uint32_t threads;          /* workers that need workspace; at least 1 */
     uint8_t scratch;           /* of GEMMs, made with the first that needs it */
-    uint8_t sums;              /* of a GPU's column sums, made when first asked for */
 } oct_builder;
+
+/* What a plan is for, known before its first tensor. */
+typedef struct oct_terms {
+    octet_plan_kind kind;
+    octet_device device;
+    octet_extents extents;
+    octet_recipe_kind recipe;
+    uint8_t dtype;    /* of operands that a product takes as values */
+    uint32_t ranks;   /* at least 1 */
+    uint32_t threads; /* 0 counts as 1 */
+    int slots;        /* of delayed scaling */
+    bool raises;      /* amaxes are an argument */
+} oct_terms;
 
 /* A tensor and which of its bytes a step is to read. */
 typedef struct oct_operand {
@@ -37,8 +49,7 @@ typedef struct oct_operand {
 #define OCT_AMAX_PARTS (OCT_PART(ROW_AMAX) | OCT_PART(COL_AMAX))
 #define OCT_ALL_PARTS UINT32_MAX
 
-oct_builder oct_build_start(octet_plan *plan, octet_plan_kind kind,
-                            const octet_linear_args *args, octet_error *err);
+oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_error *err);
 /* Numbers, offsets and totals. */
 octet_status oct_build_finish(oct_builder *b);
 void oct_build_fail(oct_builder *b, const char *why);

@@ -1,4 +1,4 @@
-/* gather.c - which form of a shard may be gathered: bytes, or the tensor they came from. */
+/* choose_gather.c - what of a shard is gathered: bytes, or the tensor they came from. */
 #include "core/fail.h"
 #include "linear/args.h"
 #include "quant/proto.h"

@@ -1,5 +1,5 @@
 /* ops.c - one step and the tensors it makes: quantize, decode, turn, multiply. */
-#include "linear/ops.h"
+#include "plan/ops.h"
 
 #include "core/dtype.h"
 #include "cuda/cuda.h"
@@ -20,20 +20,10 @@ oct_quantizing oct_quantizing_of(octet_plan_form form, const octet_quantizer *qu
     return how;
 }
 
-uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *proto) {
-    octet_axis rows =
-        name == OCTET_NAME_WEIGHT || name == OCTET_NAME_MAIN_GRAD ? OCTET_AXIS_N : OCTET_AXIS_M;
-    octet_axis cols =
-        name == OCTET_NAME_BIAS || name == OCTET_NAME_GRAD_OUTPUT ? OCTET_AXIS_N : OCTET_AXIS_K;
+uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *proto,
+                     octet_dim rows, octet_dim cols) {
     uint8_t tensor = oct_tensor(b, name, OCTET_FORM_GIVEN, proto->dtype, &proto->quantizer);
-    oct_tensor_shape(b, tensor,
-                     oct_dim_of(name == OCTET_NAME_BIAS ? OCTET_AXIS_ONE : rows, 1, 1),
-                     oct_dim_of(cols, 1, 1));
-    if (name == OCTET_NAME_GRAD_OUTPUT && b->facts.sequence) {
-        oct_tensor_at(b, tensor)->rows = b->facts.parallel == OCTET_PARALLEL_COLUMN
-                                             ? oct_axis_times(rows, b->facts.tp)
-                                             : oct_axis_over(rows, b->facts.tp);
-    }
+    oct_tensor_shape(b, tensor, rows, cols);
     oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_ARG);
     return tensor;
 }
@@ -272,7 +262,7 @@ oct_operand oct_direction(oct_builder *b, uint8_t tensor, octet_use want,
     }
     uint8_t values = oct_values(b, tensor, oct_tensor_at(b, tensor)->dtype, OCTET_PLACE_WORK);
     if (!oct_quantizer_is(&how->quantizer)) {
-        values = oct_values(b, values, b->facts.dtype, OCTET_PLACE_WORK);
+        values = oct_values(b, values, b->dtype, OCTET_PLACE_WORK);
         return (oct_operand){values, OCTET_USE_VALUES};
     }
     oct_quantizing made = *how;

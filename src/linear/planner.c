@@ -1,0 +1,41 @@
+/* planner.c - how the plan of a Linear begins, and the shapes of its arguments. */
+#include "linear/planner.h"
+
+#include "quant/layout.h"
+
+oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind kind,
+                              const octet_linear_args *args, octet_error *err) {
+    oct_planner p = {b, args, oct_linear_facts(args), OCTET_ABSENT};
+    oct_terms terms = {.kind = kind,
+                       .device = args->input.device,
+                       .extents = p.facts.extents,
+                       .recipe = (octet_recipe_kind)args->recipe.kind,
+                       .dtype = p.facts.dtype,
+                       .ranks = p.facts.tp,
+                       .threads = args->threads,
+                       .slots = kind == OCTET_PLAN_LINEAR ? 3 : 2,
+                       .raises = args->raise_amax};
+    *b = oct_build_start(plan, &terms, err);
+    return p;
+}
+
+/* grad_output has the rows of the output: of all ranks, or this one's share. */
+static octet_dim grad_output_rows(const oct_facts *f) {
+    return !f->sequence                           ? oct_dim_of(OCTET_AXIS_M, 1, 1)
+           : f->parallel == OCTET_PARALLEL_COLUMN ? oct_axis_times(OCTET_AXIS_M, f->tp)
+                                                  : oct_axis_over(OCTET_AXIS_M, f->tp);
+}
+
+uint8_t oct_linear_argument(oct_planner *p, octet_plan_name name, const octet_proto *proto) {
+    octet_dim rows = oct_dim_of(OCTET_AXIS_M, 1, 1), cols = oct_dim_of(OCTET_AXIS_K, 1, 1);
+    if (name == OCTET_NAME_WEIGHT || name == OCTET_NAME_MAIN_GRAD) {
+        rows = oct_dim_of(OCTET_AXIS_N, 1, 1);
+    } else if (name == OCTET_NAME_BIAS) {
+        rows = oct_dim_of(OCTET_AXIS_ONE, 1, 1);
+        cols = oct_dim_of(OCTET_AXIS_N, 1, 1);
+    } else if (name == OCTET_NAME_GRAD_OUTPUT) {
+        rows = grad_output_rows(&p->facts);
+        cols = oct_dim_of(OCTET_AXIS_N, 1, 1);
+    }
+    return oct_argument(p->b, name, proto, rows, cols);
+}
