@@ -1,7 +1,7 @@
 /* signature.c - a Linear's plans as a front end indexes them. */
 #include <string.h>
 
-#include "linear/names.h"
+#include "plan/names.h"
 
 size_t octet_group_print(char *text, size_t size, const octet_group *group) {
     oct_writer writer = oct_writer_start(text, size);
