@@ -222,6 +222,8 @@ typedef struct octet_plan {
     uint8_t reserved;
     uint32_t tp_size;
     octet_device device;
+    uint32_t row_multiple; /* m must be a multiple of it; 1 but where ranks share rows */
+    uint32_t reserved2;
     octet_extents extents; /* m: the rows of this rank's input */
     int64_t saved_bytes;   /* the block to keep until the next plan of the chain has run */
     int64_t aliased_bytes; /* the caller's, or kept before, that must stay alive besides */
@@ -248,6 +250,14 @@ OCTET_API OCTET_CHECKED octet_status octet_plan_linear_backward(
 /* OCTET_INVALID unless args.forward.delay_wgrad. */
 OCTET_API OCTET_CHECKED octet_status octet_plan_linear_wgrad(
     octet_plan *out, const octet_linear_backward_args *args, octet_error *err);
+/* The plan at other sizes: its numbers (shapes, offsets, bytes, totals) anew, for a fraction of
+ * what planning costs. m counts the rows of this rank's input. previous is the plan before it
+ * in the chain (forward of a backward, backward of a wgrad), bound to the same sizes; NULL for
+ * the first. Where it fails *plan stays as it was. */
+OCTET_API OCTET_CHECKED octet_status octet_plan_bind(octet_plan *plan,
+                                                     const octet_plan *previous,
+                                                     const octet_extents *sizes,
+                                                     octet_error *err);
 /* What it reads, does, writes and keeps, for people; several lines. */
 OCTET_API size_t octet_plan_print(char *text, size_t size, const octet_plan *plan);
 OCTET_API bool octet_plan_equal(const octet_plan *a, const octet_plan *b);

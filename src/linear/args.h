@@ -35,5 +35,7 @@ octet_status oct_linear_backward_check(const octet_linear_backward_args *args, o
                                        octet_error *err);
 /* octet_linear_choose_gather for args whose facts are known. */
 octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *facts);
+/* What the rows of a call must be a multiple of, for ranks to share them. */
+uint32_t oct_linear_row_multiple(const octet_linear_args *args, const oct_facts *facts);
 
 #endif

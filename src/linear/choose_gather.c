@@ -12,16 +12,33 @@ static int64_t rows_per_block(const octet_quantizer *q, bool columnwise) {
     return columnwise && q->block_cols ? q->block_cols : 1;
 }
 
-octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *facts) {
+/* The quantizer of the shards that are joined; NULL where none are, or they are not quantized.
+ */
+static const octet_quantizer *joined(const octet_linear_args *args, const oct_facts *facts) {
     bool column = facts->parallel == OCTET_PARALLEL_COLUMN;
     const octet_quantizer *q = column && oct_quantizer_is(&args->input.quantizer)
                                    ? &args->input.quantizer
                                    : &facts->role[column ? OCTET_INPUT : OCTET_GRAD_OUTPUT];
-    int64_t rows = column ? facts->extents.m : facts->extents.m / facts->tp;
     bool joins = facts->sequence && oct_quantizer_is(q) && (column || facts->quantized_back);
+    return joins ? q : NULL;
+}
+
+octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *facts) {
+    bool column = facts->parallel == OCTET_PARALLEL_COLUMN;
+    const octet_quantizer *q = joined(args, facts);
+    int64_t rows = column ? facts->extents.m : facts->extents.m / facts->tp;
     bool columnwise = facts->wgrad && facts->quantized_back;
-    return joins && rows % rows_per_block(q, columnwise) ? OCTET_GATHER_HIGH_PRECISION
-                                                         : OCTET_GATHER_QUANTIZED;
+    return q && rows % rows_per_block(q, columnwise) ? OCTET_GATHER_HIGH_PRECISION
+                                                     : OCTET_GATHER_QUANTIZED;
+}
+
+uint32_t oct_linear_row_multiple(const octet_linear_args *args, const oct_facts *facts) {
+    bool column = facts->parallel == OCTET_PARALLEL_COLUMN;
+    const octet_quantizer *q = joined(args, facts);
+    bool columnwise = facts->wgrad && facts->quantized_back;
+    bool bytes = q && args->gather == OCTET_GATHER_QUANTIZED;
+    int64_t rows = bytes ? rows_per_block(q, columnwise) : 1;
+    return (uint32_t)(facts->sequence && !column ? rows * facts->tp : rows);
 }
 
 octet_status octet_linear_choose_gather(octet_gather *out, const octet_linear_args *args,

@@ -16,6 +16,7 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
                        .slots = kind == OCTET_PLAN_LINEAR ? 3 : 2,
                        .raises = args->raise_amax};
     *b = oct_build_start(plan, &terms, err);
+    plan->row_multiple = oct_linear_row_multiple(args, &p.facts);
     return p;
 }
 

@@ -1,10 +1,9 @@
-/* build.c - tensors, buffers and ports of a plan, and their numbers. */
+/* build.c - tensors, buffers and ports of a plan. */
 #include "plan/build.h"
 
 #include <string.h>
 
 #include "core/fail.h"
-#include "core/size.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
@@ -13,7 +12,7 @@ _Static_assert(sizeof(octet_step) == 48 && sizeof(octet_plan_buffer) == 72 &&
                    sizeof(octet_plan_tensor) == 60 && sizeof(octet_port) == 64,
                "plans are compared byte by byte, so their rows have no padding");
 _Static_assert(sizeof(octet_plan) ==
-                   24 + sizeof(octet_extents) + 24 +
+                   32 + sizeof(octet_extents) + 24 +
                        sizeof(octet_port) *
                            (OCTET_PLAN_ARGS + OCTET_PLAN_OUTS + OCTET_PLAN_EXCHANGES) +
                        2 * OCTET_PLAN_SLOTS + sizeof(octet_plan_tensor) * OCTET_PLAN_TENSORS +
@@ -38,6 +37,7 @@ oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_erro
     plan->kind = (uint8_t)terms->kind;
     plan->recipe = (uint8_t)terms->recipe;
     plan->tp_size = terms->ranks;
+    plan->row_multiple = 1;
     plan->device = b.device;
     plan->extents = terms->extents;
     return b;
@@ -234,99 +234,11 @@ void oct_output_alias(oct_builder *b, uint8_t tensor) {
     b->plan->outs[port].alias = buffer->port;
 }
 
-static bool number_dims(int64_t shape[3], int64_t *bytes, const octet_dim dims[3], int ndim,
-                        const octet_extents *extents) {
-    bool fits = true;
-    for (int i = 0; i < ndim; i++) {
-        fits = fits && oct_dim_number(&shape[i], &dims[i], extents) &&
-               oct_size_mul(bytes, *bytes, shape[i]);
-    }
-    return fits;
-}
-
-static bool number_port(octet_port *port, const octet_extents *extents) {
-    port->bytes = octet_dtype_bits(port->dtype) / 8;
-    return number_dims(port->shape, &port->bytes, port->dims, port->ndim, extents);
-}
-
-/* Puts a buffer of SAVED or WORK at the end of its block. */
-static bool append_to_block(octet_plan_buffer *buffer, int64_t *total) {
-    int64_t aligned;
-    buffer->offset = *total;
-    return oct_size_round_up(&aligned, buffer->bytes, OCTET_ALIGN) &&
-           oct_size_add(total, *total, aligned);
-}
-
-static bool is_rounded_up(const octet_plan_buffer *buffer, const octet_extents *extents) {
-    bool rounded = false;
-    for (int i = 0; i < buffer->ndim; i++) {
-        octet_dim dim = buffer->dims[i];
-        int64_t exact = 0;
-        dim.align = 1;
-        dim.most = 0;
-        rounded |= oct_dim_number(&exact, &dim, extents) && exact % buffer->dims[i].align;
-    }
-    return rounded;
-}
-
-static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
-    buffer->bytes = octet_dtype_bits(buffer->dtype) / 8;
-    if (!number_dims(buffer->shape, &buffer->bytes, buffer->dims, buffer->ndim,
-                     &plan->extents)) {
-        return false;
-    }
-    if (buffer->ragged && !is_rounded_up(buffer, &plan->extents)) {
-        buffer->bytes = 0;
-    }
-    return buffer->place == OCTET_PLACE_SAVED  ? append_to_block(buffer, &plan->saved_bytes)
-           : buffer->place == OCTET_PLACE_WORK ? append_to_block(buffer, &plan->workspace_bytes)
-                                               : true;
-}
-
-/* Amaxes come first in a block, one beside the other: a GPU zeroes them all at once. */
-static bool number_buffers(octet_plan *plan) {
-    bool fits = true;
-    for (int rest = 0; rest < 2; rest++) {
-        for (int i = 0; i < plan->buffer_count; i++) {
-            octet_plan_buffer *buffer = &plan->buffers[i];
-            bool is_amax = plan->tensors[buffer->tensor].form == OCTET_FORM_MEASURED ||
-                           (OCT_AMAX_PARTS >> buffer->part & 1);
-            if (is_amax == !rest) {
-                fits = fits && number_buffer(plan, buffer);
-            }
-        }
-    }
-    return fits;
-}
-
 octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
-    bool fits = true;
     oct_drop_bytes(b);
     oct_place_alphas(b);
     oct_pair_steps(b);
-    for (int i = 0; i < plan->arg_count; i++) {
-        fits = fits && number_port(&plan->args[i], &plan->extents);
-    }
-    for (int i = 0; i < plan->out_count; i++) {
-        fits = fits && number_port(&plan->outs[i], &plan->extents);
-    }
-    for (int i = 0; i < plan->exchange_count; i++) {
-        fits = fits && number_port(&plan->exchanges[i], &plan->extents);
-    }
-    fits = fits && number_buffers(plan);
-    for (int i = 0; i < plan->saved_count; i++) {
-        const octet_plan_buffer *buffer = &plan->buffers[plan->saved[i]];
-        if (buffer->place != OCTET_PLACE_SAVED) {
-            fits =
-                fits && oct_size_add(&plan->aliased_bytes, plan->aliased_bytes, buffer->bytes);
-        }
-    }
     plan->phases = (uint8_t)(b->phase + 1);
-    if (!b->status && !fits) {
-        b->status = oct_fail(
-            b->err, OCTET_INVALID, "the buffers of m=%lld k=%lld n=%lld exceed 64-bit sizes",
-            (long long)plan->extents.m, (long long)plan->extents.k, (long long)plan->extents.n);
-    }
-    return b->status;
+    return b->status ? b->status : oct_plan_number(plan, b->err);
 }

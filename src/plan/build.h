@@ -50,8 +50,10 @@ typedef struct oct_operand {
 #define OCT_ALL_PARTS UINT32_MAX
 
 oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_error *err);
-/* Numbers, offsets and totals. */
+/* The last passes over all steps, and then the numbers. */
 octet_status oct_build_finish(oct_builder *b);
+/* Numbers, offsets and totals of a plan's extents. */
+octet_status oct_plan_number(octet_plan *plan, octet_error *err);
 void oct_build_fail(oct_builder *b, const char *why);
 
 octet_dim oct_axis_times(octet_axis axis, uint32_t times);

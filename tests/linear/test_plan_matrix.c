@@ -34,6 +34,22 @@ static bool is_refusal(tally *sum, octet_status status, const octet_error *err) 
     return status != OCTET_OK;
 }
 
+/* Plans of one size, bound to the sizes of others, are those, byte by byte. */
+static void check_bound(tally *sum, const check_chain *base, const check_chain *other) {
+    octet_plan previous = {0};
+    for (int i = 0; i < base->count; i++) {
+        octet_plan bound = base->plans[i];
+        octet_error err = {OCTET_OK, 0, ""};
+        octet_status status =
+            octet_plan_bind(&bound, i ? &previous : NULL, &other->plans[i].extents, &err);
+        CHECK_LAW(&sum->record, LAW_SIZES,
+                  status == OCTET_OK && octet_plan_equal(&bound, &other->plans[i]),
+                  "plan %d bound to m=%lld is not the plan of that size: %.80s", i,
+                  (long long)other->plans[i].extents.m, err.text);
+        previous = bound;
+    }
+}
+
 /* The row at another size: accepted, lawful and of the same structure. */
 static void check_at(tally *sum, const matrix_row *row, const check_chain *base,
                      const matrix_size *size) {
@@ -47,6 +63,7 @@ static void check_at(tally *sum, const matrix_row *row, const check_chain *base,
         sum->plans += chain.count;
         check_chain_laws(&sum->record, &chain);
         check_chain_structure(&sum->record, base, &chain);
+        check_bound(sum, base, &chain);
     }
 }
 
