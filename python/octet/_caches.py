@@ -20,8 +20,10 @@ def cache_info() -> dict[str, CacheInfo]:
     True
     """
     recordings, most, _ = _C.replays()
+    plans, structures, _ = _C.cached_plans()
     found = {
-        "plans": CacheInfo(*_C.cached_plans()),
+        "plans": CacheInfo(*plans),
+        "plans without sizes": CacheInfo(*structures),
         "replayed launches": CacheInfo(recordings, most),
     }
     found |= {name: CacheInfo(*info) for name, info in sorted(_constant.caches().items())}

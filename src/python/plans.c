@@ -208,7 +208,9 @@ static PyObject *register_ops(PyObject *self, PyObject *args) {
 static PyObject *cached_plans(PyObject *self, PyObject *unused) {
     (void)self;
     (void)unused;
-    return Py_BuildValue("(ii)", oct_plan_count(), OCT_CACHED_PLANS);
+    oct_plan_counts counts = oct_plan_count();
+    return Py_BuildValue("((ii)(ii)L)", counts.plans, counts.most_plans, counts.structures,
+                         counts.most_structures, counts.plannings);
 }
 
 static PyObject *replays(PyObject *self, PyObject *unused) {
@@ -234,7 +236,8 @@ PyMethodDef oct_py_plan_methods[] = {
      "products(kind, text, sizes) -> how many matrix products the plan has"},
     {"explain", explain, METH_VARARGS, "explain(kind, text, sizes) -> the plan for people"},
     {"cached_plans", cached_plans, METH_NOARGS,
-     "cached_plans() -> (plans that the ops remember, how many they may)"},
+     "cached_plans() -> ((plans at their sizes, at most), (plans by text, at most), "
+     "plannings)"},
     {"replays", replays, METH_NOARGS,
      "replays() -> (recordings that the ops keep, how many they may, runs that were one)"},
     {"allow_replays", allow_replays, METH_O,

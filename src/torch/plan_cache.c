@@ -1,76 +1,62 @@
-/* plan_cache.c - a bounded table of plans by kind, text, sizes, threads and device.
+/* plan_cache.c - two bounded tables: plans by their texts, and those plans by their sizes.
  *
- * An op is called with the same few problems all the time, and to read a text and plan takes
- * longer than to find the plan. The table is process-wide, as the ops are; what it holds are
- * functions of their keys, so nothing that an op computes depends on it. A plan is allocated
- * when it is first asked for, and freed when it has been pushed out and the last call that runs
- * it is done.
- *
- * A problem belongs to one set, whose plans lie in the order of their last use; a new one
- * pushes out the last. Who finds a set in use by another thread plans for himself: a set is in
- * use for less time than waiting costs, and a process that is forked meanwhile loses that set
- * and nothing else. */
+ * An op is called with the same few texts all the time, and to read a text and plan takes
+ * longer than to find the plan. A plan's structure has no size, so a text is planned once for
+ * all sizes; what a size needs is numbers. The tables are process-wide, as the ops are. */
 #include "torch/plan_cache.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/table.h"
 #include "torch/api.h"
-#include "torch/table.h"
 
-typedef struct entry {
-    atomic_int users; /* the table, and the calls that run the plan */
-    int rank;
+/* A text that was planned: the plan, and those before it in the chain, whose blocks it reads.
+ */
+typedef struct structure {
+    oct_entry entry;
     octet_plan_kind kind;
     uint32_t threads;
     octet_device device;
-    uint64_t hash;
-    int64_t sizes[OCTET_MAX_RANK + 1];
-    size_t length; /* of text */
     oct_plan_blocks blocks;
-    octet_plan plan;
+    size_t length; /* of text */
+    oct_chain chain;
     char text[];
-} entry;
+} structure;
 
-enum { WAYS = 4, SETS = OCT_CACHED_PLANS / WAYS };
+/* The same at sizes. */
+typedef struct bound {
+    oct_entry entry;
+    structure *of; /* one of its users */
+    octet_plan plan;
+} bound;
 
-typedef struct set {
-    atomic_bool in_use;
-    entry *plans[WAYS];
-} set;
+static atomic_llong plannings;
 
-/* OCT_CACHED_PLANS plans at most. */
-static set sets[SETS];
+/* ---- texts ------------------------------------------------------------------------------- */
 
-/* ---- keys -------------------------------------------------------------------------------- */
+static bool same_text(const oct_entry *entry, const void *key) {
+    const structure *s = (const structure *)entry;
+    const oct_problem *p = key;
+    return s->kind == p->kind && s->threads == p->threads &&
+           !memcmp(&s->device, &p->device, sizeof s->device) &&
+           !strncmp(s->text, p->text, s->length) && !p->text[s->length];
+}
 
-/* Picks a set and tells most keys apart; `same` decides. */
+static void free_structure(oct_entry *entry) {
+    free(entry);
+}
+
+static oct_table_set text_sets[OCT_CACHED_STRUCTURES / OCT_TABLE_WAYS];
+static const oct_table texts = {text_sets, OCT_CACHED_STRUCTURES / OCT_TABLE_WAYS, same_text,
+                                free_structure};
+
 static uint64_t hash_of(const oct_problem *p, size_t length) {
     const octet_device *d = &p->device;
     uint64_t hash = oct_mix((uint64_t)p->kind, p->threads);
     hash = oct_mix(hash, (uint64_t)d->kind << 24 | (uint64_t)d->index << 16 | d->arch);
-    for (int i = 0; i < p->rank; i++) {
-        hash = oct_mix(hash, (uint64_t)p->sizes[i]);
-    }
     return oct_mix_bytes(hash, p->text, length);
-}
-
-static bool same(const entry *e, const oct_problem *p, uint64_t hash, size_t length) {
-    return e->hash == hash && e->kind == p->kind && e->threads == p->threads &&
-           !memcmp(&e->device, &p->device, sizeof e->device) && e->rank == p->rank &&
-           e->length == length &&
-           !memcmp(e->sizes, p->sizes, (size_t)p->rank * sizeof *p->sizes) &&
-           !memcmp(e->text, p->text, length);
-}
-
-/* ---- entries ----------------------------------------------------------------------------- */
-
-static void leave(entry *e) {
-    if (e && atomic_fetch_sub_explicit(&e->users, 1, memory_order_acq_rel) == 1) {
-        free(e);
-    }
 }
 
 static oct_plan_blocks blocks_of(const octet_plan *plan) {
@@ -85,114 +71,152 @@ static oct_plan_blocks blocks_of(const octet_plan *plan) {
     return blocks;
 }
 
-static octet_status make(entry **out, const oct_problem *p, uint64_t hash, octet_error *err) {
+static octet_status make_structure(structure **out, const oct_problem *p, uint64_t hash,
+                                   octet_error *err) {
     size_t length = strlen(p->text);
-    entry *e = malloc(sizeof *e + length);
-    if (!e) {
+    structure *s = malloc(sizeof *s + length + 1);
+    if (!s) {
         return oct_torch_fail(err, OCTET_NO_MEMORY, "no memory for a plan");
     }
-    octet_status status = oct_problem_plan(&e->plan, p, err);
+    octet_status status = oct_problem_chain(&s->chain, p, err);
     if (status) {
-        free(e);
+        free(s);
         return status;
     }
-    atomic_init(&e->users, 1);
-    e->blocks = blocks_of(&e->plan);
-    e->kind = p->kind;
-    e->rank = p->rank;
-    e->threads = p->threads;
-    e->device = p->device;
-    e->hash = hash;
-    e->length = length;
-    memcpy(e->sizes, p->sizes, sizeof e->sizes);
-    memcpy(e->text, p->text, length);
-    *out = e;
+    atomic_fetch_add_explicit(&plannings, 1, memory_order_relaxed);
+    oct_entry_start(&s->entry, hash);
+    s->blocks = blocks_of(&s->chain.plans[s->chain.count - 1]);
+    s->kind = p->kind;
+    s->threads = p->threads;
+    s->device = p->device;
+    s->length = length;
+    memcpy(s->text, p->text, length + 1);
+    *out = s;
     return OCTET_OK;
 }
 
-/* ---- sets -------------------------------------------------------------------------------- */
-
-/* Puts an entry first; those before `at` move down by one. */
-static void put_first(set *s, entry *e, int at) {
-    memmove(s->plans + 1, s->plans, (size_t)at * sizeof *s->plans);
-    s->plans[0] = e;
+static octet_status find_structure(structure **out, const oct_problem *p, octet_error *err) {
+    uint64_t hash = hash_of(p, strlen(p->text));
+    *out = (structure *)oct_table_find(&texts, hash, p);
+    if (*out) {
+        return OCTET_OK;
+    }
+    octet_status status = make_structure(out, p, hash, err);
+    if (!status) {
+        oct_table_put(&texts, &(*out)->entry);
+    }
+    return status;
 }
 
-/* The entry of a problem, with its caller among the users; NULL where there is none. */
-static entry *find(set *s, const oct_problem *p, uint64_t hash, size_t length) {
-    entry *found = NULL;
-    if (!oct_enter_set(&s->in_use)) {
-        return NULL;
-    }
-    for (int i = 0; i < WAYS && s->plans[i] && !found; i++) {
-        if (same(s->plans[i], p, hash, length)) {
-            found = s->plans[i];
-            put_first(s, found, i);
-            atomic_fetch_add_explicit(&found->users, 1, memory_order_relaxed);
+/* ---- sizes ------------------------------------------------------------------------------- */
+
+typedef struct wanted {
+    const structure *of;
+    octet_extents extents;
+} wanted;
+
+static bool same_sizes(const oct_entry *entry, const void *key) {
+    const bound *b = (const bound *)entry;
+    const wanted *w = key;
+    return b->of == w->of && !memcmp(&b->plan.extents, &w->extents, sizeof w->extents);
+}
+
+static void free_bound(oct_entry *entry) {
+    bound *b = (bound *)entry;
+    oct_entry_leave(&texts, &b->of->entry);
+    free(b);
+}
+
+static oct_table_set size_sets[OCT_CACHED_PLANS / OCT_TABLE_WAYS];
+static const oct_table sizes = {size_sets, OCT_CACHED_PLANS / OCT_TABLE_WAYS, same_sizes,
+                                free_bound};
+
+/* The plans before it are bound first, for the places of what they saved. */
+static octet_status bind(octet_plan *out, const wanted *w, octet_error *err) {
+    const oct_chain *chain = &w->of->chain;
+    octet_plan before;
+    octet_status status = OCTET_OK;
+    for (int i = 0; i < chain->count && !status; i++) {
+        *out = chain->plans[i];
+        if (memcmp(&out->extents, &w->extents, sizeof w->extents)) {
+            status = octet_plan_bind(out, i ? &before : NULL, &w->extents, err);
+        }
+        if (i + 1 < chain->count) {
+            before = *out;
         }
     }
-    oct_leave_set(&s->in_use);
-    return found;
+    return status;
 }
 
-/* Two threads that miss at once remember a plan twice; the one used less is pushed out. */
-static void remember(set *s, entry *e) {
-    if (!oct_enter_set(&s->in_use)) {
-        return;
+/* Takes over the caller's use of w->of. */
+static octet_status make_bound(bound **out, structure *of, const wanted *w, uint64_t hash,
+                               octet_error *err) {
+    bound *b = malloc(sizeof *b);
+    octet_status status = b ? bind(&b->plan, w, err)
+                            : oct_torch_fail(err, OCTET_NO_MEMORY, "no memory for a plan");
+    if (status) {
+        free(b);
+        oct_entry_leave(&texts, &of->entry);
+        return status;
     }
-    entry *last = s->plans[WAYS - 1];
-    atomic_fetch_add_explicit(&e->users, 1, memory_order_relaxed);
-    put_first(s, e, WAYS - 1);
-    oct_leave_set(&s->in_use);
-    leave(last);
+    oct_entry_start(&b->entry, hash);
+    b->of = of;
+    *out = b;
+    return OCTET_OK;
+}
+
+static octet_status find_bound(bound **out, structure *of, const octet_extents *extents,
+                               octet_error *err) {
+    wanted w = {of, *extents};
+    uint64_t hash = oct_mix_bytes(of->entry.hash, extents, sizeof *extents);
+    *out = (bound *)oct_table_find(&sizes, hash, &w);
+    if (*out) {
+        oct_entry_leave(&texts, &of->entry);
+        return OCTET_OK;
+    }
+    octet_status status = make_bound(out, of, &w, hash, err);
+    if (!status) {
+        oct_table_put(&sizes, &(*out)->entry);
+    }
+    return status;
 }
 
 /* ---- what ops call ----------------------------------------------------------------------- */
 
 octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem,
                           octet_error *err) {
-    size_t length = strlen(problem->text);
-    uint64_t hash = hash_of(problem, length);
-    set *s = &sets[hash % SETS];
-    entry *e = find(s, problem, hash, length);
-    if (!e) {
-        octet_status status = make(&e, problem, hash, err);
-        if (status) {
-            return status;
-        }
-        remember(s, e);
+    octet_extents extents;
+    structure *of = NULL;
+    bound *b = NULL;
+    octet_status status = oct_problem_extents(&extents, problem, err);
+    status = status ? status : find_structure(&of, problem, err);
+    status = status ? status : find_bound(&b, of, &extents, err);
+    if (!status) {
+        *out = &b->plan;
     }
-    *out = &e->plan;
-    return OCTET_OK;
+    return status;
 }
 
-static entry *entry_of(const octet_plan *plan) {
-    return (entry *)((char *)(uintptr_t)plan - offsetof(entry, plan));
+static bound *bound_of(const octet_plan *plan) {
+    return (bound *)((char *)(uintptr_t)plan - offsetof(bound, plan));
 }
 
 void oct_plan_release(const octet_plan *plan) {
     if (plan) {
-        leave(entry_of(plan));
+        oct_entry_leave(&sizes, &bound_of(plan)->entry);
     }
 }
 
 void oct_plan_keep(const octet_plan *plan) {
-    atomic_fetch_add_explicit(&entry_of(plan)->users, 1, memory_order_relaxed);
+    oct_entry_use(&bound_of(plan)->entry);
 }
 
 const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan) {
-    return &entry_of(plan)->blocks;
+    return &bound_of(plan)->of->blocks;
 }
 
-int oct_plan_count(void) {
-    int count = 0;
-    for (int i = 0; i < SETS; i++) {
-        if (oct_enter_set(&sets[i].in_use)) {
-            for (int way = 0; way < WAYS; way++) {
-                count += sets[i].plans[way] != NULL;
-            }
-            oct_leave_set(&sets[i].in_use);
-        }
-    }
-    return count;
+oct_plan_counts oct_plan_count(void) {
+    return (oct_plan_counts){oct_table_count(&texts), oct_table_capacity(&texts),
+                             oct_table_count(&sizes), oct_table_capacity(&sizes),
+                             atomic_load_explicit(&plannings, memory_order_relaxed)};
 }

@@ -4,11 +4,13 @@
 
 #include "torch/problem.h"
 
-#define OCT_CACHED_PLANS 256 /* remembered at most */
+#define OCT_CACHED_STRUCTURES 256 /* plans without sizes, remembered at most */
+#define OCT_CACHED_PLANS 512      /* plans at their sizes, likewise */
 
-/* The plan of a problem, made or remembered: the same value either way. A failure is not
- * remembered. The plan stays as it is until oct_plan_release, whatever others do meanwhile. Any
- * number of threads may call at once; none ever waits for another. */
+/* The plan of a problem, made or remembered: the same value either way. A text is read and
+ * planned once; other sizes of it cost their numbers alone. A failure is not remembered. The
+ * plan stays as it is until oct_plan_release, whatever others do meanwhile. Any number of
+ * threads may call at once; none ever waits for another. */
 octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem, octet_error *err);
 void oct_plan_release(const octet_plan *plan);
 /* One more release is needed. */
@@ -22,7 +24,12 @@ typedef struct oct_plan_blocks {
 } oct_plan_blocks;
 const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan);
 
-/* How many plans are remembered now. */
-int oct_plan_count(void);
+/* How many are remembered now, how many may be, and how often a text was planned. */
+typedef struct oct_plan_counts {
+    int structures, most_structures;
+    int plans, most_plans;
+    long long plannings;
+} oct_plan_counts;
+oct_plan_counts oct_plan_count(void);
 
 #endif

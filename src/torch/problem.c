@@ -5,17 +5,18 @@
 
 #include "torch/api.h"
 
-static octet_status plan_forward(octet_plan *plan, const oct_problem *p, octet_error *err) {
+static octet_status chain_forward(oct_chain *out, const oct_problem *p, octet_error *err) {
     octet_linear_args args;
     octet_status status = octet_linear_parse_words(&args, p->text, p->sizes, p->rank, err);
     if (status) {
         return status;
     }
     args.threads = p->threads;
-    return octet_plan_linear(plan, &args, err);
+    out->count = 1;
+    return octet_plan_linear(&out->plans[0], &args, err);
 }
 
-static octet_status plan_backward(octet_plan *plan, const oct_problem *p, octet_error *err) {
+static octet_status chain_backward(oct_chain *out, const oct_problem *p, octet_error *err) {
     octet_linear_backward_args args;
     octet_status status =
         octet_linear_backward_parse_words(&args, p->text, p->sizes, p->rank, err);
@@ -23,8 +24,14 @@ static octet_status plan_backward(octet_plan *plan, const oct_problem *p, octet_
         return status;
     }
     args.forward.threads = p->threads;
-    return p->kind == OCTET_PLAN_LINEAR_BACKWARD ? octet_plan_linear_backward(plan, &args, err)
-                                                 : octet_plan_linear_wgrad(plan, &args, err);
+    status = octet_plan_linear(&out->plans[0], &args.forward, err);
+    status = status ? status : octet_plan_linear_backward(&out->plans[1], &args, err);
+    out->count = 2;
+    if (!status && p->kind == OCTET_PLAN_LINEAR_WGRAD) {
+        status = octet_plan_linear_wgrad(&out->plans[2], &args, err);
+        out->count = 3;
+    }
+    return status;
 }
 
 /* The last word of a tensor's text; without it the tensor is where it is. */
@@ -85,12 +92,60 @@ static octet_status plan_tensor(octet_plan *plan, const oct_problem *p, octet_er
     return octet_plan_quantize(plan, &proto, &quantizer, err);
 }
 
+static bool is_tensor(octet_plan_kind kind) {
+    return kind == OCTET_PLAN_QUANTIZE || kind == OCTET_PLAN_DEQUANTIZE;
+}
+
+octet_status oct_problem_chain(oct_chain *out, const oct_problem *problem, octet_error *err) {
+    for (int i = 0; i < OCT_CHAIN; i++) {
+        out->plans[i] = (octet_plan)OCTET_PLAN_INIT;
+    }
+    if (is_tensor(problem->kind)) {
+        out->count = 1;
+        return plan_tensor(&out->plans[0], problem, err);
+    }
+    return problem->kind == OCTET_PLAN_LINEAR ? chain_forward(out, problem, err)
+                                              : chain_backward(out, problem, err);
+}
+
 octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err) {
-    bool one = problem->kind == OCTET_PLAN_QUANTIZE || problem->kind == OCTET_PLAN_DEQUANTIZE;
-    *plan = (octet_plan)OCTET_PLAN_INIT;
-    return one                                  ? plan_tensor(plan, problem, err)
-           : problem->kind == OCTET_PLAN_LINEAR ? plan_forward(plan, problem, err)
-                                                : plan_backward(plan, problem, err);
+    oct_chain chain;
+    octet_status status = oct_problem_chain(&chain, problem, err);
+    if (!status) {
+        *plan = chain.plans[chain.count - 1];
+    }
+    return status;
+}
+
+/* Sizes that are no sizes are told as the parser tells them. */
+static octet_status wrong_sizes(const oct_problem *problem, octet_error *err) {
+    octet_plan plan;
+    octet_status status = oct_problem_plan(&plan, problem, err);
+    return status ? status
+                  : oct_torch_fail(err, OCTET_INVALID, "%d sizes; they exceed 64 bits",
+                                   problem->rank);
+}
+
+octet_status oct_problem_extents(octet_extents *out, const oct_problem *problem,
+                                 octet_error *err) {
+    bool tensor = is_tensor(problem->kind);
+    int last = tensor ? 1 : 2, leading = problem->rank - last;
+    bool fits = problem->rank <= OCTET_MAX_RANK && (tensor || leading >= 0);
+    int64_t m = 1;
+    for (int i = 0; fits && i < problem->rank; i++) {
+        int64_t size = problem->sizes[i];
+        fits = size >= 0;
+        if (fits && i < leading) {
+            fits = size == 0 || m <= INT64_MAX / size;
+            m = fits ? m * size : m;
+        }
+    }
+    if (!fits) {
+        return wrong_sizes(problem, err);
+    }
+    *out = (octet_extents){m, leading >= 0 ? problem->sizes[leading] : 1,
+                           tensor ? 0 : problem->sizes[leading + 1]};
+    return OCTET_OK;
 }
 
 /* ---- ports in the caller's rank ---------------------------------------------------------- */

@@ -23,6 +23,17 @@ typedef struct oct_problem {
  * *plan needs no initializer. */
 octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err);
 
+/* A plan and those before it, whose blocks it reads: forward, backward, wgrad. */
+enum { OCT_CHAIN = 3 };
+typedef struct oct_chain {
+    int count; /* the last one is the problem's */
+    octet_plan plans[OCT_CHAIN];
+} oct_chain;
+octet_status oct_problem_chain(oct_chain *out, const oct_problem *problem, octet_error *err);
+/* What the axes measure at the problem's sizes, if they are sizes. */
+octet_status oct_problem_extents(octet_extents *out, const oct_problem *problem,
+                                 octet_error *err);
+
 /* A port's shape as the caller sees it: OCTET_AXIS_LEADING becomes the leading axes. */
 typedef struct oct_shape {
     int64_t sizes[OCTET_MAX_RANK];

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/table.h"
 #include "octet/record.h"
 #include "torch/plan_cache.h"
-#include "torch/table.h"
 
 enum { WAYS = 8, SETS = OCT_RECORDINGS / WAYS, NOTES = 32, RECORD_AT = 4 };
 enum { STALE = 32 * WAYS }; /* a place is free when its set was used so often without it */

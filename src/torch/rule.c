@@ -7,8 +7,8 @@
 
 #include <string.h>
 
+#include "core/table.h"
 #include "torch/api.h"
-#include "torch/table.h"
 
 enum { PLACES = 8, TEXT = 120 }; /* of a role; longer texts are read each time */
 

@@ -16,7 +16,7 @@ ARROWS: dict[str, set[str]] = {
     "src/plan": {"quant", "format", "core"},
     "src/linear": {"plan", "quant", "format", "core"},
     "src/run": {"plan", "quant", "cpu", "cuda", "format", "core"},
-    "src/torch": set(),
+    "src/torch": {"core"},  # the bounded table
     "src/python": {"torch"},
     "tools/octet": set(),
     "examples": set(),

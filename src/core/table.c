@@ -1,0 +1,97 @@
+/* table.c - a bounded table of counted entries. */
+#include "core/table.h"
+
+#include <stdlib.h>
+
+/* ---- entries ----------------------------------------------------------------------------- */
+
+void oct_entry_start(oct_entry *entry, uint64_t hash) {
+    atomic_init(&entry->users, 1);
+    entry->hash = hash;
+}
+
+void oct_entry_use(oct_entry *entry) {
+    atomic_fetch_add_explicit(&entry->users, 1, memory_order_relaxed);
+}
+
+void oct_entry_leave(const oct_table *table, oct_entry *entry) {
+    if (entry && atomic_fetch_sub_explicit(&entry->users, 1, memory_order_acq_rel) == 1) {
+        table->free(entry);
+    }
+}
+
+/* ---- sets -------------------------------------------------------------------------------- */
+
+/* The environment is read once; all tables ask for the same number. */
+static int wanted_entries(void) {
+    static atomic_int known; /* one more than the number; 0: not read yet */
+    int found = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!found) {
+        const char *text = getenv("OCTET_CACHE_ENTRIES");
+        long number = text ? strtol(text, NULL, 10) : 0;
+        found = number > 0 && number < INT32_MAX ? (int)number + 1 : INT32_MAX;
+        atomic_store_explicit(&known, found, memory_order_relaxed);
+    }
+    return found - 1;
+}
+
+static int sets_of(const oct_table *table) {
+    int wanted = wanted_entries() / OCT_TABLE_WAYS;
+    return wanted < 1 ? 1 : wanted < table->most ? wanted : table->most;
+}
+
+static oct_table_set *set_of(const oct_table *table, uint64_t hash) {
+    return &table->sets[hash % (uint64_t)sets_of(table)];
+}
+
+/* Puts an entry first; those before `at` move down by one. */
+static void put_first(oct_table_set *set, oct_entry *entry, int at) {
+    memmove(set->ways + 1, set->ways, (size_t)at * sizeof *set->ways);
+    set->ways[0] = entry;
+}
+
+oct_entry *oct_table_find(const oct_table *table, uint64_t hash, const void *key) {
+    oct_table_set *set = set_of(table, hash);
+    oct_entry *found = NULL;
+    if (!oct_enter_set(&set->in_use)) {
+        return NULL;
+    }
+    for (int i = 0; i < OCT_TABLE_WAYS && set->ways[i] && !found; i++) {
+        if (set->ways[i]->hash == hash && table->same(set->ways[i], key)) {
+            found = set->ways[i];
+            put_first(set, found, i);
+            oct_entry_use(found);
+        }
+    }
+    oct_leave_set(&set->in_use);
+    return found;
+}
+
+void oct_table_put(const oct_table *table, oct_entry *entry) {
+    oct_table_set *set = set_of(table, entry->hash);
+    if (!oct_enter_set(&set->in_use)) {
+        return;
+    }
+    oct_entry *last = set->ways[OCT_TABLE_WAYS - 1];
+    oct_entry_use(entry);
+    put_first(set, entry, OCT_TABLE_WAYS - 1);
+    oct_leave_set(&set->in_use);
+    oct_entry_leave(table, last);
+}
+
+int oct_table_count(const oct_table *table) {
+    int count = 0;
+    for (int i = 0; i < table->most; i++) {
+        if (oct_enter_set(&table->sets[i].in_use)) {
+            for (int way = 0; way < OCT_TABLE_WAYS; way++) {
+                count += table->sets[i].ways[way] != NULL;
+            }
+            oct_leave_set(&table->sets[i].in_use);
+        }
+    }
+    return count;
+}
+
+int oct_table_capacity(const oct_table *table) {
+    return sets_of(table) * OCT_TABLE_WAYS;
+}
