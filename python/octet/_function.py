@@ -26,7 +26,7 @@ from torch import is_grad_enabled
 _proxies_of = getattr(proxy_tensor, "_get_proxies", lambda tensor: ())
 
 # The ops below their Python objects, which only tracing needs.
-_linear, _linear_backward = _ops.linear._op, _ops.linear_backward._op
+linear_op, _linear_backward = _ops.linear._op, _ops.linear_backward._op
 _linear_into = [op._op for op in _ops.linear_into]
 _linear_backward_into = [op._op for op in _ops.linear_backward_into]
 
@@ -66,7 +66,7 @@ def run_forward(
         # Or a compiler would draw it where it is read: in backward.
         outs = _ops.linear_seeded(args, tensors[len(signature.args)], sizes, problem)
     else:
-        outs = (_ops.linear if is_dynamo_compiling() else _linear)(args, sizes, problem)
+        outs = (_ops.linear if is_dynamo_compiling() else linear_op)(args, sizes, problem)
     if signature.is_simple:
         return outs[0], (), outs[1:]
     saved = [tensors[i] if is_arg else outs[i] for is_arg, i in signature.saves]

@@ -14,7 +14,7 @@ from torch.nn.functional import linear as torch_linear
 import torch
 from octet._dtypes import HIGH_PRECISION
 from octet._foreign import infers_shapes
-from octet._function import apply_eagerly, run_forward
+from octet._function import apply_eagerly, linear_op, run_forward
 from octet._linear_call import text_of
 from octet._linear_run import LinearRun
 from octet._signatures import (
@@ -45,6 +45,7 @@ class CallDecision(NamedTuple):
     cached: tuple[str, ...] = ()  # and those of a cached one
     state: tuple[str, ...] = ()  # of the layer's: what it takes besides its operands
     draws: bool = False  # it draws a seed, which may be one of them
+    is_direct: bool = False  # the op takes all that, and its first output is the layer's
 
 
 class EagerLinear(LinearRun):
@@ -145,6 +146,8 @@ class EagerLinear(LinearRun):
         if has_graph:
             operands = (inp, weight, bias) if decided.takes_bias else (inp, weight)
             return apply_eagerly((task, updates), sizes, tensors, *operands)
+        if decided.is_direct:
+            return linear_op(tensors, sizes, task[0])[0]
         return run_forward(task, sizes, tensors)[0]
 
     def _append_extra_tensors(
@@ -193,16 +196,18 @@ class EagerLinear(LinearRun):
         flat = weight_text is not None or call.cache != "none"
         if any(self._wants(inp, weight, bias)):
             back = backward_signature(problem, inp.dtype, flat)
+        signature = forward_signature(problem, flat)
         return CallDecision(
             key,
             recipe,
             True,
-            (problem, forward_signature(problem, flat), back),
+            (problem, signature, back),
             call.takes_bias,
             None if weight_text is None else buffers_of(problem, "weight", weight_text),
             () if call.cache == "none" else buffers_of(problem, "weight.cached", cached),
             call.tensors,
             self._draws((inp, weight, bias), recipe.text, options, call),
+            signature.is_simple and not signature.writes and not signature.lent,
         )
 
 
