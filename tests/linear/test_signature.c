@@ -1,0 +1,157 @@
+/* test_signature.c - what a front end is told of a call, against what its plans do. */
+#include <string.h>
+
+#include "octet.h"
+#include "test.h"
+
+static octet_linear_args parse(const char *words) {
+    octet_linear_args args = OCTET_LINEAR_ARGS_INIT;
+    const int64_t sizes[] = {3, 32, 64, 16};
+    octet_error err;
+    octet_status status = octet_linear_parse_words(&args, words, sizes, 4, &err);
+    if (status) {
+        test_report(false, TEST_HERE("words are read"), "%s: %s", words, err.text);
+    }
+    return args;
+}
+
+static bool is(const octet_group *group, const char *name, int start, int count) {
+    char text[64];
+    (void)octet_group_print(text, sizeof text, group);
+    return !strcmp(text, name) && group->start == start && group->count == count;
+}
+
+TEST(words__are_a_problem_without_its_sizes) {
+    static const char *const rows[] = {
+        "in=bf16", "in=bf16 bias recipe=mxfp8", "in=f32 w=bf16 recipe=nvfp4 grad=x",
+        "in=bf16 recipe=current cache=read delay_wgrad device=cuda:0/90"};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        octet_linear_args args = parse(rows[i]);
+        char words[OCTET_LINEAR_TEXT], whole[OCTET_LINEAR_TEXT];
+        (void)octet_linear_print_words(words, sizeof words, &args);
+        CHECK_EQ_STR(words, rows[i]);
+        CHECK_EQ_INT(args.input.rank, 3);
+        CHECK_EQ_INT(args.input.shape[1], 32);
+        CHECK_EQ_INT(args.weight.shape[0], 16);
+        octet_linear_args again;
+        (void)octet_linear_print(whole, sizeof whole, &args);
+        CHECK_EQ_INT(octet_linear_parse(&again, whole, NULL), OCTET_OK);
+        CHECK(octet_linear_equal(&args, &again));
+    }
+}
+
+TEST(words__refuse_sizes_that_are_none) {
+    const int64_t sizes[] = {4, -1, 8, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    octet_linear_args args;
+    octet_error err;
+    CHECK_EQ_INT(octet_linear_parse_words(&args, "in=bf16", sizes, 3, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "size 1 is -1") != NULL);
+    CHECK_EQ_INT(octet_linear_parse_words(&args, "in=bf16", sizes, 1, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "1 sizes") != NULL);
+    CHECK_EQ_INT(octet_linear_parse_words(&args, "in=bf16", sizes, OCTET_MAX_RANK + 1, &err),
+                 OCTET_INVALID);
+    CHECK_EQ_INT(octet_linear_parse_words(&args, "m=4 in=bf16", sizes + 2, 3, &err),
+                 OCTET_INVALID);
+    CHECK(strstr(err.text, "'m' is given twice") != NULL);
+    CHECK_EQ_INT(octet_linear_parse_words(&args, "recipe=mxfp8", sizes + 2, 3, &err),
+                 OCTET_INVALID);
+    CHECK(strstr(err.text, "'in='") != NULL);
+}
+
+TEST(signature__of_a_plain_call) {
+    octet_linear_args args = parse("in=bf16 bias recipe=mxfp8");
+    octet_signature s;
+    CHECK_EQ_INT(octet_linear_signature(&s, &args, false, NULL), OCTET_OK);
+    CHECK_EQ_INT(s.arg_count, 3);
+    CHECK(is(&s.args[0], "input", 0, 1) && is(&s.args[2], "bias", 2, 1));
+    CHECK_EQ_INT(s.out_count, 1);
+    CHECK(is(&s.outs[0], "output", 0, 1));
+    CHECK_EQ_INT(s.returned, 2); /* the output and the block */
+    CHECK(s.saves_block && s.saved_count == 0 && s.lent_count == 0 && s.has_backward);
+    CHECK_EQ_INT(s.collective_count, 0);
+}
+
+/* A quantized weight is one argument, or one for each of its buffers; it is saved once. */
+TEST(signature__of_a_quantized_weight) {
+    octet_linear_args args = parse("in=bf16 recipe=mxfp8 qw=mxfp8:e4m3/1x32+row+col");
+    octet_signature whole, flat;
+    CHECK_EQ_INT(octet_linear_signature(&whole, &args, false, NULL), OCTET_OK);
+    CHECK_EQ_INT(octet_linear_signature(&flat, &args, true, NULL), OCTET_OK);
+    CHECK_EQ_INT(whole.arg_count, 2);
+    CHECK(whole.args[1].count > 1 && flat.arg_count == 1 + whole.args[1].count);
+    CHECK_EQ_INT(whole.saved_count, 1);
+    CHECK(whole.saved[0].is_argument && whole.saved[0].index == 1);
+    CHECK(flat.saved_count > 1 && flat.saved[0].is_argument && flat.saved[0].index > 0);
+}
+
+/* Without a recipe backward reads forward's own arguments: nothing is copied. */
+TEST(signature__backward_finds_its_arguments_in_the_pool) {
+    octet_linear_args args = parse("in=bf16 bias");
+    octet_linear_backward_args back;
+    octet_signature s;
+    octet_backward_signature b;
+    CHECK_EQ_INT(octet_linear_backward_make(&back, &args, NULL), OCTET_OK);
+    CHECK_EQ_INT(octet_linear_signature(&s, &args, false, NULL), OCTET_OK);
+    CHECK_EQ_INT(octet_linear_backward_signature(&b, &back, false, NULL), OCTET_OK);
+    CHECK_EQ_INT(s.saved_count, 2);
+    CHECK(!s.saves_block);
+    CHECK_EQ_INT(b.read_count, 3); /* the gradient, and the two that were saved */
+    CHECK_EQ_INT(b.read[0], 0);
+    CHECK(b.read[1] != b.read[2] && b.read[1] <= 2 && b.read[2] <= 2);
+    CHECK_EQ_INT(b.returned, 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK(b.grads[i].count == 1 && b.grads[i].start == i);
+    }
+}
+
+TEST(signature__says_what_a_layer_lends) {
+    static const struct {
+        const char *words;
+        int count;
+        uint8_t lent[3];
+    } rows[] = {
+        {"in=bf16 recipe=delayed raise_amax", 2, {OCTET_LENT_SCALE, OCTET_LENT_HISTORY, 0}},
+        {"in=bf16 recipe=nvfp4", 1, {OCTET_LENT_SEED, 0, 0}},
+        {"in=bf16 recipe=mxfp8 main_grad=add", 1, {OCTET_LENT_MAIN_GRAD, 0, 0}},
+        {"in=bf16 recipe=mxfp8 delay_wgrad", 1, {OCTET_LENT_QUEUE, 0, 0}},
+        {"in=bf16 recipe=nvfp4 grad=none", 0, {0, 0, 0}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        octet_linear_args args = parse(rows[i].words);
+        octet_signature s;
+        CHECK_EQ_INT(octet_linear_signature(&s, &args, false, NULL), OCTET_OK);
+        CHECK_EQ_INT(s.lent_count, rows[i].count);
+        CHECK(!memcmp(s.lent, rows[i].lent, (size_t)rows[i].count));
+    }
+}
+
+/* A later weight gradient takes the block of backward, too. */
+TEST(signature__of_a_delayed_wgrad) {
+    octet_linear_args args = parse("in=bf16 recipe=mxfp8 delay_wgrad");
+    octet_linear_backward_args back;
+    octet_backward_signature b;
+    CHECK_EQ_INT(octet_linear_backward_make(&back, &args, NULL), OCTET_OK);
+    CHECK_EQ_INT(octet_linear_backward_signature(&b, &back, false, NULL), OCTET_OK);
+    CHECK(b.later_count >= 2);
+    CHECK_EQ_INT(b.later[b.later_count - 1], OCTET_ABSENT);
+    CHECK(b.grads[1].count == 0);
+}
+
+/* Phases and collectives of a call that ranks share. */
+TEST(signature__lists_the_collectives) {
+    octet_linear_args args = parse("in=bf16 recipe=mxfp8 tp=2 parallel=column sequence");
+    octet_signature s;
+    octet_error err;
+    CHECK_OF(octet_linear_signature(&s, &args, false, &err) == OCTET_OK, err.text);
+    CHECK(s.phases > 1 && s.collective_count > 0);
+    for (int i = 0; i < s.collective_count; i++) {
+        CHECK_EQ_INT(s.collectives[i].kind, OCTET_ALL_GATHER);
+        CHECK(s.collectives[i].phase < s.phases);
+    }
+}
+
+TEST_MAIN(words__are_a_problem_without_its_sizes, words__refuse_sizes_that_are_none,
+          signature__of_a_plain_call, signature__of_a_quantized_weight,
+          signature__backward_finds_its_arguments_in_the_pool,
+          signature__says_what_a_layer_lends, signature__of_a_delayed_wgrad,
+          signature__lists_the_collectives)
