@@ -258,6 +258,22 @@ OCTET_API OCTET_CHECKED octet_status octet_plan_bind(octet_plan *plan,
                                                      const octet_plan *previous,
                                                      const octet_extents *sizes,
                                                      octet_error *err);
+/* All plans of a call, each planned once, in the order in which they run. */
+#define OCTET_CHAIN_PLANS 3
+typedef struct octet_chain {
+    uint32_t size;
+    int32_t count; /* 1: forward alone; 2: and backward; 3: and the wgrad that it delays */
+    octet_plan plans[OCTET_CHAIN_PLANS];
+} octet_chain;
+
+/* *out needs no initializer. A call that wants no gradient has one plan. */
+OCTET_API OCTET_CHECKED octet_status octet_plan_chain(octet_chain *out,
+                                                      const octet_linear_backward_args *args,
+                                                      octet_error *err);
+/* All of them at other sizes. Where it fails the chain is of no more use. */
+OCTET_API OCTET_CHECKED octet_status octet_chain_bind(octet_chain *chain,
+                                                      const octet_extents *sizes,
+                                                      octet_error *err);
 /* What it reads, does, writes and keeps, for people; several lines. */
 OCTET_API size_t octet_plan_print(char *text, size_t size, const octet_plan *plan);
 OCTET_API bool octet_plan_equal(const octet_plan *a, const octet_plan *b);

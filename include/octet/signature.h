@@ -97,14 +97,12 @@ typedef struct octet_backward_signature {
 /* "weight.cached": what a group is, for people. */
 OCTET_API size_t octet_group_print(char *text, size_t size, const octet_group *group);
 
-/* *out needs no initializer. `flat`: of a quantized argument the caller hands over the buffers
- * one by one. */
-OCTET_API OCTET_CHECKED octet_status octet_linear_signature(octet_signature *out,
-                                                            const octet_linear_args *args,
-                                                            bool flat, octet_error *err);
-OCTET_API OCTET_CHECKED octet_status octet_linear_backward_signature(
-    octet_backward_signature *out, const octet_linear_backward_args *args, bool flat,
-    octet_error *err);
+/* Of a chain of octet_plan_chain, at whatever sizes. *out needs no initializer. `flat`: of a
+ * quantized argument the caller hands over the buffers one by one. */
+OCTET_API void octet_signature_of(octet_signature *out, const octet_chain *chain, bool flat);
+/* Of a chain that has a backward; else *out is empty. */
+OCTET_API void octet_backward_signature_of(octet_backward_signature *out,
+                                           const octet_chain *chain, bool flat);
 
 #ifdef __cplusplus
 }

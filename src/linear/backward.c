@@ -224,18 +224,13 @@ static void keep_for_wgrad(oct_planner *p, oct_operand dy) {
              oct_wanted_parts(p->b, dy.tensor, (octet_use)dy.use, oct_wgrad_hadamard(p)));
 }
 
-octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_args *args,
-                               octet_error *err) {
+octet_status oct_plan_backward(octet_plan *plan, const octet_plan *forward,
+                               const octet_linear_backward_args *args, octet_error *err) {
     const octet_linear_args *call = &args->forward;
-    octet_plan forward;
-    octet_status status = oct_plan_forward(&forward, call, err);
-    if (status) {
-        return status;
-    }
     oct_builder b;
     oct_planner p = oct_planner_start(&b, plan, OCTET_PLAN_LINEAR_BACKWARD, call, err);
     uint8_t dy = oct_linear_argument(&p, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
-    oct_restore(&b, &forward);
+    oct_restore(&b, forward);
     if (p.facts.dgrad || p.facts.wgrad) {
         grads operands = grad_operands(&p, dy);
         if (p.facts.dgrad) {
@@ -256,12 +251,13 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_arg
 
 octet_status octet_plan_linear_backward(octet_plan *out, const octet_linear_backward_args *args,
                                         octet_error *err) {
-    octet_plan plan;
+    octet_plan forward, plan;
     oct_facts facts;
     octet_status status = oct_need(out, "out", err);
     status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
     status = status ? status : oct_linear_backward_check(args, &facts, err);
-    status = status ? status : oct_plan_backward(&plan, args, err);
+    status = status ? status : oct_plan_forward(&forward, &args->forward, err);
+    status = status ? status : oct_plan_backward(&plan, &forward, args, err);
     if (!status) {
         *out = plan;
     }

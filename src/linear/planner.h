@@ -22,8 +22,11 @@ uint8_t oct_linear_argument(oct_planner *p, octet_plan_name name, const octet_pr
 /* Args that have passed their check. */
 octet_status oct_plan_forward(octet_plan *plan, const octet_linear_args *args,
                               octet_error *err);
-octet_status oct_plan_backward(octet_plan *plan, const octet_linear_backward_args *args,
-                               octet_error *err);
+/* Each from the plan before it, whose saved tensors it reads. */
+octet_status oct_plan_backward(octet_plan *plan, const octet_plan *forward,
+                               const octet_linear_backward_args *args, octet_error *err);
+octet_status oct_plan_later_wgrad(octet_plan *plan, const octet_plan *backward,
+                                  const octet_linear_backward_args *args, octet_error *err);
 
 /* Sequence parallel: whether every rank needs all rows of the input, or of grad_output. */
 static inline bool oct_gathers_input(const oct_planner *p) {

@@ -191,34 +191,14 @@ static void add_collectives(octet_collective_call *out, uint8_t *count,
 
 /* ---- forward ----------------------------------------------------------------------------- */
 
-static octet_status plan_back(octet_plan *out, const octet_linear_args *args,
-                              octet_error *err) {
-    octet_linear_backward_args back;
-    octet_status status = octet_linear_backward_make(&back, args, err);
-    *out = (octet_plan)OCTET_PLAN_INIT;
-    return status ? status : octet_plan_linear_backward(out, &back, err);
-}
-
-static bool has_backward(const octet_linear_args *args) {
-    return args->input_requires_grad || args->weight_requires_grad || args->bias_requires_grad;
-}
-
-static octet_status sign(octet_signature *out, octet_plan *forward,
-                         const octet_linear_args *args, bool flat, octet_error *err) {
-    octet_plan backward;
-    *forward = (octet_plan)OCTET_PLAN_INIT;
-    octet_status status = octet_plan_linear(forward, args, err);
-    if (!status && has_backward(args)) {
-        status = plan_back(&backward, args, err);
-    }
-    if (status) {
-        return status;
-    }
+void octet_signature_of(octet_signature *out, const octet_chain *chain, bool flat) {
+    const octet_plan *forward = &chain->plans[0], *backward = &chain->plans[1];
     memset(out, 0, sizeof *out);
     out->size = sizeof *out;
     out->flat = flat;
     out->saves_block = saves_block(forward);
-    out->delays_wgrad = args->delay_wgrad && args->weight_requires_grad;
+    out->has_backward = chain->count > 1;
+    out->delays_wgrad = chain->count > 2;
     add_arguments(out->args, &out->arg_count, forward, flat);
     out->returned = add_outputs(out->outs, &out->out_count, forward);
     out->returned = (uint8_t)(out->returned + out->saves_block);
@@ -226,18 +206,10 @@ static octet_status sign(octet_signature *out, octet_plan *forward,
     out->phases = forward->phases;
     add_collectives(out->collectives, &out->collective_count, forward);
     out->returns_amaxes = returns_amaxes(forward);
-    out->has_backward = has_backward(args);
     if (out->has_backward) {
-        add_lent(out, &backward);
-        out->returns_amaxes = out->returns_amaxes || returns_amaxes(&backward);
+        add_lent(out, backward);
+        out->returns_amaxes = out->returns_amaxes || returns_amaxes(backward);
     }
-    return OCTET_OK;
-}
-
-octet_status octet_linear_signature(octet_signature *out, const octet_linear_args *args,
-                                    bool flat, octet_error *err) {
-    octet_plan forward;
-    return sign(out, &forward, args, flat, err);
 }
 
 /* ---- backward ---------------------------------------------------------------------------- */
@@ -252,10 +224,10 @@ typedef struct sources {
     int count;
 } sources;
 
-/* The two plans of a call, and forward's signature. */
+/* The plans of a call, and forward's signature. */
 typedef struct pair {
     octet_signature signature;
-    octet_plan forward, backward;
+    const octet_plan *forward, *backward;
 } pair;
 
 static int first_lent(const pair *p) {
@@ -273,10 +245,10 @@ static uint8_t lent_place(const pair *p, uint8_t name) {
 
 /* The slot that an argument of backward restores, as forward saved it; false: it has none. */
 static bool restores(octet_saved *out, const pair *p, int port) {
-    for (int i = 0; i < p->backward.kept_count; i++) {
-        const octet_plan_buffer *b = &p->backward.buffers[p->backward.kept[i]];
+    for (int i = 0; i < p->backward->kept_count; i++) {
+        const octet_plan_buffer *b = &p->backward->buffers[p->backward->kept[i]];
         if (b->place == OCTET_PLACE_ARG && b->port == port) {
-            return saved_of(out, &p->signature, &p->forward, p->forward.saved[i]);
+            return saved_of(out, &p->signature, p->forward, p->forward->saved[i]);
         }
     }
     return false;
@@ -291,12 +263,12 @@ static void find_sources(sources *out, const pair *p) {
     octet_group groups[OCTET_PLAN_ARGS];
     uint8_t count = 0;
     out->count = 0;
-    add_arguments(groups, &count, &p->backward, false);
+    add_arguments(groups, &count, p->backward, false);
     for (int i = 0; i < count; i++) {
         const octet_group *g = &groups[i];
         for (int port = g->start; port < g->start + g->count; port++) {
             octet_saved saved;
-            const octet_port *at = &p->backward.args[port];
+            const octet_port *at = &p->backward->args[port];
             bool restored = restores(&saved, p, port);
             if (restored) {
                 add_source(out, at, 1 + find_saved(&p->signature, saved));
@@ -321,7 +293,7 @@ static void add_places(octet_backward_signature *out, const pair *p, const sourc
             out->read[out->read_count++] = s->place;
         }
     }
-    if (reads_block(&p->backward, 0)) {
+    if (reads_block(p->backward, 0)) {
         out->read[out->read_count++] = (uint8_t)(1 + p->signature.saved_count);
     }
 }
@@ -344,16 +316,11 @@ static void add_grads(octet_backward_signature *out, const octet_plan *backward)
 }
 
 /* A later weight gradient takes, tensor by tensor, what backward took, and the two blocks. */
-static octet_status add_later(octet_backward_signature *out, const pair *p, const sources *from,
-                              const octet_linear_backward_args *args, octet_error *err) {
-    octet_plan wgrad = OCTET_PLAN_INIT;
+static void add_later(octet_backward_signature *out, const pair *p, const sources *from,
+                      const octet_plan *wgrad) {
     octet_group groups[OCTET_PLAN_ARGS];
     uint8_t count = 0;
-    octet_status status = octet_plan_linear_wgrad(&wgrad, args, err);
-    if (status) {
-        return status;
-    }
-    add_arguments(groups, &count, &wgrad, false);
+    add_arguments(groups, &count, wgrad, false);
     for (int i = 0; i < count; i++) {
         uint8_t place = OCTET_ABSENT;
         for (int j = 0; j < from->count; j++) {
@@ -365,32 +332,30 @@ static octet_status add_later(octet_backward_signature *out, const pair *p, cons
             out->later[out->later_count++] = place;
         }
     }
-    if (reads_block(&wgrad, 0)) {
+    if (reads_block(wgrad, 0)) {
         out->later[out->later_count++] = (uint8_t)(1 + p->signature.saved_count);
     }
-    if (reads_block(&wgrad, 1)) {
+    if (reads_block(wgrad, 1)) {
         out->later[out->later_count++] = OCTET_ABSENT;
     }
-    return OCTET_OK;
 }
 
-octet_status octet_linear_backward_signature(octet_backward_signature *out,
-                                             const octet_linear_backward_args *args, bool flat,
-                                             octet_error *err) {
-    pair p;
+void octet_backward_signature_of(octet_backward_signature *out, const octet_chain *chain,
+                                 bool flat) {
+    pair p = {.forward = &chain->plans[0], .backward = &chain->plans[1]};
     sources from;
-    octet_status status = sign(&p.signature, &p.forward, &args->forward, flat, err);
-    p.backward = (octet_plan)OCTET_PLAN_INIT;
-    status = status ? status : octet_plan_linear_backward(&p.backward, args, err);
-    if (status) {
-        return status;
-    }
     memset(out, 0, sizeof *out);
     out->size = sizeof *out;
+    if (chain->count < 2) {
+        return;
+    }
+    octet_signature_of(&p.signature, chain, flat);
     find_sources(&from, &p);
     add_places(out, &p, &from);
-    add_grads(out, &p.backward);
-    out->phases = p.backward.phases;
-    add_collectives(out->collectives, &out->collective_count, &p.backward);
-    return p.signature.delays_wgrad ? add_later(out, &p, &from, args, err) : OCTET_OK;
+    add_grads(out, p.backward);
+    out->phases = p.backward->phases;
+    add_collectives(out->collectives, &out->collective_count, p.backward);
+    if (chain->count > 2) {
+        add_later(out, &p, &from, &chain->plans[2]);
+    }
 }

@@ -109,26 +109,11 @@ void oct_plan_wgrad(oct_planner *p, oct_operand grad_output) {
     oct_produce(p->b, &product, &result);
 }
 
-octet_status octet_plan_linear_wgrad(octet_plan *out, const octet_linear_backward_args *args,
-                                     octet_error *err) {
-    oct_facts facts;
-    octet_status status = oct_need(out, "out", err);
-    status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
-    status = status ? status : oct_linear_backward_check(args, &facts, err);
-    if (!status && !(args->forward.delay_wgrad && args->forward.weight_requires_grad)) {
-        status = oct_fail(err, OCTET_INVALID,
-                          "backward leaves no wgrad for later: delay_wgrad is "
-                          "%u and weight_requires_grad is %u",
-                          args->forward.delay_wgrad, args->forward.weight_requires_grad);
-    }
-    octet_plan backward, plan;
-    status = status ? status : oct_plan_backward(&backward, args, err);
-    if (status) {
-        return status;
-    }
+octet_status oct_plan_later_wgrad(octet_plan *plan, const octet_plan *backward,
+                                  const octet_linear_backward_args *args, octet_error *err) {
     oct_builder b;
-    oct_planner p = oct_planner_start(&b, &plan, OCTET_PLAN_LINEAR_WGRAD, &args->forward, err);
-    oct_restore(&b, &backward);
+    oct_planner p = oct_planner_start(&b, plan, OCTET_PLAN_LINEAR_WGRAD, &args->forward, err);
+    oct_restore(&b, backward);
     octet_quantizer q = oct_for_gemm(&b, p.facts.role[OCTET_GRAD_OUTPUT]);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
     how.slot = 0;
@@ -142,9 +127,23 @@ octet_status octet_plan_linear_wgrad(octet_plan *out, const octet_linear_backwar
     }
     oct_plan_wgrad(&p, dy);
     oct_fill_amaxes(&b);
-    status = oct_build_finish(&b);
+    return oct_build_finish(&b);
+}
+
+octet_status octet_plan_linear_wgrad(octet_plan *out, const octet_linear_backward_args *args,
+                                     octet_error *err) {
+    octet_chain chain;
+    octet_status status = oct_need(out, "out", err);
+    status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
+    status = status ? status : octet_plan_chain(&chain, args, err);
+    if (!status && chain.count < 3) {
+        status = oct_fail(err, OCTET_INVALID,
+                          "backward leaves no wgrad for later: delay_wgrad is "
+                          "%u and weight_requires_grad is %u",
+                          args->forward.delay_wgrad, args->forward.weight_requires_grad);
+    }
     if (!status) {
-        *out = plan;
+        *out = chain.plans[2];
     }
     return status;
 }

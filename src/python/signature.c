@@ -2,6 +2,8 @@
 #include <string.h>
 
 #include "octet_c.h"
+#include "torch/plan_cache.h"
+#include "torch/threads.h"
 
 static const int64_t unit[] = {1, 1, 1}; /* structure has no sizes: any will do */
 
@@ -189,18 +191,30 @@ static PyObject *lent_tuple(const octet_signature *s) {
 
 /* ---- signatures -------------------------------------------------------------------------- */
 
-static PyObject *linear_signature(PyObject *self, PyObject *args) {
-    octet_linear_args call;
-    octet_signature s;
+/* The chain of a call's words, shared with the ops. Ended by oct_chain_release. */
+static const octet_chain *read_chain(int *flat, const char **words, PyObject *args) {
+    const octet_chain *chain = NULL;
     octet_error err;
+    if (!PyArg_ParseTuple(args, "sp", words, flat)) {
+        return NULL;
+    }
+    oct_problem problem = {
+        .kind = OCTET_PLAN_LINEAR, .text = *words, .sizes = {1, 1, 1}, .rank = 3};
+    problem.threads = oct_problem_threads(&problem);
+    return fail(oct_chain_get(&chain, &problem, &err), &err) ? NULL : chain;
+}
+
+static PyObject *linear_signature(PyObject *self, PyObject *args) {
+    octet_signature s;
     const char *words;
     int flat;
     (void)self;
-    if (!PyArg_ParseTuple(args, "sp", &words, &flat) ||
-        fail(octet_linear_parse_words(&call, words, unit, 3, &err), &err) ||
-        fail(octet_linear_signature(&s, &call, flat != 0, &err), &err)) {
+    const octet_chain *chain = read_chain(&flat, &words, args);
+    if (!chain) {
         return NULL;
     }
+    octet_signature_of(&s, chain, flat != 0);
+    oct_chain_release(chain);
     return Py_BuildValue(
         "(NNNNOiOOO)", groups_tuple(s.args, s.arg_count), groups_tuple(s.outs, s.out_count),
         saved_tuple(&s), lent_tuple(&s), s.saves_block ? Py_True : Py_False, (int)s.returned,
@@ -215,9 +229,13 @@ static PyObject *backward_signature(PyObject *self, PyObject *args) {
     const char *words;
     int flat;
     (void)self;
-    if (!PyArg_ParseTuple(args, "sp", &words, &flat) ||
-        fail(octet_linear_backward_parse_words(&call, words, unit, 3, &err), &err) ||
-        fail(octet_linear_backward_signature(&s, &call, flat != 0, &err), &err)) {
+    const octet_chain *chain = read_chain(&flat, &words, args);
+    if (!chain) {
+        return NULL;
+    }
+    octet_backward_signature_of(&s, chain, flat != 0);
+    oct_chain_release(chain);
+    if (fail(octet_linear_backward_parse_words(&call, words, unit, 3, &err), &err)) {
         return NULL;
     }
     return Py_BuildValue(

@@ -12,23 +12,32 @@
 #include "core/table.h"
 #include "torch/api.h"
 
-/* A text that was planned: the plan, and those before it in the chain, whose blocks it reads.
- */
+/* What a text is of: a Linear, whose forward and backward share it, or a tensor's cast. */
+typedef enum family { LINEAR, QUANTIZE, DEQUANTIZE } family;
+
+static family family_of(octet_plan_kind kind) {
+    return kind == OCTET_PLAN_QUANTIZE     ? QUANTIZE
+           : kind == OCTET_PLAN_DEQUANTIZE ? DEQUANTIZE
+                                           : LINEAR;
+}
+
+/* A text that was planned. */
 typedef struct structure {
     oct_entry entry;
-    octet_plan_kind kind;
+    family family;
     uint32_t threads;
     octet_device device;
-    oct_plan_blocks blocks;
     size_t length; /* of text */
-    oct_chain chain;
+    oct_plan_blocks blocks[OCTET_CHAIN_PLANS];
+    octet_chain chain;
     char text[];
 } structure;
 
-/* The same at sizes. */
+/* One of its plans at sizes. */
 typedef struct bound {
     oct_entry entry;
     structure *of; /* one of its users */
+    int at;        /* in the chain */
     octet_plan plan;
 } bound;
 
@@ -39,7 +48,7 @@ static atomic_llong plannings;
 static bool same_text(const oct_entry *entry, const void *key) {
     const structure *s = (const structure *)entry;
     const oct_problem *p = key;
-    return s->kind == p->kind && s->threads == p->threads &&
+    return s->family == family_of(p->kind) && s->threads == p->threads &&
            !memcmp(&s->device, &p->device, sizeof s->device) &&
            !strncmp(s->text, p->text, s->length) && !p->text[s->length];
 }
@@ -54,7 +63,7 @@ static const oct_table texts = {text_sets, OCT_CACHED_STRUCTURES / OCT_TABLE_WAY
 
 static uint64_t hash_of(const oct_problem *p, size_t length) {
     const octet_device *d = &p->device;
-    uint64_t hash = oct_mix((uint64_t)p->kind, p->threads);
+    uint64_t hash = oct_mix((uint64_t)family_of(p->kind), p->threads);
     hash = oct_mix(hash, (uint64_t)d->kind << 24 | (uint64_t)d->index << 16 | d->arch);
     return oct_mix_bytes(hash, p->text, length);
 }
@@ -85,8 +94,10 @@ static octet_status make_structure(structure **out, const oct_problem *p, uint64
     }
     atomic_fetch_add_explicit(&plannings, 1, memory_order_relaxed);
     oct_entry_start(&s->entry, hash);
-    s->blocks = blocks_of(&s->chain.plans[s->chain.count - 1]);
-    s->kind = p->kind;
+    for (int i = 0; i < s->chain.count; i++) {
+        s->blocks[i] = blocks_of(&s->chain.plans[i]);
+    }
+    s->family = family_of(p->kind);
     s->threads = p->threads;
     s->device = p->device;
     s->length = length;
@@ -112,13 +123,15 @@ static octet_status find_structure(structure **out, const oct_problem *p, octet_
 
 typedef struct wanted {
     const structure *of;
+    int at;
     octet_extents extents;
 } wanted;
 
 static bool same_sizes(const oct_entry *entry, const void *key) {
     const bound *b = (const bound *)entry;
     const wanted *w = key;
-    return b->of == w->of && !memcmp(&b->plan.extents, &w->extents, sizeof w->extents);
+    return b->of == w->of && b->at == w->at &&
+           !memcmp(&b->plan.extents, &w->extents, sizeof w->extents);
 }
 
 static void free_bound(oct_entry *entry) {
@@ -133,15 +146,14 @@ static const oct_table sizes = {size_sets, OCT_CACHED_PLANS / OCT_TABLE_WAYS, sa
 
 /* The plans before it are bound first, for the places of what they saved. */
 static octet_status bind(octet_plan *out, const wanted *w, octet_error *err) {
-    const oct_chain *chain = &w->of->chain;
     octet_plan before;
     octet_status status = OCTET_OK;
-    for (int i = 0; i < chain->count && !status; i++) {
-        *out = chain->plans[i];
+    for (int i = 0; i <= w->at && !status; i++) {
+        *out = w->of->chain.plans[i];
         if (memcmp(&out->extents, &w->extents, sizeof w->extents)) {
             status = octet_plan_bind(out, i ? &before : NULL, &w->extents, err);
         }
-        if (i + 1 < chain->count) {
+        if (i < w->at) {
             before = *out;
         }
     }
@@ -161,14 +173,15 @@ static octet_status make_bound(bound **out, structure *of, const wanted *w, uint
     }
     oct_entry_start(&b->entry, hash);
     b->of = of;
+    b->at = w->at;
     *out = b;
     return OCTET_OK;
 }
 
-static octet_status find_bound(bound **out, structure *of, const octet_extents *extents,
+static octet_status find_bound(bound **out, structure *of, int at, const octet_extents *extents,
                                octet_error *err) {
-    wanted w = {of, *extents};
-    uint64_t hash = oct_mix_bytes(of->entry.hash, extents, sizeof *extents);
+    wanted w = {of, at, *extents};
+    uint64_t hash = oct_mix_bytes(of->entry.hash + (uint64_t)at, extents, sizeof *extents);
     *out = (bound *)oct_table_find(&sizes, hash, &w);
     if (*out) {
         oct_entry_leave(&texts, &of->entry);
@@ -190,7 +203,12 @@ octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem,
     bound *b = NULL;
     octet_status status = oct_problem_extents(&extents, problem, err);
     status = status ? status : find_structure(&of, problem, err);
-    status = status ? status : find_bound(&b, of, &extents, err);
+    int at = oct_chain_at(problem->kind);
+    if (!status && at >= of->chain.count) {
+        oct_entry_leave(&texts, &of->entry);
+        status = oct_chain_lacks(problem, err);
+    }
+    status = status ? status : find_bound(&b, of, at, &extents, err);
     if (!status) {
         *out = &b->plan;
     }
@@ -212,7 +230,24 @@ void oct_plan_keep(const octet_plan *plan) {
 }
 
 const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan) {
-    return &bound_of(plan)->of->blocks;
+    return &bound_of(plan)->of->blocks[bound_of(plan)->at];
+}
+
+octet_status oct_chain_get(const octet_chain **out, const oct_problem *problem,
+                           octet_error *err) {
+    structure *of = NULL;
+    octet_status status = find_structure(&of, problem, err);
+    if (!status) {
+        *out = &of->chain;
+    }
+    return status;
+}
+
+void oct_chain_release(const octet_chain *chain) {
+    if (chain) {
+        structure *of = (structure *)((char *)(uintptr_t)chain - offsetof(structure, chain));
+        oct_entry_leave(&texts, &of->entry);
+    }
 }
 
 oct_plan_counts oct_plan_count(void) {

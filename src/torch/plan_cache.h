@@ -16,6 +16,11 @@ void oct_plan_release(const octet_plan *plan);
 /* One more release is needed. */
 void oct_plan_keep(const octet_plan *plan);
 
+/* All plans of a problem's text, at whatever sizes. */
+octet_status oct_chain_get(const octet_chain **out, const oct_problem *problem,
+                           octet_error *err);
+void oct_chain_release(const octet_chain *chain);
+
 /* Blocks that a plan of oct_plan_get has, known since it was made: it saves one, it reads the
  * one that the forward kept, and that the backward kept. An empty block is one, too. */
 typedef struct oct_plan_blocks {

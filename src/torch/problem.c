@@ -5,18 +5,7 @@
 
 #include "torch/api.h"
 
-static octet_status chain_forward(oct_chain *out, const oct_problem *p, octet_error *err) {
-    octet_linear_args args;
-    octet_status status = octet_linear_parse_words(&args, p->text, p->sizes, p->rank, err);
-    if (status) {
-        return status;
-    }
-    args.threads = p->threads;
-    out->count = 1;
-    return octet_plan_linear(&out->plans[0], &args, err);
-}
-
-static octet_status chain_backward(oct_chain *out, const oct_problem *p, octet_error *err) {
+static octet_status plan_linear(octet_chain *out, const oct_problem *p, octet_error *err) {
     octet_linear_backward_args args;
     octet_status status =
         octet_linear_backward_parse_words(&args, p->text, p->sizes, p->rank, err);
@@ -24,14 +13,7 @@ static octet_status chain_backward(oct_chain *out, const oct_problem *p, octet_e
         return status;
     }
     args.forward.threads = p->threads;
-    status = octet_plan_linear(&out->plans[0], &args.forward, err);
-    status = status ? status : octet_plan_linear_backward(&out->plans[1], &args, err);
-    out->count = 2;
-    if (!status && p->kind == OCTET_PLAN_LINEAR_WGRAD) {
-        status = octet_plan_linear_wgrad(&out->plans[2], &args, err);
-        out->count = 3;
-    }
-    return status;
+    return octet_plan_chain(out, &args, err);
 }
 
 /* The last word of a tensor's text; without it the tensor is where it is. */
@@ -84,6 +66,7 @@ static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_
 static octet_status plan_tensor(octet_plan *plan, const oct_problem *p, octet_error *err) {
     octet_proto proto;
     octet_status status = read_tensor(&proto, p, err);
+    *plan = (octet_plan)OCTET_PLAN_INIT;
     if (status || p->kind == OCTET_PLAN_DEQUANTIZE) {
         return status ? status : octet_plan_dequantize(plan, &proto, err);
     }
@@ -96,23 +79,39 @@ static bool is_tensor(octet_plan_kind kind) {
     return kind == OCTET_PLAN_QUANTIZE || kind == OCTET_PLAN_DEQUANTIZE;
 }
 
-octet_status oct_problem_chain(oct_chain *out, const oct_problem *problem, octet_error *err) {
-    for (int i = 0; i < OCT_CHAIN; i++) {
-        out->plans[i] = (octet_plan)OCTET_PLAN_INIT;
+octet_status oct_problem_chain(octet_chain *out, const oct_problem *problem, octet_error *err) {
+    if (!is_tensor(problem->kind)) {
+        return plan_linear(out, problem, err);
     }
-    if (is_tensor(problem->kind)) {
-        out->count = 1;
-        return plan_tensor(&out->plans[0], problem, err);
-    }
-    return problem->kind == OCTET_PLAN_LINEAR ? chain_forward(out, problem, err)
-                                              : chain_backward(out, problem, err);
+    *out = (octet_chain){.size = sizeof *out, .count = 1};
+    return plan_tensor(&out->plans[0], problem, err);
+}
+
+_Static_assert(OCTET_PLAN_LINEAR == 0 && OCTET_PLAN_LINEAR_BACKWARD == 1 &&
+                   OCTET_PLAN_LINEAR_WGRAD == 2,
+               "kinds of a Linear's plans are their places in the chain");
+
+int oct_chain_at(octet_plan_kind kind) {
+    return is_tensor(kind) ? 0 : (int)kind;
+}
+
+octet_status oct_chain_lacks(const oct_problem *problem, octet_error *err) {
+    return oct_torch_fail(
+        err, OCTET_INVALID, "'%.200s' leaves nothing for %s", problem->text,
+        problem->kind == OCTET_PLAN_LINEAR_BACKWARD
+            ? "a backward: it wants no gradient"
+            : "a later wgrad: say delay_wgrad, and want the weight's gradient");
 }
 
 octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err) {
-    oct_chain chain;
+    octet_chain chain;
+    int at = oct_chain_at(problem->kind);
     octet_status status = oct_problem_chain(&chain, problem, err);
+    if (!status && at >= chain.count) {
+        status = oct_chain_lacks(problem, err);
+    }
     if (!status) {
-        *plan = chain.plans[chain.count - 1];
+        *plan = chain.plans[at];
     }
     return status;
 }

@@ -23,13 +23,11 @@ typedef struct oct_problem {
  * *plan needs no initializer. */
 octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err);
 
-/* A plan and those before it, whose blocks it reads: forward, backward, wgrad. */
-enum { OCT_CHAIN = 3 };
-typedef struct oct_chain {
-    int count; /* the last one is the problem's */
-    octet_plan plans[OCT_CHAIN];
-} oct_chain;
-octet_status oct_problem_chain(oct_chain *out, const oct_problem *problem, octet_error *err);
+/* All plans of the problem's text; a tensor's has one. */
+octet_status oct_problem_chain(octet_chain *out, const oct_problem *problem, octet_error *err);
+/* Which of them is the problem's, and the failure where the chain ends before it. */
+int oct_chain_at(octet_plan_kind kind);
+octet_status oct_chain_lacks(const oct_problem *problem, octet_error *err);
 /* What the axes measure at the problem's sizes, if they are sizes. */
 octet_status oct_problem_extents(octet_extents *out, const oct_problem *problem,
                                  octet_error *err);

@@ -15,6 +15,34 @@ static octet_linear_args parse(const char *words) {
     return args;
 }
 
+static octet_chain chain_of(const octet_linear_args *args) {
+    octet_linear_backward_args back;
+    octet_chain chain = {.count = 0};
+    octet_error err;
+    octet_status status = octet_linear_backward_make(&back, args, &err);
+    status = status ? status : octet_plan_chain(&chain, &back, &err);
+    if (status) {
+        test_report(false, TEST_HERE("the call is planned"), "%s", err.text);
+    }
+    return chain;
+}
+
+static octet_signature sign(const char *words, bool flat) {
+    octet_linear_args args = parse(words);
+    octet_chain chain = chain_of(&args);
+    octet_signature s;
+    octet_signature_of(&s, &chain, flat);
+    return s;
+}
+
+static octet_backward_signature sign_backward(const char *words) {
+    octet_linear_args args = parse(words);
+    octet_chain chain = chain_of(&args);
+    octet_backward_signature s;
+    octet_backward_signature_of(&s, &chain, false);
+    return s;
+}
+
 static bool is(const octet_group *group, const char *name, int start, int count) {
     char text[64];
     (void)octet_group_print(text, sizeof text, group);
@@ -59,9 +87,7 @@ TEST(words__refuse_sizes_that_are_none) {
 }
 
 TEST(signature__of_a_plain_call) {
-    octet_linear_args args = parse("in=bf16 bias recipe=mxfp8");
-    octet_signature s;
-    CHECK_EQ_INT(octet_linear_signature(&s, &args, false, NULL), OCTET_OK);
+    octet_signature s = sign("in=bf16 bias recipe=mxfp8", false);
     CHECK_EQ_INT(s.arg_count, 3);
     CHECK(is(&s.args[0], "input", 0, 1) && is(&s.args[2], "bias", 2, 1));
     CHECK_EQ_INT(s.out_count, 1);
@@ -73,10 +99,8 @@ TEST(signature__of_a_plain_call) {
 
 /* A quantized weight is one argument, or one for each of its buffers; it is saved once. */
 TEST(signature__of_a_quantized_weight) {
-    octet_linear_args args = parse("in=bf16 recipe=mxfp8 qw=mxfp8:e4m3/1x32+row+col");
-    octet_signature whole, flat;
-    CHECK_EQ_INT(octet_linear_signature(&whole, &args, false, NULL), OCTET_OK);
-    CHECK_EQ_INT(octet_linear_signature(&flat, &args, true, NULL), OCTET_OK);
+    static const char words[] = "in=bf16 recipe=mxfp8 qw=mxfp8:e4m3/1x32+row+col";
+    octet_signature whole = sign(words, false), flat = sign(words, true);
     CHECK_EQ_INT(whole.arg_count, 2);
     CHECK(whole.args[1].count > 1 && flat.arg_count == 1 + whole.args[1].count);
     CHECK_EQ_INT(whole.saved_count, 1);
@@ -86,13 +110,8 @@ TEST(signature__of_a_quantized_weight) {
 
 /* Without a recipe backward reads forward's own arguments: nothing is copied. */
 TEST(signature__backward_finds_its_arguments_in_the_pool) {
-    octet_linear_args args = parse("in=bf16 bias");
-    octet_linear_backward_args back;
-    octet_signature s;
-    octet_backward_signature b;
-    CHECK_EQ_INT(octet_linear_backward_make(&back, &args, NULL), OCTET_OK);
-    CHECK_EQ_INT(octet_linear_signature(&s, &args, false, NULL), OCTET_OK);
-    CHECK_EQ_INT(octet_linear_backward_signature(&b, &back, false, NULL), OCTET_OK);
+    octet_signature s = sign("in=bf16 bias", false);
+    octet_backward_signature b = sign_backward("in=bf16 bias");
     CHECK_EQ_INT(s.saved_count, 2);
     CHECK(!s.saves_block);
     CHECK_EQ_INT(b.read_count, 3); /* the gradient, and the two that were saved */
@@ -117,9 +136,7 @@ TEST(signature__says_what_a_layer_lends) {
         {"in=bf16 recipe=nvfp4 grad=none", 0, {0, 0, 0}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        octet_linear_args args = parse(rows[i].words);
-        octet_signature s;
-        CHECK_EQ_INT(octet_linear_signature(&s, &args, false, NULL), OCTET_OK);
+        octet_signature s = sign(rows[i].words, false);
         CHECK_EQ_INT(s.lent_count, rows[i].count);
         CHECK(!memcmp(s.lent, rows[i].lent, (size_t)rows[i].count));
     }
@@ -127,11 +144,7 @@ TEST(signature__says_what_a_layer_lends) {
 
 /* A later weight gradient takes the block of backward, too. */
 TEST(signature__of_a_delayed_wgrad) {
-    octet_linear_args args = parse("in=bf16 recipe=mxfp8 delay_wgrad");
-    octet_linear_backward_args back;
-    octet_backward_signature b;
-    CHECK_EQ_INT(octet_linear_backward_make(&back, &args, NULL), OCTET_OK);
-    CHECK_EQ_INT(octet_linear_backward_signature(&b, &back, false, NULL), OCTET_OK);
+    octet_backward_signature b = sign_backward("in=bf16 recipe=mxfp8 delay_wgrad");
     CHECK(b.later_count >= 2);
     CHECK_EQ_INT(b.later[b.later_count - 1], OCTET_ABSENT);
     CHECK(b.grads[1].count == 0);
@@ -139,10 +152,7 @@ TEST(signature__of_a_delayed_wgrad) {
 
 /* Phases and collectives of a call that ranks share. */
 TEST(signature__lists_the_collectives) {
-    octet_linear_args args = parse("in=bf16 recipe=mxfp8 tp=2 parallel=column sequence");
-    octet_signature s;
-    octet_error err;
-    CHECK_OF(octet_linear_signature(&s, &args, false, &err) == OCTET_OK, err.text);
+    octet_signature s = sign("in=bf16 recipe=mxfp8 tp=2 parallel=column sequence", false);
     CHECK(s.phases > 1 && s.collective_count > 0);
     for (int i = 0; i < s.collective_count; i++) {
         CHECK_EQ_INT(s.collectives[i].kind, OCTET_ALL_GATHER);
@@ -150,8 +160,29 @@ TEST(signature__lists_the_collectives) {
     }
 }
 
-TEST_MAIN(words__are_a_problem_without_its_sizes, words__refuse_sizes_that_are_none,
-          signature__of_a_plain_call, signature__of_a_quantized_weight,
-          signature__backward_finds_its_arguments_in_the_pool,
+/* A chain at other sizes is the chain of those sizes. */
+TEST(chain__binds_to_other_sizes) {
+    octet_linear_args args = parse("in=bf16 bias recipe=nvfp4 delay_wgrad"), other = args;
+    octet_chain chain = chain_of(&args);
+    other.input.shape[0] = 7;
+    octet_chain wanted = chain_of(&other);
+    octet_extents sizes = {7 * 32, 64, 16}, negative = {-1, 64, 16};
+    CHECK_EQ_INT(chain.count, 3);
+    CHECK_EQ_INT(octet_chain_bind(&chain, &sizes, NULL), OCTET_OK);
+    for (int i = 0; i < 3; i++) {
+        CHECK(octet_plan_equal(&chain.plans[i], &wanted.plans[i]));
+    }
+    octet_error err;
+    octet_plan alone = chain.plans[1];
+    CHECK_EQ_INT(octet_plan_bind(&alone, NULL, &sizes, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "previous is NULL") != NULL);
+    CHECK_EQ_INT(octet_plan_bind(&chain.plans[0], NULL, &negative, &err), OCTET_INVALID);
+    CHECK(strstr(err.text, "m=-1") != NULL);
+    CHECK(octet_plan_equal(&chain.plans[0], &wanted.plans[0]));
+}
+
+TEST_MAIN(chain__binds_to_other_sizes, words__are_a_problem_without_its_sizes,
+          words__refuse_sizes_that_are_none, signature__of_a_plain_call,
+          signature__of_a_quantized_weight, signature__backward_finds_its_arguments_in_the_pool,
           signature__says_what_a_layer_lends, signature__of_a_delayed_wgrad,
           signature__lists_the_collectives)
