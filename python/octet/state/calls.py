@@ -30,6 +30,11 @@ def _call_recipe(text: str, options: Options, rule: str | None) -> CallRecipe:
     return CallRecipe(text, options, rule)
 
 
+def _is_new(updates: list[Any], scale: torch.Tensor, rule: Rule) -> bool:
+    """Whether a step has no update of a scale by a rule yet."""
+    return all(scale is not s or rule != r for s, _, r in updates)
+
+
 class StatefulCalls(LayerState):
     """What live state has to do with a call."""
 
@@ -146,7 +151,7 @@ class StatefulCalls(LayerState):
             if mine is None:
                 step.updates_in_graph[self] = [(scale, history, rule)]
                 return rule
-            is_first = all(scale is not s or rule != r for s, _, r in mine)
+            is_first = _is_new(mine, scale, rule)
             if is_first:
                 mine.append((scale, history, rule))
         else:
