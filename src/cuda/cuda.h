@@ -46,6 +46,10 @@ typedef struct oct_cuda_live {
 
 /* Its index and architecture, as plans name it. */
 octet_device oct_cuda_device_of(const octet_cuda *cuda);
+/* Whether it runs plans for this device: an older architecture's, too. cuda may be NULL, which
+ * runs none. */
+octet_status oct_cuda_serves(const octet_cuda *cuda, const octet_device *planned,
+                             octet_error *err);
 
 /* `bytes` zeros. */
 octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet_error *err);

@@ -208,3 +208,20 @@ const oct_cuda_facts *oct_cuda_facts_of(const octet_cuda *cuda) {
 octet_device oct_cuda_device_of(const octet_cuda *cuda) {
     return (octet_device){OCTET_CUDA, (uint8_t)cuda->facts.index, (uint16_t)cuda->facts.arch};
 }
+
+octet_status oct_cuda_serves(const octet_cuda *cuda, const octet_device *planned,
+                             octet_error *err) {
+    if (!cuda) {
+        return oct_fail(err, OCTET_INVALID,
+                        "the plan is for cuda:%u, and exec has no GPU: give it one from "
+                        "octet_cuda_open",
+                        planned->index);
+    }
+    octet_device device = oct_cuda_device_of(cuda);
+    if (device.index != planned->index || device.arch < planned->arch) {
+        return oct_fail(err, OCTET_INVALID,
+                        "the plan is for cuda:%u/%u; exec's GPU is cuda:%u/%u", planned->index,
+                        planned->arch, device.index, device.arch);
+    }
+    return OCTET_OK;
+}

@@ -8,7 +8,7 @@
 
 /* What tensor cores and cuBLASLt do with a scheme. */
 typedef struct scheme_row {
-    uint16_t from, to;  /* the first and last compute capability that multiplies it, */
+    uint16_t from, to;  /* the first and last compute capability that multiplies it; 0: none, */
     uint16_t also_from; /* and those from here on; 0: no others */
     uint8_t family;     /* schemes of one family multiply each other, as octet_scheme */
     bool is_swizzled;   /* its scales are read in an order of their own */
@@ -28,7 +28,8 @@ static const scheme_row schemes[OCTET_SCHEMES] = {
 
 bool oct_arch_multiplies(int arch, octet_scheme scheme) {
     const scheme_row *row = &schemes[scheme];
-    return (arch >= row->from && arch <= row->to) || (row->also_from && arch >= row->also_from);
+    bool first = row->from && arch >= row->from && arch <= row->to;
+    return first || (row->also_from && arch >= row->also_from);
 }
 
 bool oct_arch_reads_across(int arch) {

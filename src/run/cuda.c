@@ -1,7 +1,5 @@
 /* cuda.c - steps and delayed scaling as calls of the CUDA device, on the caller's stream. */
 #include "cuda/cuda.h"
-
-#include "core/fail.h"
 #include "run/run.h"
 
 /* ---- amaxes ---------------------------------------------------------------------------- */
@@ -229,19 +227,7 @@ static octet_status work_two(const oct_work *a, const oct_work *b, const octet_e
 /* ---- phases ---------------------------------------------------------------------------- */
 
 static octet_status check(const octet_plan *plan, const octet_exec *exec, octet_error *err) {
-    if (!exec->cuda) {
-        return oct_fail(err, OCTET_INVALID,
-                        "the plan is for cuda:%u, and exec has no GPU: give it one from "
-                        "octet_cuda_open",
-                        plan->device.index);
-    }
-    octet_device device = oct_cuda_device_of(exec->cuda);
-    if (device.index != plan->device.index || device.arch < plan->device.arch) {
-        return oct_fail(err, OCTET_INVALID,
-                        "the plan is for cuda:%u/%u; exec's GPU is cuda:%u/%u",
-                        plan->device.index, plan->device.arch, device.index, device.arch);
-    }
-    return OCTET_OK;
+    return oct_cuda_serves(exec->cuda, &plan->device, err);
 }
 
 static void end(const oct_phase *phase) {
