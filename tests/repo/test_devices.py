@@ -8,7 +8,7 @@ from tree import ROOT, files
 # A device's kind, its architecture, or the name of a kind.
 LOOKS = re.compile(r"\bdevice(\.|->)kind\b|(\.|->)arch\b|\bOCTET_(CPU|CUDA)\b")
 # An architecture against a number.
-NUMBERS = re.compile(r"\barch\b\s*[<>=!]=?\s*\d")
+NUMBERS = re.compile(r"\barch\b\s*([=!<>]=|[<>])\s*\d")
 
 ASKING = ["src/plan", "src/linear", "src/run", "src/torch"]
 # The tables of devices, torch's numbers for them, and a key that has all of a device.
