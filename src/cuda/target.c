@@ -10,20 +10,20 @@
 typedef struct scheme_row {
     uint16_t from, to;  /* the first and last compute capability that multiplies it; 0: none, */
     uint16_t also_from; /* and those from here on; 0: no others */
-    uint8_t family;     /* schemes of one family multiply each other, as octet_scheme */
+    bool one_scale;     /* for all of a tensor */
     bool is_swizzled;   /* its scales are read in an order of their own */
     uint8_t lines;      /* outer indices come in so many; 0: its rows are never padded, since
                          * longer ones have other blocks */
 } scheme_row;
 
-/* Per-tensor bytes multiply each other whoever chose their scales. MXFP8 has two ranges: the
- * consumer parts between them lack it in every layout. */
+/* A scheme without a row is emulated everywhere. MXFP8 has two ranges: the consumer parts
+ * between them lack it in every layout. */
 static const scheme_row schemes[OCTET_SCHEMES] = {
-    [OCTET_FP8_TENSOR] = {89, UINT16_MAX, 0, OCTET_FP8_TENSOR, false, 1},
-    [OCTET_FP8_DELAYED] = {89, UINT16_MAX, 0, OCTET_FP8_TENSOR, false, 1},
-    [OCTET_FP8_BLOCK] = {90, 90, 0, OCTET_FP8_BLOCK, false, OCT_LT_ROWS},
-    [OCTET_MXFP8] = {100, 119, 130, OCTET_MXFP8, true, 0},
-    [OCTET_NVFP4] = {100, UINT16_MAX, 0, OCTET_NVFP4, true, 0},
+    [OCTET_FP8_TENSOR] = {89, UINT16_MAX, 0, true, false, 1},
+    [OCTET_FP8_DELAYED] = {89, UINT16_MAX, 0, true, false, 1},
+    [OCTET_FP8_BLOCK] = {90, 90, 0, false, false, OCT_LT_ROWS},
+    [OCTET_MXFP8] = {100, 119, 130, false, true, 0},
+    [OCTET_NVFP4] = {100, UINT16_MAX, 0, false, true, 0},
 };
 
 bool oct_arch_multiplies(int arch, octet_scheme scheme) {
@@ -63,24 +63,24 @@ static bool native(const octet_device *device, octet_scheme scheme) {
 }
 
 static bool is_one_scale(const octet_quantizer *q) {
-    return schemes[q->scheme].family == OCTET_FP8_TENSOR;
+    return schemes[q->scheme].one_scale;
 }
 
-/* The library has no product of two squares of 128, of two E5M2 tensors, or with a factor for
- * each row. */
+/* Per-tensor bytes multiply each other whoever chose their scales. The library has no product
+ * of two squares of 128, of two E5M2 tensors, or with a factor for each row. */
 static bool multiplies(const octet_device *device, const octet_quantizer *a,
                        const octet_quantizer *b) {
     bool squares = a->scheme == OCTET_FP8_BLOCK && a->block_rows > 1 && b->block_rows > 1;
     bool e5m2 = a->format == OCTET_E5M2 && b->format == OCTET_E5M2;
-    return schemes[a->scheme].family == schemes[b->scheme].family &&
-           native(device, (octet_scheme)a->scheme) && !squares && !e5m2 && !a->row_scaled &&
-           !b->row_scaled;
+    bool alike = a->scheme == b->scheme || (is_one_scale(a) && is_one_scale(b));
+    return alike && native(device, (octet_scheme)a->scheme) && !squares && !e5m2 &&
+           !a->row_scaled && !b->row_scaled;
 }
 
 /* What an emulated product decodes may lie either way. */
 static bool reads_across(const octet_device *device, octet_scheme scheme) {
-    bool one_scale = schemes[scheme].family == OCTET_FP8_TENSOR;
-    return !native(device, scheme) || (one_scale && oct_arch_reads_across(device->arch));
+    bool any_layout = schemes[scheme].one_scale && oct_arch_reads_across(device->arch);
+    return !native(device, scheme) || any_layout;
 }
 
 static bool reads_swizzled(const octet_device *device, octet_scheme scheme) {
