@@ -208,6 +208,10 @@ typedef enum octet_role {
     OCTET_ROLES
 } octet_role;
 
+/* Delayed scaling's slots: the roles that a forward and a backward may quantize by it. */
+#define OCTET_FORWARD_SLOTS 3  /* input, weight, output */
+#define OCTET_BACKWARD_SLOTS 2 /* grad_output, grad_input */
+
 typedef enum octet_gemm { OCTET_FPROP = 0, OCTET_DGRAD, OCTET_WGRAD, OCTET_GEMMS } octet_gemm;
 
 typedef enum octet_recipe_kind {

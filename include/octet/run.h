@@ -86,6 +86,7 @@ typedef struct octet_delayed {
 } octet_delayed;
 
 #define OCTET_DELAYED_INIT OCTET_SIZED(octet_delayed)
+#define OCTET_DELAYED_BATCH 240 /* states that are updated in one launch, at most */
 
 /* history[0] = max(history[0], amax), slot by slot; NaN amaxes are ignored. All memory is the
  * GPU's where exec has one; exec NULL: the CPU's. */
@@ -100,8 +101,8 @@ OCTET_API OCTET_CHECKED octet_status octet_delayed_update(const octet_delayed *s
                                                           const octet_exec *exec,
                                                           octet_error *err);
 /* Updates `count` states, no two of the same memory, whose amaxes are recorded. On a GPU
- * neighbours of the same format, algorithm, margin, length and slots share a launch, up to 240
- * of them. All states are checked before the first one moves. */
+ * neighbours of the same format, algorithm, margin, length and slots share a launch, up to
+ * OCTET_DELAYED_BATCH of them. All states are checked before the first one moves. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_update_all(const octet_delayed *states,
                                                               int count, const octet_exec *exec,
                                                               octet_error *err);

@@ -8,6 +8,9 @@ Port = tuple[str, str, str, tuple[Dim, ...], int, int, str]
 Slot = tuple[str, int]
 
 ALIGN: int
+FORWARD_SLOTS: int
+BACKWARD_SLOTS: int
+OVERLOADS: tuple[str, ...]
 
 def version() -> str: ...
 def cpu_name() -> str: ...
@@ -25,7 +28,7 @@ def layout(quantizer: str) -> tuple[tuple[str, str, str, tuple[Dim, ...]], ...]:
 def buffers(
     shape: Sequence[int], dtype: str, quantizer: str
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]: ...
-def native(quantizer: str, device_kind: int, arch: int) -> bool: ...
+def native(quantizer: str, device: str) -> bool: ...
 def describe(
     kind: str, text: str, sizes: Sequence[int]
 ) -> tuple[

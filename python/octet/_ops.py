@@ -42,10 +42,9 @@ delayed_record = torch.ops.octet.delayed_record.default
 delayed_update = torch.ops.octet.delayed_update.default
 
 # The ops that write arguments have an overload for every number of outputs.
-_COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight")
-linear_into = [getattr(torch.ops.octet.linear_into, count) for count in _COUNTS]
+linear_into = [getattr(torch.ops.octet.linear_into, name) for name in _C.OVERLOADS]
 linear_backward_into = [
-    getattr(torch.ops.octet.linear_backward_into, count) for count in _COUNTS
+    getattr(torch.ops.octet.linear_backward_into, name) for name in _C.OVERLOADS
 ]
 
 

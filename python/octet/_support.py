@@ -34,9 +34,8 @@ def support(device: torch.device | str | None = None) -> dict[str, str]:
     """
     chosen = _chosen(device)
     name = _C.cuda_device(chosen.index) if chosen.type == "cuda" else "cpu"
-    kind, arch = (1, int(name.rpartition("/")[2])) if chosen.type == "cuda" else (0, 0)
     found = {
-        family: "native" if _C.native(text, kind, arch) else "emulated"
+        family: "native" if _C.native(text, name) else "emulated"
         for family, text in _SCHEMES.items()
     }
     return {

@@ -3,8 +3,6 @@
 
 #include "cuda/quantize.h"
 
-_Static_assert(OCT_AMAX_SHARES == OCT_CUDA_AMAXES, "the plan has a float for each");
-
 static const char *const flat_names[3] = {"amax_flat_f32", "amax_flat_bf16", "amax_flat_f16"};
 static const char *const tiles_names[3] = {"amax_tiles_f32", "amax_tiles_bf16",
                                            "amax_tiles_f16"};

@@ -7,6 +7,8 @@
 #define OCT_CUDA_CUDA_H
 
 #include "core/matrix.h"
+#include "cuda/kernels/quantize.h"
+#include "cuda/kernels/zero.h"
 #include "octet.h"
 
 /* Where a step is launched. */
@@ -21,10 +23,6 @@ typedef struct oct_cuda_on {
 octet_status oct_cuda_enter(const octet_cuda *cuda, bool *pushed, octet_error *err);
 void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
 
-/* A tensor's amax is one float, raised from 0; or this many, maxima of its parts, all written.
- */
-#define OCT_CUDA_AMAXES 512
-
 /* Live state of one quantize, in device memory; what the scheme does not use is NULL. */
 typedef struct oct_cuda_live {
     const float *scale;  /* delayed: the stored scale */
@@ -34,7 +32,7 @@ typedef struct oct_cuda_live {
     uint32_t stream;     /* this stream of its random bits */
     float *sums;         /* receives what oct_cuda_sum_columns makes; NULL: not wanted. Not
                           * NVFP4's */
-    int64_t amaxes;      /* floats at amax; 0 is 1 */
+    int64_t amaxes;      /* floats at amax, 1 or OCT_AMAX_SHARES; 0 is 1 */
     /* NVFP4, but not where blocks may map to 4: two products' factors, made on the way; NULL:
      * none. Their amaxes are known. */
     const oct_alpha *alphas;
@@ -48,22 +46,26 @@ typedef struct oct_cuda_live {
 
 /* Its index and architecture, as plans name it. */
 octet_device oct_cuda_device_of(const octet_cuda *cuda);
+/* Whether it runs plans for this device: an older architecture's, too. cuda may be NULL, which
+ * runs none. */
+octet_status oct_cuda_serves(const octet_cuda *cuda, const octet_device *planned,
+                             octet_error *err);
 
 /* `bytes` zeros. */
 octet_status oct_cuda_zero(const oct_cuda_on *on, void *to, int64_t bytes, octet_error *err);
 /* Whole words, on a boundary of words. */
-#define OCT_CUDA_SPANS 8
 typedef struct oct_cuda_span {
     void *to;
     int64_t bytes;
 } oct_cuda_span;
-/* Zeros in 1 to OCT_CUDA_SPANS of them, none empty, in one launch. */
+/* Zeros in 1 to OCT_ZERO_SPANS of them, none empty, in one launch. */
 octet_status oct_cuda_zero_spans(const oct_cuda_on *on, const oct_cuda_span *spans, int count,
                                  octet_error *err);
-/* The amax of a plain matrix. */
+/* The amax of a plain matrix: one float, raised from 0; or maxima of its parts, all written.
+ */
 typedef struct oct_cuda_amaxing {
     float *out;
-    int64_t count; /* floats there: 1 or OCT_CUDA_AMAXES */
+    int64_t count; /* floats there: 1 or OCT_AMAX_SHARES */
     const oct_matrix *source;
     bool records; /* out holds something already, raised as octet_delayed_record does */
 } oct_cuda_amaxing;
@@ -155,7 +157,7 @@ typedef struct oct_cuda_gemm_call {
 } oct_cuda_gemm_call;
 
 /* A product's scratch: fp32 sums of some of its rows, and cuBLASLt's workspace where it has
- * one. It has none for per-tensor bytes, nor on compute capability 9.0 but for 128-blocks. */
+ * one. Which products have what, target.c says. */
 #define OCT_CUDA_SUMS_BYTES (24 << 20)
 #define OCT_CUDA_WORKSPACE_BYTES (8 << 20)
 

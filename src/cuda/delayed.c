@@ -4,6 +4,9 @@
 #include "core/size.h"
 #include "cuda/device.h"
 #include "format/scaling.h"
+#include "octet/run.h"
+
+_Static_assert(OCT_DELAYED_MANY == OCTET_DELAYED_BATCH, "callers gather as many");
 
 #define RECORD_THREADS 256
 

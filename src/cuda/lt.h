@@ -63,7 +63,10 @@ typedef struct oct_lt_memory {
     const float *alpha; /* device_alpha: alpha, then beta */
 } oct_lt_memory;
 
-#define OCT_LT_ROWS 8 /* outer indices of 128-blocks come in so many */
+/* What the library takes of quantized operands: rows of whole so many bytes, and of 128-blocks
+ * outer indices in so many, since it reads their scales four at a time. */
+#define OCT_LT_ROW_BYTES 16
+#define OCT_LT_ROWS 8
 
 /* Rows of the product's a with zeros below the last, their scales, and what comes of them. */
 typedef struct oct_lt_eight {
@@ -89,7 +92,7 @@ typedef struct oct_lt_product {
     float *scales;      /* room for the scales of a chunk's rows, where they are moved */
     bool bias_after;    /* bias is added to the f32 result by a step of its own */
     bool alpha_made;    /* memory.alpha is the caller's, who has written it */
-    bool hopper;        /* compute capability 9.0 */
+    bool workspace;     /* products without scales want one here */
 } oct_lt_product;
 
 /* log2 of the bytes that it lies on a boundary of. */

@@ -4,6 +4,7 @@
 
 #include "core/fail.h"
 #include "cuda/lt.h"
+#include "cuda/target.h"
 
 octet_status oct_lt_failed(octet_error *err, const oct_cublaslt *api, const char *call,
                            int result) {
@@ -73,7 +74,7 @@ octet_status octet_cuda_target(octet_device *out, octet_cuda *cuda, octet_error 
     if (!status) {
         *out = oct_cuda_device_of(cuda);
         bool lacks_blocks = api->cublasLtGetVersion() < OCT_LT_BLOCKS;
-        out->arch = out->arch == 90 && lacks_blocks ? 89 : out->arch;
+        out->arch = lacks_blocks ? (uint16_t)oct_arch_without_blocks(out->arch) : out->arch;
     }
     return status;
 }

@@ -66,9 +66,7 @@ static bool set_chunk(oct_lt_product *out, int64_t most, room *r) {
 
 /* ---- the library's workspace ------------------------------------------------------------- */
 
-/* With a workspace the library schedules its tiles at run time, from a counter that it zeroes
- * before each product; without one it knows them before, and is no slower, as long as there are
- * tiles for all processors. That has been seen on compute capability 9.0. */
+/* What it is for, target.c says. */
 static bool wants_workspace(const oct_lt_product *product) {
     const oct_lt_problem *p = &product->problem;
     int64_t tiles = oct_size_ceil_div(p->m, 128) * oct_size_ceil_div(p->n, 128);
@@ -76,7 +74,7 @@ static bool wants_workspace(const oct_lt_product *product) {
     case OCT_LT_SCALE_SCALAR_32F:
         return false;
     case OCT_LT_NONE:
-        return !product->hopper;
+        return product->workspace;
     case OCT_LT_SCALE_VEC128_32F:
     case OCT_LT_SCALE_BLK128_32F:
         return tiles < SPLIT_TILES && p->k >= SPLIT_LENGTH;

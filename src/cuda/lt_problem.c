@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cuda/lt.h"
+#include "cuda/target.h"
 
 static const uint8_t types[OCTET_DTYPES] = {
     [OCTET_NONE] = OCT_LT_NONE,      [OCTET_F32] = OCT_LT_R_32F,
@@ -76,7 +77,7 @@ static bool is_blocks(uint8_t mode) {
 /* What the library wants of quantized bytes: rows of whole 16 bytes, on a boundary of 16. */
 static bool bytes_fit(const oct_gemm_operand *o) {
     bool scale = !o->scale || oct_lt_align(o->scale) >= 4;
-    return o->pitch % 16 == 0 && oct_lt_align(o->data) >= 4 && scale;
+    return o->pitch % OCT_LT_ROW_BYTES == 0 && oct_lt_align(o->data) >= 4 && scale;
 }
 
 /* Scales of 128-blocks: one row of fp32 for each block along the product with a place for each
@@ -85,14 +86,14 @@ static bool bytes_fit(const oct_gemm_operand *o) {
  */
 static bool blocks_fit(const oct_gemm_params *p, const oct_lt_target *target) {
     bool rows = p->b.scales.share || p->b.scales.block_step == p->b.outer;
-    return target->arch == 90 && target->version >= OCT_LT_BLOCKS &&
-           p->b.outer % OCT_LT_ROWS == 0 && rows && !(p->a.scales.share && p->b.scales.share);
+    return oct_arch_multiplies(target->arch, OCTET_FP8_BLOCK) &&
+           target->version >= OCT_LT_BLOCKS && p->b.outer % OCT_LT_ROWS == 0 && rows &&
+           !(p->a.scales.share && p->b.scales.share);
 }
 
 /* Whether the library multiplies these bytes as they are. */
 static bool native_fits(const oct_gemm_params *p, const oct_lt_target *target) {
     uint8_t a = scale_mode(&p->a), b = scale_mode(&p->b);
-    bool any_layout = (target->arch >= 100 && target->arch < 120) || target->arch >= 130;
     bool along = !p->a.across && !p->b.across;
     bool swizzled = p->a.scales.tiles && p->b.scales.tiles;
     if (!bytes_fit(&p->a) || !bytes_fit(&p->b) || p->a.factor_each || p->b.factor_each) {
@@ -106,11 +107,11 @@ static bool native_fits(const oct_gemm_params *p, const oct_lt_target *target) {
     }
     switch (a) {
     case OCT_LT_SCALE_SCALAR_32F:
-        return along || any_layout;
+        return along || oct_arch_reads_across(target->arch);
     case OCT_LT_SCALE_VEC32_UE8M0:
-        return swizzled && any_layout;
+        return swizzled && oct_arch_multiplies(target->arch, OCTET_MXFP8);
     default:
-        return swizzled && along && target->arch >= 100;
+        return swizzled && along && oct_arch_multiplies(target->arch, OCTET_NVFP4);
     }
 }
 
@@ -188,7 +189,7 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
         return false;
     }
     memset(out, 0, sizeof *out);
-    out->hopper = target->arch == 90;
+    out->workspace = oct_arch_wants_workspace(target->arch);
     out->problem.a_scale = quantized ? scale_mode(&p.b) : OCT_LT_NONE;
     out->problem.b_scale = quantized ? scale_mode(&p.a) : OCT_LT_NONE;
     bool one_scale = out->problem.a_scale == OCT_LT_SCALE_SCALAR_32F;

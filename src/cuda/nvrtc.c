@@ -10,6 +10,7 @@
 #include "core/fail.h"
 #include "core/text.h"
 #include "cuda/library.h"
+#include "cuda/target.h"
 
 /* How every kernel is compiled: numbers must be those of the CPU, so nothing is fused, flushed
  * or approximated. A function without a word on where it runs is the device's. */
@@ -115,7 +116,8 @@ octet_status oct_compiler_arch(char out[OCT_ARCH_TEXT], const oct_compiler *comp
                         "nvidia-cuda-nvrtc does",
                         compiler->major, compiler->minor, arch / 10, arch % 10);
     }
-    (void)snprintf(out, OCT_ARCH_TEXT, "sm_%d%s", best, best == arch && arch >= 90 ? "a" : "");
+    (void)snprintf(out, OCT_ARCH_TEXT, "sm_%d%s", best,
+                   best == arch && oct_arch_has_own(arch) ? "a" : "");
     return OCTET_OK;
 }
 

@@ -4,11 +4,10 @@
 
 #include "core/fail.h"
 #include "cuda/state.h"
+#include "cuda/target.h"
 
-#define LEAST_ARCH 80
-#define LEAST_CHAINED 90 /* its instructions; graphs take such launches from 12.3 on */
-#define LEAST_CHAINING 12030
-#define LEAST_DRIVER 12000 /* an older one loads nothing that NVRTC 12 or 13 compiled */
+#define LEAST_CHAINING 12030 /* graphs take kernels that overtake others from 12.3 on */
+#define LEAST_DRIVER 12000   /* an older one loads nothing that NVRTC 12 or 13 compiled */
 
 int octet_cuda_count(void) {
     const oct_driver *driver;
@@ -109,11 +108,11 @@ static octet_status copy_options(octet_cuda *cuda, const octet_cuda_options *opt
 /* Whether kernels can be made for this GPU and loaded by its driver. */
 static octet_status check_age(const octet_cuda *cuda, octet_error *err) {
     int arch = cuda->facts.arch, version = cuda->driver_version;
-    if (arch < LEAST_ARCH) {
+    if (arch < OCT_ARCH_LEAST) {
         return oct_fail(err, OCTET_UNSUPPORTED,
                         "%s has compute capability %d.%d; Octet's kernels need %d.%d or more",
-                        cuda->facts.name, arch / 10, arch % 10, LEAST_ARCH / 10,
-                        LEAST_ARCH % 10);
+                        cuda->facts.name, arch / 10, arch % 10, OCT_ARCH_LEAST / 10,
+                        OCT_ARCH_LEAST % 10);
     }
     if (version > 0 && version < LEAST_DRIVER) {
         return oct_fail(err, OCTET_UNSUPPORTED,
@@ -134,7 +133,7 @@ static octet_status start(octet_cuda *cuda, const octet_cuda_options *options,
     cuda->facts.index = (int)options->index;
     cuda->driver_version = oct_driver_version(cuda->driver);
     cuda->overtakes =
-        cuda->facts.arch >= LEAST_CHAINED && cuda->driver_version >= LEAST_CHAINING;
+        oct_arch_overtakes(cuda->facts.arch) && cuda->driver_version >= LEAST_CHAINING;
     status = check_age(cuda, err);
     status = status ? status : copy_options(cuda, options, err);
     if (status) {
@@ -208,4 +207,21 @@ const oct_cuda_facts *oct_cuda_facts_of(const octet_cuda *cuda) {
 
 octet_device oct_cuda_device_of(const octet_cuda *cuda) {
     return (octet_device){OCTET_CUDA, (uint8_t)cuda->facts.index, (uint16_t)cuda->facts.arch};
+}
+
+octet_status oct_cuda_serves(const octet_cuda *cuda, const octet_device *planned,
+                             octet_error *err) {
+    if (!cuda) {
+        return oct_fail(err, OCTET_INVALID,
+                        "the plan is for cuda:%u, and exec has no GPU: give it one from "
+                        "octet_cuda_open",
+                        planned->index);
+    }
+    octet_device device = oct_cuda_device_of(cuda);
+    if (device.index != planned->index || device.arch < planned->arch) {
+        return oct_fail(err, OCTET_INVALID,
+                        "the plan is for cuda:%u/%u; exec's GPU is cuda:%u/%u", planned->index,
+                        planned->arch, device.index, device.arch);
+    }
+    return OCTET_OK;
 }

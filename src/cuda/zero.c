@@ -9,8 +9,6 @@
 #define BLOCK_WORDS (16 * OCT_ZERO_THREADS) /* for a block to write before there is another */
 #define BLOCKS 64                           /* that share a span, at most */
 
-_Static_assert(OCT_CUDA_SPANS == OCT_ZERO_SPANS, "as many as a launch takes");
-
 octet_status oct_cuda_zero_spans(const oct_cuda_on *on, const oct_cuda_span *spans, int count,
                                  octet_error *err) {
     oct_zero_params params = {.spans = {{NULL, 0}}};

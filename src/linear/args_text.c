@@ -432,7 +432,7 @@ static void write_args(oct_writer *writer, const octet_linear_args *args) {
             oct_field_write(row, args, writer);
         }
     }
-    if (args->input.device.kind != OCTET_CPU) {
+    if (!oct_device_is_default(&args->input.device)) {
         write_pair(writer, "device", "");
         oct_write_device(writer, &args->input.device);
     }

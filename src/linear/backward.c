@@ -23,15 +23,15 @@ static grads plain_grads(oct_planner *p, uint8_t dy, bool delays) {
     return (grads){operand, operand};
 }
 
-#define SUMMED_ROWS 128 /* a GPU sums the columns of so many at a time */
-
-/* Where it puts these sums, to join them at the end. */
+/* Where a device that sums the columns of some rows at a time puts these sums, to join them at
+ * the end. */
 static uint8_t column_sums(oct_planner *p, uint8_t dy) {
     octet_plan_tensor of = *oct_tensor_at(p->b, dy);
-    if (p->b->device.kind == OCTET_CUDA && p->sums == OCTET_ABSENT) {
+    int summed = p->b->target->summed_rows;
+    if (summed && p->sums == OCTET_ABSENT) {
         p->sums = oct_tensor(p->b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
-        of.rows.div = of.rows.div > UINT16_MAX / SUMMED_ROWS ? 1 : of.rows.div;
-        of.rows.div = (uint16_t)(of.rows.div * SUMMED_ROWS);
+        of.rows.div = of.rows.div > UINT16_MAX / summed ? 1 : of.rows.div;
+        of.rows.div = (uint16_t)(of.rows.div * summed);
         oct_tensor_shape(p->b, p->sums, of.rows, of.cols);
         oct_place(p->b, p->sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     }

@@ -313,7 +313,8 @@ octet_status octet_linear_cache_quantizer(octet_quantizer *out, const octet_line
     }
     octet_linear_args cached = *args;
     cached.weight_cache = OCTET_CACHE_WRITE;
-    oct_builder b = {.device = args->input.device};
+    oct_builder b = {.device = args->input.device,
+                     .target = oct_target_of(&args->input.device)};
     oct_planner p = {.b = &b, .args = &cached, .facts = oct_linear_facts(&cached)};
     *out = oct_uses_cache(&p) ? oct_weight_quantizer(&p)
                               : oct_quantizer_default(OCTET_SCHEME_NONE);

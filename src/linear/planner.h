@@ -10,7 +10,7 @@ typedef struct oct_planner {
     oct_builder *b;
     const octet_linear_args *args;
     oct_facts facts;
-    uint8_t sums; /* of a GPU's column sums of dy, made when first asked for */
+    uint8_t sums; /* of dy's columns, where the device joins some; made when first asked for */
 } oct_planner;
 
 /* Begins the plan in *b, which the planner points to. */

@@ -1,4 +1,4 @@
-/* alpha.c - which cast leaves a GPU's product of NVFP4 its factor.
+/* alpha.c - which cast leaves a product of NVFP4 its factor, on devices where casts do.
  *
  * Elements are multiplied without their tensors' amaxes, and the sums by both of them. They are
  * known before the last cast of an operand begins, so that makes the factor on the way, and
@@ -54,7 +54,7 @@ static uint8_t alpha_and_beta(oct_builder *b) {
 
 void oct_place_alphas(oct_builder *b) {
     octet_plan *plan = b->plan;
-    for (int i = 0; b->device.kind == OCTET_CUDA && i < plan->step_count; i++) {
+    for (int i = 0; b->target->casts_make_factors && i < plan->step_count; i++) {
         octet_step *gemm = &plan->steps[i];
         bool wants = gemm->op == OCTET_OP_GEMM && has_factor(plan, gemm->a, gemm->a_use) &&
                      has_factor(plan, gemm->b, gemm->b_use);

@@ -23,6 +23,7 @@ _Static_assert(sizeof(octet_plan) ==
 oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_error *err) {
     oct_builder b = {.plan = plan,
                      .device = terms->device,
+                     .target = oct_target_of(&terms->device),
                      .dtype = terms->dtype,
                      .err = err,
                      .seed = OCTET_ABSENT,

@@ -2,23 +2,24 @@
 #ifndef OCT_PLAN_BUILD_H
 #define OCT_PLAN_BUILD_H
 
-#include "octet.h"
+#include "core/target.h"
 
 /* A plan under construction. The first mistake is kept in status; later calls do no harm. */
 typedef struct oct_builder {
     octet_plan *plan;
     octet_device device;
-    uint8_t dtype; /* of operands that a product takes as values */
+    const oct_target *target; /* the device's answers */
+    uint8_t dtype;            /* of operands that a product takes as values */
     octet_error *err;
     octet_status status;
     uint8_t phase;
     bool after_collective;
-    uint8_t seed;              /* made when first asked for, as are */
-    uint8_t scale[3], amax[3]; /* the buffers of delayed scaling's slots */
-    int slots;                 /* at most 3 */
-    bool raises;               /* amaxes are an argument that steps raise */
-    uint32_t threads;          /* workers that need workspace; at least 1 */
-    uint8_t scratch;           /* of GEMMs, made with the first that needs it */
+    uint8_t seed; /* made when first asked for, as are the buffers of the slots */
+    uint8_t scale[OCTET_FORWARD_SLOTS], amax[OCTET_FORWARD_SLOTS]; /* delayed scaling's */
+    int slots;        /* of these that the plan has */
+    bool raises;      /* amaxes are an argument that steps raise */
+    uint32_t threads; /* workers that need workspace; at least 1 */
+    uint8_t scratch;  /* of GEMMs, made with the first that needs it */
 } oct_builder;
 
 /* What a plan is for, known before its first tensor. */
@@ -87,11 +88,11 @@ void oct_step_done(oct_builder *b, octet_step *step);
 
 /* Says of casts which of their bytes only products read that have what they decode to. */
 void oct_drop_bytes(oct_builder *b);
-/* Finds the casts that make a GPU's products their factors. */
+/* Finds the casts that make products their factors, where the target has any. */
 void oct_place_alphas(oct_builder *b);
 /* The amaxes that a product's elements lack, as buffers. */
 uint64_t oct_alpha_factors(const octet_plan *plan, const octet_step *gemm);
-/* Finds what a GPU does two at a time, once all steps are there. */
+/* Finds what the target does two at a time, once all steps are there. */
 void oct_pair_steps(oct_builder *b);
 
 /* Delayed scaling's slot buffers and the seed of stochastic rounding, made when first used. */

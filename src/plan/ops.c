@@ -2,7 +2,6 @@
 #include "plan/ops.h"
 
 #include "core/dtype.h"
-#include "cuda/cuda.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
@@ -54,13 +53,14 @@ static octet_place part_place(const oct_quantizing *how, uint8_t part) {
     return is_amax && how->reduce ? visible(place) : place;
 }
 
-/* The amax of a tensor with one scale: a scalar, agreed on by the ranks if need be. On a GPU it
- * is the maxima of parts, unless ranks are to see it: these need no zeros to begin with. */
+/* The amax of a tensor with one scale: a scalar, agreed on by the ranks if need be. Unless
+ * ranks are to see it, it may be the maxima of parts: a GPU need not zero these to begin with.
+ */
 static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
     octet_plan_name name = (octet_plan_name)oct_tensor_at(b, source)->name;
     uint8_t measured = oct_tensor(b, name, OCTET_FORM_MEASURED, OCTET_F32, NULL);
-    if (b->device.kind == OCTET_CUDA && !reduce) {
-        oct_tensor_at(b, measured)->cols = oct_axis_times(OCTET_AXIS_ONE, OCT_CUDA_AMAXES);
+    if (!reduce) {
+        oct_tensor_at(b, measured)->cols = oct_axis_times(OCTET_AXIS_ONE, b->target->amaxes);
     }
     oct_place(b, measured, OCT_ALL_PARTS, reduce ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK);
     octet_step *step = oct_step(b, OCTET_OP_AMAX);
@@ -212,17 +212,12 @@ uint8_t oct_transpose(oct_builder *b, uint8_t tensor, octet_use have) {
 }
 
 bool oct_reads_across(const oct_builder *b, const octet_quantizer *q) {
-    uint16_t arch = b->device.arch;
-    bool any_layout =
-        (arch >= 100 && arch < 120) || arch >= 130; /* FP8 tensor cores of these */
     return octet_quantizer_transposable(q) &&
-           (b->device.kind == OCTET_CPU || !octet_scheme_native(q->scheme, &b->device) ||
-            (oct_quantizer_one_scale(q) && any_layout));
+           b->target->reads_across(&b->device, (octet_scheme)q->scheme);
 }
 
 octet_quantizer oct_for_gemm(const oct_builder *b, octet_quantizer q) {
-    bool blocks = q.scheme == OCTET_MXFP8 || q.scheme == OCTET_NVFP4;
-    if (blocks && b->device.kind == OCTET_CUDA && octet_scheme_native(q.scheme, &b->device)) {
+    if (b->target->reads_swizzled(&b->device, (octet_scheme)q.scheme)) {
         q.swizzled = 1;
     }
     return q;

@@ -4,10 +4,6 @@
 
 #include "plan/build.h"
 
-/* A GPU's library takes outer indices of 128-blocks in so many, since it reads their scales
- * four at a time. */
-enum { OCT_WHOLE_LINES = 8 };
-
 /* How to quantize: into which directions and places, with which live state. */
 typedef struct oct_quantizing {
     octet_plan_form form;
@@ -36,7 +32,7 @@ uint8_t oct_transpose(oct_builder *b, uint8_t tensor, octet_use have);
 
 /* Whether this device's GEMM reads rowwise bytes of q where columnwise ones are called for. */
 bool oct_reads_across(const oct_builder *b, const octet_quantizer *q);
-/* Scales on CUDA's native block formats are best written as tensor cores read them. */
+/* Block scales are best written in the order that the device's products read. */
 octet_quantizer oct_for_gemm(const oct_builder *b, octet_quantizer q);
 
 /* How a tensor serves one direction of a GEMM. */

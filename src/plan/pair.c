@@ -1,4 +1,4 @@
-/* pair.c - which two steps a GPU does in one launch. */
+/* pair.c - which two steps a device does as one, where it does so. */
 #include "plan/build.h"
 
 /* Two tensors are measured, or cast, as one is. */
@@ -35,7 +35,7 @@ _Static_assert(OCTET_PLAN_STEPS <= 32, "steps are bits of a word");
 void oct_pair_steps(oct_builder *b) {
     octet_plan *plan = b->plan;
     uint32_t taken = 0;
-    for (int i = 0; b->device.kind == OCTET_CUDA && i < plan->step_count; i++) {
+    for (int i = 0; b->target->pairs_steps && i < plan->step_count; i++) {
         octet_step *step = &plan->steps[i];
         bool may = step->op == OCTET_OP_AMAX || step->op == OCTET_OP_QUANTIZE;
         if (may && !(taken >> i & 1)) {

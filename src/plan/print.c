@@ -86,15 +86,15 @@ static void write_padding(oct_writer *w, const octet_plan *plan, const octet_ste
     }
 }
 
-/* Of a product of 128-blocks on a GPU, the rows that are multiplied apart from the others. */
+/* Of a product whose rows come in eights, those that are multiplied apart from the others. */
 static void write_rows_behind(oct_writer *w, const octet_plan *plan, const octet_step *s) {
-    bool blocks = plan->tensors[s->a].quantizer.scheme == OCTET_FP8_BLOCK;
-    int64_t rows = 0;
-    if (blocks && s->dst_copy != OCTET_ABSENT &&
+    octet_scheme scheme = (octet_scheme)plan->tensors[s->a].quantizer.scheme;
+    int64_t rows = 0, lines = oct_target_of(&plan->device)->lines(scheme);
+    if (lines && s->dst_copy != OCTET_ABSENT &&
         !octet_dim_eval(&rows, &plan->tensors[s->dst].rows, &plan->extents, NULL) &&
-        rows % OCT_WHOLE_LINES) {
+        rows % lines) {
         oct_write(w, ", rows behind whole eights: ");
-        oct_write_i64(w, rows % OCT_WHOLE_LINES);
+        oct_write_i64(w, rows % lines);
     }
 }
 

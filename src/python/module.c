@@ -1,5 +1,6 @@
 /* module.c - octet._C: thin wrappers of the C core. Nothing is decided here or in Python. */
 #include "octet_c.h"
+#include "torch/ops.h"
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
@@ -8,10 +9,24 @@ static struct PyModuleDef definition = {
     .m_size = -1,
 };
 
-static int add_type(PyObject *module, const char *name, PyObject *type) {
-    int status = type ? PyModule_AddObjectRef(module, name, type) : -1;
-    Py_XDECREF(type);
+/* Takes the object over. */
+static int add_owned(PyObject *module, const char *name, PyObject *object) {
+    int status = object ? PyModule_AddObjectRef(module, name, object) : -1;
+    Py_XDECREF(object);
     return status;
+}
+
+/* The overloads of an op that writes, by the number of its outputs. */
+static PyObject *overloads(void) {
+    int count = OCT_TORCH_INTO_OUTPUTS + 1;
+    PyObject *names = PyTuple_New(count);
+    for (int i = 0; names && i < count; i++) {
+        PyObject *name = PyUnicode_FromString(oct_torch_overloads[i]);
+        if (!name || PyTuple_SetItem(names, i, name)) {
+            Py_CLEAR(names);
+        }
+    }
+    return names;
 }
 
 PyMODINIT_FUNC PyInit__C(void);
@@ -22,7 +37,10 @@ PyMODINIT_FUNC PyInit__C(void) {
                    PyModule_AddFunctions(module, oct_py_plan_methods) ||
                    PyModule_AddFunctions(module, oct_py_signature_methods) ||
                    PyModule_AddFunctions(module, oct_py_device_methods) ||
-                   add_type(module, "LiveValue", oct_py_live_type()) ||
+                   add_owned(module, "LiveValue", oct_py_live_type()) ||
+                   add_owned(module, "OVERLOADS", overloads()) ||
+                   PyModule_AddIntConstant(module, "FORWARD_SLOTS", OCTET_FORWARD_SLOTS) ||
+                   PyModule_AddIntConstant(module, "BACKWARD_SLOTS", OCTET_BACKWARD_SLOTS) ||
                    PyModule_AddIntConstant(module, "ALIGN", OCTET_ALIGN))) {
         Py_CLEAR(module);
     }

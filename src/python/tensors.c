@@ -122,16 +122,18 @@ static PyObject *buffers(PyObject *self, PyObject *args) {
 /* ---- what there is ----------------------------------------------------------------------- */
 
 static PyObject *native(PyObject *self, PyObject *args) {
-    const char *text;
-    int kind, arch;
+    const char *text, *where;
     octet_quantizer quantizer;
+    octet_device device;
+    octet_error err;
     (void)self;
-    if (!PyArg_ParseTuple(args, "sii", &text, &kind, &arch) ||
-        read_quantizer(&quantizer, text)) {
+    if (!PyArg_ParseTuple(args, "ss", &text, &where) || read_quantizer(&quantizer, text)) {
         return NULL;
     }
-    octet_device device = {.kind = (uint8_t)kind, .arch = (uint16_t)arch};
-    return PyBool_FromLong(octet_scheme_native((octet_scheme)quantizer.scheme, &device));
+    octet_status status = octet_device_parse(&device, where, &err);
+    return status
+               ? oct_py_raise(status, &err)
+               : PyBool_FromLong(octet_scheme_native((octet_scheme)quantizer.scheme, &device));
 }
 
 static PyObject *cpu_name(PyObject *self, PyObject *unused) {
@@ -152,7 +154,7 @@ PyMethodDef oct_py_tensor_methods[] = {
     {"buffers", buffers, METH_VARARGS,
      "buffers(shape, dtype, quantizer) -> ((name, dtype, shape), ...) in flatten order"},
     {"native", native, METH_VARARGS,
-     "native(quantizer, device kind, arch) -> whether the device multiplies it as it is"},
+     "native(quantizer, device) -> whether the device multiplies it as it is"},
     {"cpu_name", cpu_name, METH_NOARGS, "cpu_name() -> the instruction set of the CPU kernels"},
     {"version", version, METH_NOARGS, "version() -> text"},
     {NULL, NULL, 0, NULL},

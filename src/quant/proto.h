@@ -15,6 +15,10 @@ bool oct_proto_extents(octet_extents *out, const octet_proto *proto);
 
 /* "(8, 128)": a shape for people. */
 void oct_write_shape(oct_writer *writer, int rank, const int64_t *shape);
+/* Whether it is the one that texts leave out. */
+static inline bool oct_device_is_default(const octet_device *device) {
+    return device->kind == OCTET_CPU;
+}
 /* "cpu" or "cuda:0/90" (index/arch; the arch when it is known). */
 void oct_write_device(oct_writer *writer, const octet_device *device);
 /* Also "cuda" and "cuda:1". */

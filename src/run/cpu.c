@@ -1,4 +1,4 @@
-/* cpu.c - steps as calls of the CPU device. */
+/* cpu.c - steps and delayed scaling as calls of the CPU device. */
 #include <string.h>
 
 #include "cpu/cpu.h"
@@ -103,7 +103,7 @@ static void (*const ops[OCTET_OPS])(const oct_work *, const oct_threads *) = {
 };
 
 /* What the plan and the memory check let through cannot fail. */
-octet_status oct_work_cpu(const oct_work *work, const octet_exec *exec, octet_error *err) {
+static octet_status work_one(const oct_work *work, const octet_exec *exec, octet_error *err) {
     oct_threads threads = {NULL, NULL, 1};
     (void)err;
     if (exec->parallel_for && exec->threads > 1) {
@@ -112,4 +112,75 @@ octet_status oct_work_cpu(const oct_work *work, const octet_exec *exec, octet_er
     }
     ops[work->step->op](work, &threads);
     return OCTET_OK;
+}
+
+/* ---- phases ---------------------------------------------------------------------------- */
+
+/* Every exec has a CPU. */
+static octet_status check(const octet_plan *plan, const octet_exec *exec, octet_error *err) {
+    (void)plan;
+    (void)exec;
+    (void)err;
+    return OCTET_OK;
+}
+
+static octet_status begin(oct_phase *phase, octet_error *err) {
+    (void)phase;
+    (void)err;
+    return OCTET_OK;
+}
+
+static void end(const oct_phase *phase) {
+    (void)phase;
+}
+
+/* The target pairs no steps. */
+static octet_status work_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
+                             octet_error *err) {
+    octet_status status = work_one(a, exec, err);
+    return status ? status : work_one(b, exec, err);
+}
+
+/* ---- delayed scaling ------------------------------------------------------------------- */
+
+static octet_status record(const octet_delayed *state, const float *amax,
+                           const octet_exec *exec, octet_error *err) {
+    (void)exec;
+    (void)err;
+    oct_cpu_delayed_record(state, amax);
+    return OCTET_OK;
+}
+
+static octet_status update(const octet_delayed *state, const float *amax, const float *reduced,
+                           const octet_exec *exec, octet_error *err) {
+    (void)exec;
+    (void)err;
+    if (amax) {
+        oct_cpu_delayed_record(state, amax);
+    }
+    oct_cpu_delayed_update(state, reduced);
+    return OCTET_OK;
+}
+
+static octet_status update_all(const octet_delayed *states, int count, const octet_exec *exec,
+                               octet_error *err) {
+    for (int i = 0; i < count; i++) {
+        (void)update(&states[i], NULL, NULL, exec, err);
+    }
+    return OCTET_OK;
+}
+
+const oct_runner oct_cpu_runner = {
+    .check = check,
+    .begin = begin,
+    .end = end,
+    .work = work_one,
+    .work_two = work_two,
+    .record = record,
+    .update = update,
+    .update_all = update_all,
+};
+
+const char *octet_cpu_name(void) {
+    return oct_cpu_name();
 }

@@ -1,4 +1,4 @@
-/* cuda.c - steps as calls of the CUDA device, on the caller's stream. */
+/* cuda.c - steps and delayed scaling as calls of the CUDA device, on the caller's stream. */
 #include "cuda/cuda.h"
 #include "run/run.h"
 
@@ -69,19 +69,19 @@ static oct_cuda_span span_of(uint8_t *first, const octet_plan *plan, uint64_t bi
     return span;
 }
 
-/* Before the first step of a phase, in one launch for a few spans. */
-octet_status oct_begin_cuda(const octet_plan *plan, int phase, const octet_memory *memory,
-                            const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {exec->cuda, exec->stream, true};
-    oct_cuda_span spans[OCT_CUDA_SPANS];
-    uint64_t bits = raised(plan, phase);
+/* Zeros what kernels raise in a phase, in one launch for a few spans. */
+static octet_status zero_raised(const oct_phase *phase, octet_error *err) {
+    const octet_plan *plan = phase->plan;
+    oct_cuda_on on = {phase->exec->cuda, phase->exec->stream, true};
+    oct_cuda_span spans[OCT_ZERO_SPANS];
+    uint64_t bits = raised(plan, phase->number);
     octet_status status = OCTET_OK;
     int count = 0;
     for (int place = 0; bits && !status && place < OCTET_PLACES; place++) {
         uint8_t first = next_of(plan, bits, (octet_place)place, 0);
         while (first != OCTET_ABSENT && !status) {
-            spans[count++] = span_of(&first, plan, bits, memory);
-            if (count == OCT_CUDA_SPANS) {
+            spans[count++] = span_of(&first, plan, bits, phase->memory);
+            if (count == OCT_ZERO_SPANS) {
                 status = oct_cuda_zero_spans(&on, spans, count, err);
                 count = 0;
             }
@@ -206,15 +206,15 @@ static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on 
     [OCTET_OP_BIAS_GRAD] = do_bias_grad,
 };
 
-octet_status oct_work_cuda(const oct_work *work, const octet_exec *exec, octet_error *err) {
+static octet_status work_one(const oct_work *work, const octet_exec *exec, octet_error *err) {
     oct_cuda_on on = {exec->cuda, exec->stream, true};
     return ops[work->step->op](work, &on, err);
 }
 
 /* ---- two steps at once ----------------------------------------------------------------- */
 
-octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
-                               octet_error *err) {
+static octet_status work_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
+                             octet_error *err) {
     oct_cuda_on on = {exec->cuda, exec->stream, true};
     if (a->step->op == OCTET_OP_AMAX) {
         oct_cuda_amaxing two[2] = {amaxing_of(a), amaxing_of(b)};
@@ -223,3 +223,57 @@ octet_status oct_work_cuda_two(const oct_work *a, const oct_work *b, const octet
     oct_cuda_quantizing two[2] = {{&a->dst, &a->a, live_of(a)}, {&b->dst, &b->a, live_of(b)}};
     return oct_cuda_quantize_two(&on, two, err);
 }
+
+/* ---- phases ---------------------------------------------------------------------------- */
+
+static octet_status check(const octet_plan *plan, const octet_exec *exec, octet_error *err) {
+    return oct_cuda_serves(exec->cuda, &plan->device, err);
+}
+
+static void end(const oct_phase *phase) {
+    oct_cuda_leave(phase->exec->cuda, phase->entered);
+}
+
+/* The GPU's context is entered once for all steps. */
+static octet_status begin(oct_phase *phase, octet_error *err) {
+    octet_status status = oct_cuda_enter(phase->exec->cuda, &phase->entered, err);
+    if (status) {
+        return status;
+    }
+    status = zero_raised(phase, err);
+    if (status) {
+        end(phase);
+    }
+    return status;
+}
+
+/* ---- delayed scaling ------------------------------------------------------------------- */
+
+static octet_status record(const octet_delayed *state, const float *amax,
+                           const octet_exec *exec, octet_error *err) {
+    oct_cuda_on on = {exec->cuda, exec->stream, false};
+    return oct_cuda_delayed_record(&on, state, amax, err);
+}
+
+static octet_status update(const octet_delayed *state, const float *amax, const float *reduced,
+                           const octet_exec *exec, octet_error *err) {
+    oct_cuda_on on = {exec->cuda, exec->stream, false};
+    return oct_cuda_delayed_update(&on, state, amax, reduced, err);
+}
+
+static octet_status update_all(const octet_delayed *states, int count, const octet_exec *exec,
+                               octet_error *err) {
+    oct_cuda_on on = {exec->cuda, exec->stream, false};
+    return oct_cuda_delayed_update_all(&on, states, count, err);
+}
+
+const oct_runner oct_cuda_runner = {
+    .check = check,
+    .begin = begin,
+    .end = end,
+    .work = work_one,
+    .work_two = work_two,
+    .record = record,
+    .update = update,
+    .update_all = update_all,
+};

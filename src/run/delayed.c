@@ -1,8 +1,7 @@
 /* delayed.c - a layer's moving state, wherever it lies: delayed scaling's. */
 #include "core/fail.h"
 #include "core/size.h"
-#include "cpu/cpu.h"
-#include "cuda/cuda.h"
+#include "run/run.h"
 
 static octet_status check_sizes(const octet_delayed *state, octet_error *err) {
     int64_t entries;
@@ -36,79 +35,55 @@ static octet_status check_state(const octet_delayed *state, octet_error *err) {
     return status ? status : check_sizes(state, err);
 }
 
-/* exec is NULL or sound; *on gets its GPU, and its stream. */
-static octet_status check_exec(oct_cuda_on *on, const octet_exec *exec, octet_error *err) {
+/* exec is NULL or sound; it says where the state lies. */
+static octet_status check_exec(const oct_runner **runner, const octet_exec *exec,
+                               octet_error *err) {
     octet_status status =
         exec ? oct_need_size(exec->size, sizeof *exec, "octet_exec", err) : OCTET_OK;
-    if (!status && exec) {
-        *on = (oct_cuda_on){.cuda = exec->cuda, .stream = exec->stream};
+    if (!status) {
+        *runner = oct_runner_beside(exec);
     }
     return status;
 }
 
 /* A state that amaxes are recorded in, and where. */
-static octet_status check_record(oct_cuda_on *on, const octet_delayed *state, const float *amax,
-                                 const octet_exec *exec, octet_error *err) {
+static octet_status check_record(const oct_runner **runner, const octet_delayed *state,
+                                 const float *amax, const octet_exec *exec, octet_error *err) {
     octet_status status = check_state(state, err);
     if (!status && state->slots) {
         status = oct_need(amax, "amax", err);
     }
-    return status ? status : check_exec(on, exec, err);
+    return status ? status : check_exec(runner, exec, err);
 }
 
 octet_status octet_delayed_record(const octet_delayed *state, const float *amax,
                                   const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {.cuda = NULL};
-    octet_status status = check_record(&on, state, amax, exec, err);
-    if (!status && on.cuda) {
-        return oct_cuda_delayed_record(&on, state, amax, err);
-    }
-    if (!status) {
-        oct_cpu_delayed_record(state, amax);
-    }
-    return status;
+    const oct_runner *runner = NULL;
+    octet_status status = check_record(&runner, state, amax, exec, err);
+    return status ? status : runner->record(state, amax, exec, err);
 }
 
 octet_status octet_delayed_update(const octet_delayed *state, const float *reduced,
                                   const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {.cuda = NULL};
+    const oct_runner *runner = NULL;
     octet_status status = check_state(state, err);
-    status = status ? status : check_exec(&on, exec, err);
-    if (!status && on.cuda) {
-        return oct_cuda_delayed_update(&on, state, NULL, reduced, err);
-    }
-    if (!status) {
-        oct_cpu_delayed_update(state, reduced);
-    }
-    return status;
+    status = status ? status : check_exec(&runner, exec, err);
+    return status ? status : runner->update(state, NULL, reduced, exec, err);
 }
 
 octet_status octet_delayed_update_all(const octet_delayed *states, int count,
                                       const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {.cuda = NULL};
-    octet_status status = check_exec(&on, exec, err);
+    const oct_runner *runner = NULL;
+    octet_status status = check_exec(&runner, exec, err);
     for (int i = 0; i < count && !status; i++) {
         status = check_state(states ? &states[i] : NULL, err);
     }
-    if (!status && on.cuda) {
-        return oct_cuda_delayed_update_all(&on, states, count, err);
-    }
-    for (int i = 0; i < count && !status; i++) {
-        oct_cpu_delayed_update(&states[i], NULL);
-    }
-    return status;
+    return status ? status : runner->update_all(states, count, exec, err);
 }
 
 octet_status octet_delayed_step(const octet_delayed *state, const float *amax,
                                 const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {.cuda = NULL};
-    octet_status status = check_record(&on, state, amax, exec, err);
-    if (!status && on.cuda) {
-        return oct_cuda_delayed_update(&on, state, amax, NULL, err);
-    }
-    if (!status) {
-        oct_cpu_delayed_record(state, amax);
-        oct_cpu_delayed_update(state, NULL);
-    }
-    return status;
+    const oct_runner *runner = NULL;
+    octet_status status = check_record(&runner, state, amax, exec, err);
+    return status ? status : runner->update(state, amax, NULL, exec, err);
 }

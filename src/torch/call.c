@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "torch/cuda.h"
 #include "torch/plan_cache.h"
 #include "torch/replay.h"
 #include "torch/threads.h"
@@ -119,7 +118,7 @@ static octet_status new_block(void **data, oct_tensors *owner, int64_t bytes,
 /* What lies between the buffers of a block is zero, so that equal calls save equal bytes. On a
  * GPU, where each gap would be a launch, it is what it was. */
 static void zero_gaps(void *saved, const octet_plan *plan) {
-    for (int i = 0; i < plan->buffer_count && plan->device.kind == OCTET_CPU; i++) {
+    for (int i = 0; i < plan->buffer_count && oct_device_is_host(&plan->device); i++) {
         const octet_plan_buffer *b = &plan->buffers[i];
         int64_t gap = (OCTET_ALIGN - b->bytes % OCTET_ALIGN) % OCTET_ALIGN;
         if (b->place == OCTET_PLACE_SAVED && gap) {
@@ -153,18 +152,16 @@ typedef struct workspace {
 
 static octet_status make_workspace(octet_memory *memory, workspace *own, const octet_plan *plan,
                                    octet_error *err) {
-    const octet_device *device = &plan->device;
     memory->workspace_bytes = plan->workspace_bytes;
-    if (device->kind == OCTET_CUDA &&
-        oct_torch_cuda_take(&own->memory, device->index, plan->workspace_bytes)) {
+    if (oct_device_take(&own->memory, &plan->device, plan->workspace_bytes)) {
         memory->workspace = own->memory;
         return OCTET_OK;
     }
     return new_block(&memory->workspace, &own->tensor, plan->workspace_bytes, plan, err);
 }
 
-static void free_workspace(workspace *own) {
-    oct_torch_cuda_give_back(own->memory);
+static void free_workspace(workspace *own, const octet_plan *plan) {
+    oct_device_give_back(&plan->device, own->memory);
     oct_free_tensors(&own->tensor);
 }
 
@@ -173,15 +170,13 @@ static octet_status run_plan(oct_call *call, const octet_plan *plan, octet_error
     octet_memory memory = OCTET_MEMORY_INIT;
     workspace own = {.memory = NULL};
     octet_status status = make_memory(&memory, call, plan, err);
-    if (!status && plan->device.kind == OCTET_CUDA) {
-        status = oct_torch_cuda_exec(&exec, plan->device.index, err);
-    }
+    status = status ? status : oct_device_exec(&exec, &plan->device, err);
     if (!status && plan->workspace_bytes) {
         status = make_workspace(&memory, &own, plan, err);
     }
     const oct_run run = {plan, &memory, call->moves};
     status = status ? status : oct_replay_run(&run, &exec, err);
-    free_workspace(&own);
+    free_workspace(&own, plan);
     return status;
 }
 

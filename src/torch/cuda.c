@@ -22,7 +22,9 @@ static char folders[FOLDERS];
 /* Octet's handle on each GPU, made at its first use and kept: ops may run until the process
  * ends. */
 static _Atomic(octet_cuda *) opened[GPUS];
-static atomic_uint archs[GPUS]; /* 0: not asked yet */
+/* What plans call each GPU, as one word; 0: not asked yet. */
+static _Atomic(uint32_t) known[GPUS];
+_Static_assert(sizeof(octet_device) == sizeof(uint32_t), "a device is a word");
 
 static void find_memory(void *library) {
     void *device = dlsym(library, "aoti_torch_get_current_device_index");
@@ -89,14 +91,15 @@ octet_status oct_torch_cuda_device(octet_device *out, int index, octet_error *er
     if (index < 0 || index >= GPUS) {
         return octet_cuda_device(out, index, err);
     }
-    unsigned arch = atomic_load_explicit(&archs[index], memory_order_relaxed);
-    if (arch) {
-        *out = (octet_device){OCTET_CUDA, (uint8_t)index, (uint16_t)arch};
+    uint32_t word = atomic_load_explicit(&known[index], memory_order_relaxed);
+    if (word) {
+        memcpy(out, &word, sizeof word);
         return OCTET_OK;
     }
     octet_status status = ask(out, index, err);
     if (!status) {
-        atomic_store_explicit(&archs[index], out->arch, memory_order_relaxed);
+        memcpy(&word, out, sizeof word);
+        atomic_store_explicit(&known[index], word, memory_order_relaxed);
     }
     return status;
 }

@@ -42,6 +42,8 @@ extern "C" {
       "Tensor(a!)[] written, Tensor[] args, SymInt[] sizes, str problem, str rule")
 
 #define OCT_TORCH_INTO_OUTPUTS 8 /* of an op that writes, at most */
+/* The names of its overloads, by the number of outputs. */
+extern const char *const oct_torch_overloads[OCT_TORCH_INTO_OUTPUTS + 1];
 
 /* Takes the inputs off the stack, whatever happens, and puts the outputs there. */
 #define X(name, schema) octet_status oct_op_##name(oct_torch_value *stack, octet_error *err);

@@ -28,9 +28,13 @@ static const struct {
 
 enum { INTO = sizeof into / sizeof *into, SCHEMA = 256 };
 
-static const char *const counts[OCT_TORCH_INTO_OUTPUTS + 1] = {
+const char *const oct_torch_overloads[] = {
     "none", "one", "two", "three", "four", "five", "six", "seven", "eight",
 };
+
+_Static_assert(sizeof oct_torch_overloads / sizeof *oct_torch_overloads ==
+                   OCT_TORCH_INTO_OUTPUTS + 1,
+               "each has a name");
 
 static octet_status refused(octet_error *err, const char *what, const char *name) {
     return oct_torch_fail(err, OCTET_DEVICE, "torch refused the %s of octet::%s", what, name);
@@ -48,19 +52,20 @@ static int32_t define(oct_torch_library *library, const char *schema) {
 /* "linear_into.two(Tensor(a!)[] written, ...) -> (Tensor, Tensor)" */
 static octet_status define_into(oct_torch_library *library, int op, int outputs,
                                 octet_error *err) {
-    static const char tensors[] =
-        "Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor";
-    int length = outputs ? outputs * (int)sizeof "Tensor," - 2 : 0;
-    char schema[SCHEMA];
-    (void)snprintf(schema, sizeof schema, "%s.%s(%s) -> (%.*s)", into[op].name, counts[outputs],
-                   into[op].arguments, length, tensors);
+    char schema[SCHEMA], tensors[SCHEMA / 2] = "";
+    for (int i = 0, length = 0; i < outputs; i++) {
+        length += snprintf(tensors + length, sizeof tensors - (size_t)length, "%sTensor",
+                           i ? ", " : "");
+    }
+    (void)snprintf(schema, sizeof schema, "%s.%s(%s) -> (%s)", into[op].name,
+                   oct_torch_overloads[outputs], into[op].arguments, tensors);
     return define(library, schema) ? refused(err, "schema", into[op].name) : OCTET_OK;
 }
 
 static octet_status implement_into(oct_torch_library *library, int op, int outputs,
                                    octet_error *err) {
     char name[64];
-    (void)snprintf(name, sizeof name, "%s.%s", into[op].name, counts[outputs]);
+    (void)snprintf(name, sizeof name, "%s.%s", into[op].name, oct_torch_overloads[outputs]);
     return oct_torch.torch_library_impl(library, name, oct_torch_into_kernels[op],
                                         OCT_TORCH_ABI)
                ? refused(err, "kernel", name)

@@ -215,8 +215,7 @@ bool oct_replay_allow(bool allow) {
 
 octet_status oct_replay_run(const oct_run *run, const octet_exec *exec, octet_error *err) {
     octet_status status = OCTET_OK;
-    bool replays_here =
-        run->plan->device.kind == OCTET_CUDA && is_allowed() && !octet_is_captured(exec);
+    bool replays_here = exec->cuda && is_allowed() && !octet_is_captured(exec);
     return replays_here && replay(&status, run, exec, err) ? status : launch(run, exec, err);
 }
 

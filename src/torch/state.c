@@ -129,7 +129,7 @@ static octet_status read_rule(octet_delayed *out, const char *text, octet_error 
     return oct_torch_fail(err, OCTET_INVALID, "'%.*s' is not a role", (int)length, text);
 }
 
-enum { SOME = 240 }; /* states that are moved in one go: a GPU takes as many in a launch */
+enum { SOME = OCTET_DELAYED_BATCH }; /* states that are moved in one go */
 
 /* Scales and history, and those of the next state, still in their list, which keeps them alive.
  */
@@ -159,8 +159,7 @@ static octet_status take_list(states *all, oct_torch_value value, octet_error *e
 static octet_status check_where(states *all, size_t at, oct_torch_tensor *scale,
                                 octet_error *err) {
     int32_t device = 0, index = 0;
-    if (oct_torch.aoti_torch_get_device_type(scale, &device) ||
-        oct_torch.aoti_torch_get_device_index(scale, &index)) {
+    if (oct_tensor_where(&device, &index, scale, NULL)) {
         return oct_torch_fail(err, OCTET_DEVICE, "torch cannot say where a tensor is");
     }
     if (at == 0) {

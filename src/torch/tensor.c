@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "torch/cuda.h"
-
 static octet_status failed(octet_error *err, const char *call) {
     return oct_torch_fail(err, OCTET_DEVICE, "%s failed", call);
 }
@@ -94,37 +92,6 @@ void oct_free_tensors(oct_tensors *tensors) {
     tensors->count = 0;
 }
 
-/* ---- where they are ---------------------------------------------------------------------- */
-
-octet_status oct_tensor_where(int32_t *kind, int32_t *index, oct_torch_tensor *tensor,
-                              octet_error *err) {
-    if (oct_torch.aoti_torch_get_device_type(tensor, kind) ||
-        oct_torch.aoti_torch_get_device_index(tensor, index)) {
-        return failed(err, "aoti_torch_get_device_type");
-    }
-    return OCTET_OK;
-}
-
-octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err) {
-    int32_t kind = 0, index = 0;
-    octet_status status = oct_tensor_where(&kind, &index, tensor, err);
-    *out = (octet_device){OCTET_CPU, 0, 0};
-    if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
-        status = oct_torch_cuda_device(out, index, err);
-    }
-    return status;
-}
-
-octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err) {
-    int32_t kind = 0, index = 0;
-    octet_status status = oct_tensor_where(&kind, &index, tensor, err);
-    *out = (octet_exec)OCTET_EXEC_INIT;
-    if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
-        status = oct_torch_cuda_exec(out, index, err);
-    }
-    return status;
-}
-
 /* ---- onto the stack ---------------------------------------------------------------------- */
 
 /* An allocation that failed, in torch's words where it hands them out; older ones print them.
@@ -144,6 +111,7 @@ octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape
                             const octet_device *device, octet_error *err) {
     int64_t strides[OCTET_MAX_RANK];
     int64_t stride = 1;
+    int32_t type = 0, index = 0;
     for (int i = shape->rank - 1; i >= 0; i--) {
         strides[i] = stride;
         stride *= shape->sizes[i] > 1 ? shape->sizes[i] : 1;
@@ -151,10 +119,10 @@ octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape
     if (out->count == OCT_TENSORS) {
         return oct_torch_fail(err, OCTET_INVALID, "more than %d tensors", OCT_TENSORS);
     }
-    if (oct_torch.aoti_torch_empty_strided(
-            shape->rank, shape->sizes, strides, oct_torch.dtypes[dtype],
-            oct_torch.devices[device->kind], device->kind == OCTET_CPU ? -1 : device->index,
-            &out->at[out->count])) {
+    oct_device_where(&type, &index, device);
+    if (oct_torch.aoti_torch_empty_strided(shape->rank, shape->sizes, strides,
+                                           oct_torch.dtypes[dtype], type, index,
+                                           &out->at[out->count])) {
         return no_tensor(err, octet_dtype_name(dtype), stride);
     }
     out->count++;
@@ -309,8 +277,7 @@ static octet_status check(const facts *f, const octet_plan *plan, const octet_po
     if (!has_shape(f, port)) {
         return wrong_shape(f, port, err);
     }
-    bool elsewhere = plan->device.kind == OCTET_CUDA && f->index != plan->device.index;
-    if (elsewhere || f->device != oct_torch.devices[plan->device.kind]) {
+    if (!oct_device_is(&plan->device, f->device, f->index)) {
         return oct_torch_fail(err, OCTET_INVALID,
                               "it is on another device than the text says: move it there");
     }

@@ -2,7 +2,7 @@
 #ifndef OCT_TORCH_TENSOR_H
 #define OCT_TORCH_TENSOR_H
 
-#include "torch/api.h"
+#include "torch/device.h"
 #include "torch/problem.h"
 
 #define OCT_TENSORS (OCTET_PLAN_ARGS + 3)
@@ -27,14 +27,6 @@ typedef struct oct_text {
 octet_status oct_take_text(oct_text *out, oct_torch_value value, octet_error *err);
 void oct_free_text(oct_text *text);
 void oct_free_tensors(oct_tensors *tensors);
-
-/* torch's number for the kind of device that a tensor is on, and its index. */
-octet_status oct_tensor_where(int32_t *kind, int32_t *index, oct_torch_tensor *tensor,
-                              octet_error *err);
-/* Where a tensor is: the device as plans name it, and how to run there. A CPU's exec is serial.
- */
-octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err);
-octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err);
 
 /* Appends a new dense tensor, uninitialized, on the device. */
 octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape *shape,

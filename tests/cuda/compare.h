@@ -72,7 +72,7 @@ static inline cpu_tensor cuda_quantized(const octet_quantizer *q, const cpu_tens
 /* Of the shares of an amax; NaN where one of them is. */
 static inline float cuda_largest(const float *shares) {
     float most = 0;
-    for (int i = 0; i < OCT_CUDA_AMAXES; i++) {
+    for (int i = 0; i < OCT_AMAX_SHARES; i++) {
         most = shares[i] >= most ? shares[i] : shares[i] < most ? most : NAN;
     }
     return most;
@@ -161,7 +161,7 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     cpu_tensor from = cuda_exact(x, shift);
     bool delayed = q->scheme == OCTET_FP8_DELAYED, current = q->scheme == OCTET_FP8_TENSOR;
     float scale = 3.0f, amax = 0, new_amax[2] = {delayed ? -1 : 0, 0}, cuda_amax = 0;
-    float shares[OCT_CUDA_AMAXES];
+    float shares[OCT_AMAX_SHARES];
     int64_t rounding = (int64_t)seed;
     uint32_t stream = (uint32_t)(seed >> 8 & 7);
     oct_cpu_amax(&amax, &x->m, NULL);
@@ -181,7 +181,7 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     oct_cpu_amax_parts(&want.m, &x->m, NULL);
     oct_cpu_quantize(&want.m, &x->m, &live, NULL);
     oct_cuda_amaxing whole = {&cuda_amax, 1, &from.m, false},
-                     parts = {shares, OCT_CUDA_AMAXES, &from.m, false};
+                     parts = {shares, OCT_AMAX_SHARES, &from.m, false};
     memset(shares, 0xFF, sizeof shares);
     CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &whole, NULL), OCTET_OK);
     CHECK_EQ_INT(oct_cuda_amax(cuda_on(), &parts, NULL), OCTET_OK);
@@ -189,7 +189,7 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     CHECK_EQ_BITS(cuda_largest(shares), amax);
     if (current && seed & 1) {
         cuda_live.amax = shares;
-        cuda_live.amaxes = OCT_CUDA_AMAXES;
+        cuda_live.amaxes = OCT_AMAX_SHARES;
     }
     if (q->scheme == OCTET_NVFP4) {
         for (int part = OCTET_PART_ROW_AMAX; part <= OCTET_PART_COL_AMAX; part++) {

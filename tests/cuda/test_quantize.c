@@ -152,7 +152,7 @@ TEST(quantize__large_tensors_equal_the_cpu) {
 /* A tensor on both devices, and what its amax is. */
 typedef struct tensor {
     cpu_tensor x, want, got;
-    float shares[OCT_CUDA_AMAXES], scale, amax, new_amax[2];
+    float shares[OCT_AMAX_SHARES], scale, amax, new_amax[2];
 } tensor;
 
 static tensor make_tensor(const octet_quantizer *q, const int64_t *shape, octet_dtype dtype,
@@ -175,7 +175,7 @@ static oct_cuda_quantizing quantizing_of(tensor *t) {
     oct_cuda_live live = {.scale = delayed ? &t->scale : NULL,
                           .amax = delayed ? NULL : t->shares,
                           .new_amax = delayed ? &t->new_amax[1] : NULL,
-                          .amaxes = OCT_CUDA_AMAXES};
+                          .amaxes = OCT_AMAX_SHARES};
     return (oct_cuda_quantizing){&t->got.m, &t->x.m, live};
 }
 
@@ -201,8 +201,8 @@ static void check_two(const octet_quantizer *p, const octet_quantizer *q, uint64
     octet_dtype other = seed >> 8 & 7 ? dtype : (octet_dtype)(OCTET_F32 + (seed + 1) % 3);
     tensor a = make_tensor(p, pair_shape(seed >> 16), dtype, seed >> 3);
     tensor b = make_tensor(q, pair_shape(seed >> 24), other, seed >> 5);
-    oct_cuda_amaxing amaxes[2] = {{a.shares, OCT_CUDA_AMAXES, &a.x.m, false},
-                                  {b.shares, OCT_CUDA_AMAXES, &b.x.m, false}};
+    oct_cuda_amaxing amaxes[2] = {{a.shares, OCT_AMAX_SHARES, &a.x.m, false},
+                                  {b.shares, OCT_AMAX_SHARES, &b.x.m, false}};
     oct_cuda_quantizing two[2] = {quantizing_of(&a), quantizing_of(&b)};
     CHECK_EQ_INT(oct_cuda_amax_two(cuda_on(), amaxes, NULL), OCTET_OK);
     CHECK_EQ_INT(oct_cuda_quantize_two(cuda_on(), two, NULL), OCTET_OK);

@@ -22,14 +22,6 @@ ARROWS: dict[str, set[str]] = {
     "examples": set(),
 }
 
-# Includes against the arrows, and what they are for: sizes that only a device knows. The list
-# may only become shorter.
-EXCEPTIONS: dict[tuple[str, str], set[str]] = {
-    ("src/plan/gemm.c", "cpu/cpu.h"): {"OCT_CPU_LANE_BYTES"},
-    ("src/plan/gemm.c", "cuda/cuda.h"): {"OCT_CUDA_SUMS_BYTES", "OCT_CUDA_WORKSPACE_BYTES"},
-    ("src/plan/ops.c", "cuda/cuda.h"): {"OCT_CUDA_AMAXES"},
-}
-
 # Headers of a lower layer that stand alone: the bounded table is for every cache.
 SHARED = {("src/torch", "core/table.h")}
 
@@ -93,14 +85,7 @@ def wrong_includes(root: Path) -> set[tuple[str, str]]:
 
 
 def test_includes__follow_the_arrows() -> None:
-    assert wrong_includes(ROOT) - set(EXCEPTIONS) == set()
-
-
-def test_includes__exceptions_are_needed_for_what_they_name() -> None:
-    for (path, header), names in EXCEPTIONS.items():
-        text = (ROOT / path).read_text()
-        assert (path, header) in wrong_includes(ROOT)
-        assert set(re.findall(rf"(?i)\boct_{header.split('/')[0]}_\w+", text)) == names
+    assert wrong_includes(ROOT) == set()
 
 
 def test_includes__every_folder_of_src_is_a_layer() -> None:

@@ -9,7 +9,7 @@ buffers that a model does not use.
 from typing import TYPE_CHECKING, Any
 
 import torch
-from octet import _texts
+from octet import _C, _texts
 from octet.recipe import DelayedScaling, Recipe
 from octet.state import registry
 from octet.state.active import Step, StepId, entered
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 # Slots: input, weight, output; grad_output, grad_input. A history has a row for each step.
 SLOTS = {
-    "fp8_scale": 3,
-    "fp8_amax_history": 3,
-    "fp8_grad_scale": 2,
-    "fp8_grad_amax_history": 2,
+    "fp8_scale": _C.FORWARD_SLOTS,
+    "fp8_amax_history": _C.FORWARD_SLOTS,
+    "fp8_grad_scale": _C.BACKWARD_SLOTS,
+    "fp8_grad_amax_history": _C.BACKWARD_SLOTS,
 }
 DEFAULT_ROWS = 1024  # of a history, where no recipe says
 

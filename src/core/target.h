@@ -1,0 +1,54 @@
+/* target.h - what a planner may ask of a device.
+ *
+ * Each device answers in a file of its own, src/<device>/target.c. All answers are functions of
+ * values: to plan for a GPU takes neither the GPU nor its driver. A planner asks here, and
+ * never looks at a device's kind or architecture. */
+#ifndef OCT_CORE_TARGET_H
+#define OCT_CORE_TARGET_H
+
+#include "octet.h"
+
+/* A product, as far as the memory that it works in depends on it. */
+typedef struct oct_target_product {
+    const octet_quantizer *a, *b; /* of its operands */
+    bool native;                  /* what the target's `multiplies` says of them */
+    uint8_t dst, bias;            /* octet_dtype; bias NONE: there is none */
+} oct_target_product;
+
+/* Memory that a product works in: so many lanes of so many bytes. No lanes: it needs none. */
+typedef struct oct_scratch {
+    uint32_t lanes;
+    uint32_t lane_bytes;
+} oct_scratch;
+
+typedef struct oct_target {
+    /* Whether products of a scheme are made from its bytes as they are. */
+    bool (*native)(const octet_device *device, octet_scheme scheme);
+    /* The same of two operands, plain ones among them. Those of other products are decoded
+     * first, exactly: the product is emulated. */
+    bool (*multiplies)(const octet_device *device, const octet_quantizer *a,
+                       const octet_quantizer *b);
+    /* Whether products read a transposable quantizer's bytes of one direction where those of
+     * the other one are called for. Then nobody has to make the others. */
+    bool (*reads_across)(const octet_device *device, octet_scheme scheme);
+    /* Whether products read the scheme's block scales in the order of tensor cores. */
+    bool (*reads_swizzled)(const octet_device *device, octet_scheme scheme);
+    /* Native products of the scheme take operands and dst in whole rows of row_bytes, and outer
+     * indices in multiples of this many; a copy is padded where they are not. 0: any sizes. */
+    uint16_t (*lines)(octet_scheme scheme);
+    /* threads: the caller's workers, at least 1. */
+    oct_scratch (*scratch)(const octet_device *device, const oct_target_product *product,
+                           uint32_t threads);
+
+    uint16_t row_bytes;    /* rows of whole so many bytes are what products read best; 1: any */
+    uint8_t sum_rows_log2; /* a padded dst is summed by at most so many rows at a time */
+    uint16_t amaxes;       /* floats that a tensor's amax has: the maxima of so many parts */
+    uint16_t summed_rows;  /* columns are summed over so many rows, then joined; 0: at once */
+    bool pairs_steps;      /* two alike steps that do not depend on each other are one */
+    bool casts_make_factors; /* a cast makes the factor that amaxes give a later product */
+} oct_target;
+
+/* The target of a device; its rows are in run/devices.c. A kind that is none is the CPU. */
+const oct_target *oct_target_of(const octet_device *device);
+
+#endif

@@ -1,0 +1,126 @@
+/* target.c - what planners ask of a GPU, and all rules about compute capabilities. */
+#include "cuda/target.h"
+
+#include "cuda/lt.h"
+#include "cuda/quantize.h"
+
+/* ---- architectures --------------------------------------------------------------------- */
+
+/* What tensor cores and cuBLASLt do with a scheme. */
+typedef struct scheme_row {
+    uint16_t from, to;  /* the first and last compute capability that multiplies it; 0: none, */
+    uint16_t also_from; /* and those from here on; 0: no others */
+    bool one_scale;     /* for all of a tensor */
+    bool is_swizzled;   /* its scales are read in an order of their own */
+    uint8_t lines;      /* outer indices come in so many; 0: its rows are never padded, since
+                         * longer ones have other blocks */
+} scheme_row;
+
+/* A scheme without a row is emulated everywhere. MXFP8 has two ranges: the consumer parts
+ * between them lack it in every layout. */
+static const scheme_row schemes[OCTET_SCHEMES] = {
+    [OCTET_FP8_TENSOR] = {89, UINT16_MAX, 0, true, false, 1},
+    [OCTET_FP8_DELAYED] = {89, UINT16_MAX, 0, true, false, 1},
+    [OCTET_FP8_BLOCK] = {90, 90, 0, false, false, OCT_LT_ROWS},
+    [OCTET_MXFP8] = {100, 119, 130, false, true, 0},
+    [OCTET_NVFP4] = {100, UINT16_MAX, 0, false, true, 0},
+};
+
+bool oct_arch_multiplies(int arch, octet_scheme scheme) {
+    const scheme_row *row = &schemes[scheme];
+    bool first = row->from && arch >= row->from && arch <= row->to;
+    return first || (row->also_from && arch >= row->also_from);
+}
+
+bool oct_arch_reads_across(int arch) {
+    return (arch >= 100 && arch < 120) || arch >= 130;
+}
+
+/* With a workspace the library schedules its tiles at run time, from a counter that it zeroes
+ * before each product; without one it knows them before, and is no slower, as long as there are
+ * tiles for all processors. That has been seen on compute capability 9.0. */
+bool oct_arch_wants_workspace(int arch) {
+    return arch != 90;
+}
+
+int oct_arch_without_blocks(int arch) {
+    return arch == 90 ? 89 : arch;
+}
+
+bool oct_arch_overtakes(int arch) {
+    return arch >= 90;
+}
+
+bool oct_arch_has_own(int arch) {
+    return arch >= 90;
+}
+
+/* ---- products -------------------------------------------------------------------------- */
+
+/* Plain operands have no bytes to decode. */
+static bool native(const octet_device *device, octet_scheme scheme) {
+    return scheme == OCTET_SCHEME_NONE || oct_arch_multiplies(device->arch, scheme);
+}
+
+static bool is_one_scale(const octet_quantizer *q) {
+    return schemes[q->scheme].one_scale;
+}
+
+/* Per-tensor bytes multiply each other whoever chose their scales. The library has no product
+ * of two squares of 128, of two E5M2 tensors, or with a factor for each row. */
+static bool multiplies(const octet_device *device, const octet_quantizer *a,
+                       const octet_quantizer *b) {
+    bool squares = a->scheme == OCTET_FP8_BLOCK && a->block_rows > 1 && b->block_rows > 1;
+    bool e5m2 = a->format == OCTET_E5M2 && b->format == OCTET_E5M2;
+    bool alike = a->scheme == b->scheme || (is_one_scale(a) && is_one_scale(b));
+    return alike && native(device, (octet_scheme)a->scheme) && !squares && !e5m2 &&
+           !a->row_scaled && !b->row_scaled;
+}
+
+/* What an emulated product decodes may lie either way. */
+static bool reads_across(const octet_device *device, octet_scheme scheme) {
+    bool any_layout = schemes[scheme].one_scale && oct_arch_reads_across(device->arch);
+    return !native(device, scheme) || any_layout;
+}
+
+static bool reads_swizzled(const octet_device *device, octet_scheme scheme) {
+    return schemes[scheme].is_swizzled && native(device, scheme);
+}
+
+static uint16_t lines(octet_scheme scheme) {
+    return schemes[scheme].lines;
+}
+
+/* The library multiplies per-tensor bytes by kernels that want no memory, and finishes dst, but
+ * for a bias that it does not add to a narrow result: that takes sums. All other products have
+ * room for sums, and for a workspace of the library's where it has one. */
+static oct_scratch scratch(const octet_device *device, const oct_target_product *product,
+                           uint32_t threads) {
+    bool one_scale = product->native && is_one_scale(product->a) && is_one_scale(product->b);
+    bool blocks = product->native && product->a->scheme == OCTET_FP8_BLOCK;
+    bool finishes = product->bias == OCTET_NONE || product->dst == OCTET_F32 ||
+                    product->bias == product->dst;
+    bool workspace = !one_scale && (oct_arch_wants_workspace(device->arch) || blocks);
+    (void)threads;
+    if (one_scale && finishes) {
+        return (oct_scratch){0, 0};
+    }
+    return (oct_scratch){1, OCT_CUDA_SUMS_BYTES + (workspace ? OCT_CUDA_WORKSPACE_BYTES : 0)};
+}
+
+/* 2^10 rows of sums: with a few thousand columns they fill a GPU, and its cache holds them
+ * until they are rounded. */
+const oct_target oct_cuda_target = {
+    .native = native,
+    .multiplies = multiplies,
+    .reads_across = reads_across,
+    .reads_swizzled = reads_swizzled,
+    .lines = lines,
+    .scratch = scratch,
+    .row_bytes = OCT_LT_ROW_BYTES,
+    .sum_rows_log2 = 10,
+    .amaxes = OCT_AMAX_SHARES,
+    .summed_rows = OCT_TILE,
+    .pairs_steps = true,
+    .casts_make_factors = true,
+};

@@ -1,0 +1,117 @@
+/* device.c - a row for each kind of device, and nothing else of the ops looks at a kind. */
+#include "torch/device.h"
+
+#include "torch/cuda.h"
+
+/* ---- the CPU ----------------------------------------------------------------------------- */
+
+static octet_status cpu_device(octet_device *out, int index, octet_error *err) {
+    (void)index;
+    (void)err;
+    *out = (octet_device){OCTET_CPU, 0, 0};
+    return OCTET_OK;
+}
+
+static octet_status cpu_exec(octet_exec *exec, int index, octet_error *err) {
+    (void)exec;
+    (void)index;
+    (void)err;
+    return OCTET_OK;
+}
+
+static bool cpu_take(void **out, int index, int64_t bytes) {
+    (void)index;
+    (void)bytes;
+    *out = NULL;
+    return false;
+}
+
+static void cpu_give_back(void *memory) {
+    (void)memory;
+}
+
+/* ---- rows -------------------------------------------------------------------------------- */
+
+typedef struct row {
+    bool is_host; /* there is one, without an index, and its memory is the program's */
+    octet_status (*device)(octet_device *out, int index, octet_error *err);
+    octet_status (*exec)(octet_exec *exec, int index, octet_error *err);
+    bool (*take)(void **out, int index, int64_t bytes);
+    void (*give_back)(void *memory);
+} row;
+
+/* In the order of oct_torch.devices. */
+static const row rows[] = {
+    [OCTET_CPU] = {true, cpu_device, cpu_exec, cpu_take, cpu_give_back},
+    [OCTET_CUDA] = {false, oct_torch_cuda_device, oct_torch_cuda_exec, oct_torch_cuda_take,
+                    oct_torch_cuda_give_back},
+};
+
+_Static_assert(sizeof rows / sizeof *rows == sizeof oct_torch.devices / sizeof(int32_t),
+               "torch has a number for each");
+
+/* A type that Octet has no kernels for is refused later, where a tensor meets its plan. */
+static const row *row_of_type(int32_t type) {
+    const row *found = &rows[OCTET_CPU];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        found = oct_torch.devices[i] == type ? &rows[i] : found;
+    }
+    return found;
+}
+
+static const row *row_of(const octet_device *device) {
+    return &rows[device->kind];
+}
+
+/* ---- tensors ----------------------------------------------------------------------------- */
+
+octet_status oct_tensor_where(int32_t *type, int32_t *index, oct_torch_tensor *tensor,
+                              octet_error *err) {
+    if (oct_torch.aoti_torch_get_device_type(tensor, type) ||
+        oct_torch.aoti_torch_get_device_index(tensor, index)) {
+        return oct_torch_fail(err, OCTET_DEVICE, "aoti_torch_get_device_type failed");
+    }
+    return OCTET_OK;
+}
+
+octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err) {
+    int32_t type = 0, index = 0;
+    octet_status status = oct_tensor_where(&type, &index, tensor, err);
+    return status ? status : row_of_type(type)->device(out, index, err);
+}
+
+octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err) {
+    int32_t type = 0, index = 0;
+    octet_status status = oct_tensor_where(&type, &index, tensor, err);
+    *out = (octet_exec)OCTET_EXEC_INIT;
+    return status ? status : row_of_type(type)->exec(out, index, err);
+}
+
+/* ---- devices ----------------------------------------------------------------------------- */
+
+void oct_device_where(int32_t *type, int32_t *index, const octet_device *device) {
+    const row *is = row_of(device);
+    *type = oct_torch.devices[is - rows];
+    *index = is->is_host ? -1 : device->index;
+}
+
+bool oct_device_is(const octet_device *device, int32_t type, int32_t index) {
+    const row *is = row_of(device);
+    return type == oct_torch.devices[is - rows] && (is->is_host || index == device->index);
+}
+
+bool oct_device_is_host(const octet_device *device) {
+    return row_of(device)->is_host;
+}
+
+octet_status oct_device_exec(octet_exec *exec, const octet_device *device, octet_error *err) {
+    return row_of(device)->exec(exec, device->index, err);
+}
+
+bool oct_device_take(void **out, const octet_device *device, int64_t bytes) {
+    return row_of(device)->take(out, device->index, bytes);
+}
+
+void oct_device_give_back(const octet_device *device, void *memory) {
+    row_of(device)->give_back(memory);
+}

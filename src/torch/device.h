@@ -1,0 +1,29 @@
+/* device.h - torch's devices and Octet's: which is which, and how ops run there. */
+#ifndef OCT_TORCH_DEVICE_H
+#define OCT_TORCH_DEVICE_H
+
+#include "octet/run.h"
+#include "torch/api.h"
+
+/* torch's number for the type of device that a tensor is on, and its index. */
+octet_status oct_tensor_where(int32_t *type, int32_t *index, oct_torch_tensor *tensor,
+                              octet_error *err);
+/* Where a tensor is: the device as plans name it, and how to run there. A CPU's exec is serial.
+ */
+octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err);
+octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err);
+
+/* What torch is told to make a tensor on a device. */
+void oct_device_where(int32_t *type, int32_t *index, const octet_device *device);
+/* Whether a tensor of this type and index is on the device. */
+bool oct_device_is(const octet_device *device, int32_t type, int32_t index);
+/* Whether its memory is the program's own: it may be written without a launch. */
+bool oct_device_is_host(const octet_device *device);
+/* Gives exec the GPU and torch's current stream on it, where the device is one. */
+octet_status oct_device_exec(octet_exec *exec, const octet_device *device, octet_error *err);
+/* Memory without a tensor around it, where that costs less. False: it has to be a tensor. What
+ * was taken is given back; NULL is allowed. */
+bool oct_device_take(void **out, const octet_device *device, int64_t bytes);
+void oct_device_give_back(const octet_device *device, void *memory);
+
+#endif

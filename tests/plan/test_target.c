@@ -1,0 +1,91 @@
+/* test_target.c - what devices answer to planners. */
+#include "core/target.h"
+
+#include "cuda/target.h"
+#include "octet/run.h"
+#include "test.h"
+
+enum { ARCHS = 140 };
+
+/* Compute capabilities that were sold, and their native schemes as bits. */
+static const struct {
+    uint16_t arch;
+    uint32_t native;
+} sold[] = {
+#define BIT(scheme) (1u << OCTET_##scheme)
+#define ONE_SCALE (BIT(FP8_TENSOR) | BIT(FP8_DELAYED))
+    {0, 0},
+    {80, 0},
+    {86, 0},
+    {89, ONE_SCALE},
+    {90, ONE_SCALE | BIT(FP8_BLOCK)},
+    {100, ONE_SCALE | BIT(MXFP8) | BIT(NVFP4)},
+    {103, ONE_SCALE | BIT(MXFP8) | BIT(NVFP4)},
+    {120, ONE_SCALE | BIT(NVFP4)},
+    {121, ONE_SCALE | BIT(NVFP4)},
+#undef ONE_SCALE
+#undef BIT
+};
+
+TEST(target__native_schemes_are_those_of_the_hardware) {
+    octet_device cpu = {OCTET_CPU, 0, 0};
+    for (int scheme = OCTET_FP8_TENSOR; scheme < OCTET_SCHEMES; scheme++) {
+        CHECK(octet_scheme_native((octet_scheme)scheme, &cpu));
+        for (size_t i = 0; i < sizeof sold / sizeof sold[0]; i++) {
+            octet_device device = {OCTET_CUDA, 0, sold[i].arch};
+            CHECK_EQ_INT(octet_scheme_native((octet_scheme)scheme, &device),
+                         sold[i].native >> scheme & 1);
+        }
+    }
+}
+
+/* What is not native is decoded, and that may lie either way. */
+TEST(target__what_is_not_native_is_read_across_and_never_swizzled) {
+    for (int arch = 0; arch < ARCHS; arch++) {
+        octet_device device = {OCTET_CUDA, 0, (uint16_t)arch};
+        const oct_target *target = oct_target_of(&device);
+        for (int scheme = OCTET_FP8_TENSOR; scheme < OCTET_SCHEMES; scheme++) {
+            bool native = target->native(&device, (octet_scheme)scheme);
+            CHECK(native || target->reads_across(&device, (octet_scheme)scheme));
+            CHECK(native || !target->reads_swizzled(&device, (octet_scheme)scheme));
+        }
+    }
+}
+
+TEST(target__an_architecture_without_blocks_has_all_other_schemes) {
+    for (int arch = 0; arch < ARCHS; arch++) {
+        int without = oct_arch_without_blocks(arch);
+        CHECK(without <= arch && !oct_arch_multiplies(without, OCTET_FP8_BLOCK));
+        CHECK_EQ_INT(oct_arch_reads_across(without), oct_arch_reads_across(arch));
+        for (int scheme = OCTET_FP8_TENSOR; scheme < OCTET_SCHEMES; scheme++) {
+            CHECK_EQ_INT(oct_arch_multiplies(without, (octet_scheme)scheme),
+                         scheme != OCTET_FP8_BLOCK &&
+                             oct_arch_multiplies(arch, (octet_scheme)scheme));
+        }
+    }
+}
+
+/* A plan counts scratch in rows of 32 KiB. */
+TEST(target__scratch_is_whole_rows_of_a_plan) {
+    static const octet_quantizer plain;
+    oct_target_product product = {&plain, &plain, true, OCTET_BF16, OCTET_F32};
+    for (int arch = 0; arch < ARCHS; arch++) {
+        octet_device device = {arch ? OCTET_CUDA : OCTET_CPU, 0, (uint16_t)arch};
+        for (int native = 0; native < 2; native++) {
+            product.native = native;
+            oct_scratch scratch = oct_target_of(&device)->scratch(&device, &product, 3);
+            CHECK(scratch.lanes > 0 && scratch.lane_bytes > 0);
+            CHECK_EQ_INT(scratch.lane_bytes % (1 << 15), 0);
+        }
+    }
+}
+
+TEST(target__a_kind_that_is_none_is_the_cpu) {
+    octet_device cpu = {OCTET_CPU, 0, 0}, none = {77, 0, 0};
+    CHECK(oct_target_of(&none) == oct_target_of(&cpu));
+}
+
+TEST_MAIN(target__native_schemes_are_those_of_the_hardware,
+          target__what_is_not_native_is_read_across_and_never_swizzled,
+          target__an_architecture_without_blocks_has_all_other_schemes,
+          target__scratch_is_whole_rows_of_a_plan, target__a_kind_that_is_none_is_the_cpu)
