@@ -14,7 +14,7 @@ void oct_entry_use(oct_entry *entry) {
     atomic_fetch_add_explicit(&entry->users, 1, memory_order_relaxed);
 }
 
-void oct_entry_leave(const oct_table *table, oct_entry *entry) {
+void oct_entry_leave(oct_table *table, oct_entry *entry) {
     if (entry && atomic_fetch_sub_explicit(&entry->users, 1, memory_order_acq_rel) == 1) {
         table->free(entry);
     }
@@ -22,25 +22,24 @@ void oct_entry_leave(const oct_table *table, oct_entry *entry) {
 
 /* ---- sets -------------------------------------------------------------------------------- */
 
-/* The environment is read once; all tables ask for the same number. */
-static int wanted_entries(void) {
-    static atomic_int known; /* one more than the number; 0: not read yet */
-    int found = atomic_load_explicit(&known, memory_order_relaxed);
+/* The environment is read once for a table. */
+static int wanted_entries(oct_table *table) {
+    int found = atomic_load_explicit(&table->wanted, memory_order_relaxed);
     if (!found) {
         const char *text = getenv("OCTET_CACHE_ENTRIES");
         long number = text ? strtol(text, NULL, 10) : 0;
         found = number > 0 && number < INT32_MAX ? (int)number + 1 : INT32_MAX;
-        atomic_store_explicit(&known, found, memory_order_relaxed);
+        atomic_store_explicit(&table->wanted, found, memory_order_relaxed);
     }
     return found - 1;
 }
 
-static int sets_of(const oct_table *table) {
-    int wanted = wanted_entries() / OCT_TABLE_WAYS;
+static int sets_of(oct_table *table) {
+    int wanted = wanted_entries(table) / OCT_TABLE_WAYS;
     return wanted < 1 ? 1 : wanted < table->most ? wanted : table->most;
 }
 
-static oct_table_set *set_of(const oct_table *table, uint64_t hash) {
+static oct_table_set *set_of(oct_table *table, uint64_t hash) {
     return &table->sets[hash % (uint64_t)sets_of(table)];
 }
 
@@ -50,7 +49,7 @@ static void put_first(oct_table_set *set, oct_entry *entry, int at) {
     set->ways[0] = entry;
 }
 
-oct_entry *oct_table_find(const oct_table *table, uint64_t hash, const void *key) {
+oct_entry *oct_table_find(oct_table *table, uint64_t hash, const void *key) {
     oct_table_set *set = set_of(table, hash);
     oct_entry *found = NULL;
     if (!oct_enter_set(&set->in_use)) {
@@ -67,7 +66,7 @@ oct_entry *oct_table_find(const oct_table *table, uint64_t hash, const void *key
     return found;
 }
 
-void oct_table_put(const oct_table *table, oct_entry *entry) {
+void oct_table_put(oct_table *table, oct_entry *entry) {
     oct_table_set *set = set_of(table, entry->hash);
     if (!oct_enter_set(&set->in_use)) {
         return;
@@ -79,7 +78,7 @@ void oct_table_put(const oct_table *table, oct_entry *entry) {
     oct_entry_leave(table, last);
 }
 
-int oct_table_count(const oct_table *table) {
+int oct_table_count(oct_table *table) {
     int count = 0;
     for (int i = 0; i < table->most; i++) {
         if (oct_enter_set(&table->sets[i].in_use)) {
@@ -92,6 +91,6 @@ int oct_table_count(const oct_table *table) {
     return count;
 }
 
-int oct_table_capacity(const oct_table *table) {
+int oct_table_capacity(oct_table *table) {
     return sets_of(table) * OCT_TABLE_WAYS;
 }

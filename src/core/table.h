@@ -59,22 +59,23 @@ typedef struct oct_table {
     int most; /* sets */
     bool (*same)(const oct_entry *entry, const void *key);
     void (*free)(oct_entry *entry);
+    atomic_int wanted; /* entries, one more than the environment says; 0: not asked yet */
 } oct_table;
 
 /* An entry that nobody else has yet; its maker is its user. */
 void oct_entry_start(oct_entry *entry, uint64_t hash);
 void oct_entry_use(oct_entry *entry);
 /* The last user frees it. NULL will do. */
-void oct_entry_leave(const oct_table *table, oct_entry *entry);
+void oct_entry_leave(oct_table *table, oct_entry *entry);
 
 /* The entry of a key, with the caller among its users; NULL where there is none. */
-oct_entry *oct_table_find(const oct_table *table, uint64_t hash, const void *key);
+oct_entry *oct_table_find(oct_table *table, uint64_t hash, const void *key);
 /* Two threads that miss at once put an entry each; the one used less is pushed out. */
-void oct_table_put(const oct_table *table, oct_entry *entry);
+void oct_table_put(oct_table *table, oct_entry *entry);
 
 /* Entries that are there, and that may be: $OCTET_CACHE_ENTRIES says fewer, at least one set.
  */
-int oct_table_count(const oct_table *table);
-int oct_table_capacity(const oct_table *table);
+int oct_table_count(oct_table *table);
+int oct_table_capacity(oct_table *table);
 
 #endif

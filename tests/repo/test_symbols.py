@@ -49,7 +49,7 @@ WRITABLE = {
 TORCH_WRITABLE = {
     "api.c.o": {"oct_torch"},
     "cuda.c.o": {"folders", "found", "known", "opened"},
-    "plan_cache.c.o": {"sets"},
+    "plan_cache.c.o": {"plannings", "size_sets", "sizes", "text_sets", "texts"},
     "replay.c.o": {"allowed", "recordings", "replays", "sets"},
     "rule.c.o": {"places"},
 }
