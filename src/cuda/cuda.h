@@ -36,8 +36,8 @@ typedef struct oct_cuda_live {
     /* NVFP4, but not where blocks may map to 4: two products' factors, made on the way; NULL:
      * none. Their amaxes are known. */
     const oct_alpha *alphas;
-    /* What oct_cuda_decode makes of the bytes of a direction, wanted as well; NULL or parts[0]
-     * NULL: not wanted. */
+    /* What oct_cuda_decode makes of the bytes of a direction, wanted as well unless it waits
+     * for the product; NULL or parts[0] NULL: not wanted. */
     const oct_matrix *row_copy, *col_copy;
     /* Bytes that may be left out where a copy is made without them. */
     bool row_passes, col_passes;
@@ -79,6 +79,12 @@ octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two
  * oct_cuda_sum_columns makes; NULL: not wanted. */
 octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, float *sums, octet_error *err);
+/* Whether what a matrix of so few rows decodes to is made by a product that wants it, not by
+ * its cast: most multiply the bytes instead. A cast then leaves no bytes out. */
+#define OCT_CUDA_FEW_ROWS 16
+static inline bool oct_cuda_copy_waits(const oct_matrix *m) {
+    return m->rows <= OCT_CUDA_FEW_ROWS;
+}
 /* Every part of dst but the amaxes, padding zeroed. */
 octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_cuda_live *live,
@@ -145,7 +151,7 @@ typedef struct oct_cuda_gemm_call {
     /* Where an emulated product decodes, and where a native one copies ragged bytes: storage
      * rows of U8 as cuBLASLt takes them. parts[0] NULL: nowhere. */
     oct_matrix a_copy, b_copy;
-    bool a_made, b_made; /* it is decoded there already */
+    bool a_made, b_made; /* it is decoded there already, unless the copy waits */
     oct_matrix dst_copy; /* native: fp32 sums of so many rows of a ragged dst; or NULL */
     oct_matrix
         b_scales;    /* native: where scales of b that has ragged lines are copied; or NULL */
@@ -163,8 +169,8 @@ typedef struct oct_cuda_gemm_call {
 
 octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                            octet_error *err);
-/* Who multiplies: "cublaslt" (and "own" what it does not take), or "own", always where there is
- * no cuBLASLt or $OCTET_CUDA_GEMM says so. */
+/* Who multiplies: "cublaslt" (and "own" what it does not take, or takes slowly), or "own",
+ * always where there is no cuBLASLt or $OCTET_CUDA_GEMM says so. */
 const char *oct_cuda_gemm_name(octet_cuda *cuda);
 
 /* Delayed scaling's state in device memory, by the CPU's rule; see octet/run.h. */

@@ -20,7 +20,8 @@
     X(delayed)                                                                                 \
     X(zero)                                                                                    \
     X(sums)                                                                                    \
-    X(gemm)
+    X(gemm)                                                                                    \
+    X(thin)
 
 typedef enum oct_cuda_module {
 #define X(name) OCT_MODULE_##name,

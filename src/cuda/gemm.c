@@ -1,4 +1,7 @@
-/* gemm.c - one product on a GPU: by cuBLASLt where it takes it, else by the own kernel.
+/* gemm.c - one product on a GPU: by cuBLASLt where it takes it, else by the own kernels.
+ *
+ * Few rows of a against blocks of b have a kernel that reads b once, where it lies: cuBLASLt
+ * takes longer, of what is decoded for it above all.
  *
  * A native product hands the bytes over as they are, with their scales. An emulated one decodes
  * its operands first (codes times block scales, which bf16 holds exactly, or f32) and gives the
@@ -220,19 +223,37 @@ static octet_status multiply(bool *done, job *j, octet_error *err) {
     return status || !found ? status : run_parts(done, j, err);
 }
 
-octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
+/* The library multiplies MXFP8 and NVFP4 itself where it can; few rows of 128-blocks it
+ * multiplies as eight. */
+static bool is_thin(const job *j) {
+    bool native = j->call->native && j->own.b.scale_format != OCTET_F32;
+    return !native && !j->lt->library && oct_gemm_is_thin(&j->own);
+}
+
+static octet_status by_library(bool *done, job *j, octet_error *err) {
+    if (!j->lt->api || j->own.a.depth == 0 ||
+        !oct_lt_describe(&j->product, j->call, &j->lt->target)) {
+        return OCTET_OK;
+    }
+    return multiply(done, j, err);
+}
+
+octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *given,
                            octet_error *err) {
-    job j = {.on = on, .call = call, .own = oct_gemm_params_of(call)};
+    oct_cuda_gemm_call call = *given;
+    call.a_made = call.a_made && !oct_cuda_copy_waits(&call.a);
+    call.b_made = call.b_made && !oct_cuda_copy_waits(&call.b);
+    job j = {.on = on, .call = &call, .own = oct_gemm_params_of(&call)};
     bool done = false;
     if (j.own.a.outer == 0 || j.own.b.outer == 0) {
         return OCTET_OK;
     }
     octet_status status = oct_lt_get(&j.lt, on->cuda, err);
-    if (!status && j.lt->api && j.own.a.depth > 0 &&
-        oct_lt_describe(&j.product, call, &j.lt->target)) {
-        status = multiply(&done, &j, err);
+    if (!status && is_thin(&j)) {
+        return oct_gemm_thin(on, &j.own, err);
     }
-    return status || done ? status : oct_gemm_own(on, call, err);
+    status = status ? status : by_library(&done, &j, err);
+    return status || done ? status : oct_gemm_own(on, &call, err);
 }
 
 const char *oct_cuda_gemm_name(octet_cuda *cuda) {

@@ -23,4 +23,10 @@ octet_status oct_gemm_own_launch(oct_cuda_launch *out, oct_gemm_params *params,
 octet_status oct_gemm_own(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                           octet_error *err);
 
+/* Whether a product has few rows of a and blocks along it: a kernel of its own reads b once,
+ * where it lies. A pure function of its arguments. */
+bool oct_gemm_is_thin(const oct_gemm_params *params);
+octet_status oct_gemm_thin(const oct_cuda_on *on, const oct_gemm_params *params,
+                           octet_error *err);
+
 #endif

@@ -136,6 +136,7 @@ typedef struct oct_lt {
     const oct_cublaslt *api; /* NULL: the own kernels are asked for */
     void *handle;
     oct_lt_target target;
+    bool library; /* products of few rows are the library's, too: it is asked for */
     int pick; /* which of the library's candidates: $OCTET_CUDA_ALGO, usually 0, the first */
     oct_lt_cache algorithms;
 } oct_lt;
@@ -145,7 +146,8 @@ typedef struct oct_lt {
 octet_status oct_lt_failed(octet_error *err, const oct_cublaslt *api, const char *call,
                            int result);
 
-/* Made on first use. $OCTET_CUDA_GEMM=own leaves the library out. */
+/* Made on first use. $OCTET_CUDA_GEMM=own leaves the library out, =cublaslt the own kernels for
+ * what the library takes. */
 octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err);
 
 /* The algorithm for a problem, kept from the first time on; *found false: there is none. The

@@ -21,6 +21,7 @@ octet_status oct_lt_failed(octet_error *err, const oct_cublaslt *api, const char
 static octet_status open_library(oct_lt *lt, octet_cuda *cuda, octet_error *err) {
     const char *forced = getenv("OCTET_CUDA_GEMM");
     const oct_cublaslt *api;
+    lt->library = forced && strcmp(forced, "cublaslt") == 0;
     if (forced && strcmp(forced, "own") == 0) {
         return OCTET_OK;
     }

@@ -115,7 +115,8 @@ oct_copies oct_cuda_copies(const oct_cuda_quantize_call *call) {
     bool whole = call->source->dtype != OCTET_F32 && call->source->rows % 16 == 0;
     oct_copies none = {NULL, NULL};
     bool alone = is_wanted(col) && !is_wanted(row) && call->dst->parts[OCTET_PART_ROW_DATA];
-    if (!casts || !whole || alone || !copy_fits(row, call->dst, OCTET_USE_ROW) ||
+    if (!casts || !whole || alone || oct_cuda_copy_waits(call->source) ||
+        !copy_fits(row, call->dst, OCTET_USE_ROW) ||
         !copy_fits(col, call->dst, OCTET_USE_COL)) {
         return none;
     }
@@ -134,6 +135,9 @@ static octet_status decode_copies(const oct_cuda_quantize_call *call, octet_erro
     const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;
     oct_copies made = oct_cuda_copies(call);
     octet_status status = OCTET_OK;
+    if (oct_cuda_copy_waits(call->source)) {
+        return status;
+    }
     if (is_wanted(row) && !made.row) {
         status = oct_cuda_decode(call->on, row, call->dst, OCTET_USE_ROW, err);
     }

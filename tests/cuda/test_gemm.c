@@ -198,13 +198,17 @@ TEST(gemm__library_takes_per_tensor_bytes_of_any_shape) {
 }
 
 /* Parts of a product of 128-blocks: sums 32 rows at a time where columns are ragged, and the
- * rows behind whole eights. */
-static int block_parts(const int64_t shape[3]) {
+ * rows behind whole eights. Few rows of whole lines are the own kernel's. */
+static int block_parts(const problem *pr, const int64_t shape[3]) {
+    if (shape[0] <= 16 && shape[2] % 16 == 0 && !strstr(pr->a, "e5m2") &&
+        !strstr(pr->b, "e5m2")) {
+        return 0;
+    }
     int64_t whole = shape[0] / 8 * 8, chunk = shape[1] % 8 ? 32 : whole;
     return (int)((whole ? (whole + chunk - 1) / chunk : 0) + (shape[0] % 8 != 0));
 }
 
-/* 128-blocks are the library's in any shape. */
+/* 128-blocks are the library's in any shape but a few rows. */
 TEST(gemm__library_takes_blocks_of_any_shape) {
     static const int64_t sizes[] = {1, 7, 8, 9, 15, 16, 17, 40, 127, 128, 129, 133};
     static const int64_t lengths[] = {16, 1, 130, 7, 257, 128, 127};
@@ -222,8 +226,9 @@ TEST(gemm__library_takes_blocks_of_any_shape) {
                              .accumulate = i / 5 % 2,
                              .seed = i + 1};
         int parts = check(along[i / 144], shape, &o, SCRATCH);
-        test_report(parts == block_parts(shape), TEST_HERE("parts"), "%d x %d: %d, not %d",
-                    (int)shape[0], (int)shape[1], parts, block_parts(shape));
+        int want = block_parts(along[i / 144], shape);
+        test_report(parts == want, TEST_HERE("parts"), "%d x %d: %d, not %d", (int)shape[0],
+                    (int)shape[1], parts, want);
     }
 }
 
@@ -241,8 +246,8 @@ TEST(gemm__scratch_holds_the_scales_of_some_rows_at_a_time) {
     CHECK_EQ_INT(check(pr, tall, &add, own + eight + scales), 4);
     CHECK_EQ_INT(check(pr, tall, &add, own + eight + scales - 256), 0);
     CHECK_EQ_INT(check(pr, ragged, &add, own + eight + scales), 11); /* sums of 32 rows */
-    CHECK_EQ_INT(check(pr, few, &o, own + eight), 1);
-    CHECK_EQ_INT(check(pr, few, &o, own + eight - 256), 0);
+    CHECK_EQ_INT(check(&problems[19], few, &o, own + eight), 1);
+    CHECK_EQ_INT(check(&problems[19], few, &o, own + eight - 256), 0);
 }
 
 TEST(gemm__every_result_bias_and_old_value) {

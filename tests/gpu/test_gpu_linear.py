@@ -154,6 +154,29 @@ def test_gpu_linear__blocks_of_ragged_shapes_add_to_main_grad(sizes: Any) -> Non
     near(pair[1].weight.main_grad, pair[0].weight.main_grad, m, 32.0)
 
 
+@pytest.mark.parametrize("name", ["block", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize("sizes", [(32, 5), (528, 1000), (4096, 4099), (14336, 160), (70, 44)])
+def test_gpu_linear__few_rows_with_a_cached_weight(name: str, sizes: Any) -> None:  # noqa: ANN401
+    """Decoding: the CPU's products, and the same bits each time."""
+    k, n = sizes
+    cpu, gpu = (linear.eval() for linear in layers(k, n))
+    scale = 4 * float(cpu.weight.detach().abs().max())
+    with torch.no_grad(), octet.autocast(recipe=RECIPES[name]):
+        for linear in (cpu, gpu):
+            x, _ = data(32, k, n)
+            linear(x.to(linear.weight.device), is_first_microbatch=True)
+        for m in range(1, 19):
+            x, _ = data(m, k, n)
+            a = cpu(x, is_first_microbatch=False)
+            b = gpu(x.cuda(), is_first_microbatch=False)
+            near(b, a, k, scale)
+            assert torch.equal(b, gpu(x.cuda(), is_first_microbatch=False))
+            x[m // 2, k // 2] = float("nan")
+            a = cpu(x, is_first_microbatch=False)
+            b = gpu(x.cuda(), is_first_microbatch=False)
+            assert torch.equal(a.isnan(), b.isnan().cpu())
+
+
 @pytest.mark.parametrize(
     ("name", "columns"),
     [("current", True), ("current", False), ("block", True), ("block", False), ("mxfp8", True)],

@@ -10,7 +10,9 @@
  * exact value it keeps the bound that the CPU's product states, as far as the tensor cores' own
  * sums are those of fp32. */
 #include "cuda/kernels/chain.h"
+#include "cuda/kernels/codes.h"
 #include "cuda/kernels/finish.h"
+#include "cuda/kernels/fragments.h"
 #include "format/e2m1.h"
 #include "format/e4m3.h"
 #include "format/e5m2.h"
@@ -28,136 +30,7 @@
 static_assert(STEP * PITCH_ACROSS <= TILE_ELEMENTS, "either layout of a tile fits");
 static_assert(TILE * STEP == OCT_GEMM_THREADS * 16, "a thread decodes 16 elements of a tile");
 
-/* ---- tensor cores ---------------------------------------------------------------------- */
-
-/* A warp's fragments: d += a b with a 16 x 16, b 16 x 8. Lane l holds of a the rows l / 4 and
- * l / 4 + 8, of b the column l / 4, of both the p 2 (l % 4), + 1, + 8, + 9; of d the rows of a
- * and the columns 2 (l % 4), + 1. */
-#ifdef OCTET_EMULATED
-
-struct emulated_fragments {
-    const uint32_t *a, *b;
-};
-
-/* The lanes read each other's registers: the second exchange ends that. */
-template <class Element>
-static inline void multiply(float *d, const uint32_t *a, const uint32_t *b) {
-    emulated_fragments mine = {a, b};
-    uint32_t lanes;
-    const uint64_t *words =
-        emulated_exchange(EMULATED_SHUFFLE, reinterpret_cast<uint64_t>(&mine), &lanes);
-    uint64_t all[32];
-    memcpy(all, words, sizeof all);
-    int lane = emulated_lane();
-    for (int i = 0; i < 4; i++) {
-        int row = lane / 4, col = lane % 4 * 2 + i % 2;
-        float sum = d[i];
-        for (int p = 0; p < 16; p++) {
-            auto *x = reinterpret_cast<emulated_fragments *>(all[row * 4 + p % 8 / 2]);
-            auto *y = reinterpret_cast<emulated_fragments *>(all[col * 4 + p % 8 / 2]);
-            uint32_t left = x->a[p / 8 * 2 + i / 2] >> p % 2 * 16;
-            uint32_t right = y->b[p / 8] >> p % 2 * 16;
-            sum += Element::value(left & 0xffffu) * Element::value(right & 0xffffu);
-        }
-        d[i] = sum;
-    }
-    __syncwarp();
-}
-
-/* Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8
- * and gets of each matrix the elements 2 (l % 4), + 1 of row l / 4, turned: of column l / 4. */
-static inline void load_matrices(uint32_t *out, const uint16_t *row, bool turned) {
-    uint32_t lanes;
-    const uint64_t *rows =
-        emulated_exchange(EMULATED_SHUFFLE, reinterpret_cast<uint64_t>(row), &lanes);
-    int high = emulated_lane() / 4, low = emulated_lane() % 4 * 2;
-    for (int m = 0; m < 4; m++) {
-        auto at = [&](int r, int c) -> uint32_t {
-            return reinterpret_cast<const uint16_t *>(rows[m * 8 + r])[c];
-        };
-        out[m] = turned ? at(low, high) | at(low + 1, high) << 16
-                        : at(high, low) | at(high, low + 1) << 16;
-    }
-}
-
-#else
-
-template <class Element>
-static __device__ __forceinline__ void multiply(float *d, const uint32_t *a,
-                                                const uint32_t *b) {
-    if constexpr (Element::is_bf16) {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    } else {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    }
-}
-
-static __device__ __forceinline__ void load_matrices(uint32_t *out, const uint16_t *row,
-                                                     bool turned) {
-    uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
-    if (turned) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                     : "r"(at)
-                     : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                     : "r"(at)
-                     : "memory");
-    }
-}
-
-#endif
-
 /* ---- 16 codes as 16-bit elements ------------------------------------------------------- */
-
-/* Two f16 from two E4M3 codes in the low bytes. */
-static __device__ __forceinline__ uint32_t f16_of_e4m3(uint32_t codes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint32_t out;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(static_cast<uint16_t>(codes)));
-    return out;
-#elif defined(__CUDA_ARCH__)
-    /* With the exponent where f16 has it, 2^8 is missing. */
-    uint32_t spread = __byte_perm(codes, 0, 0x1404) >> 1;
-    uint32_t out, low = codes & 0x7f, high = codes >> 8 & 0x7f;
-    asm("mul.rn.f16x2 %0, %1, %2;"
-        : "=r"(out)
-        : "r"((spread & 0x3f803f80u) | (spread << 1 & 0x80008000u)), "r"(0x5c005c00u));
-    return out | (low == 0x7f ? 0x7fffu : 0u) | (high == 0x7f ? 0x7fff0000u : 0u);
-#else
-    uint32_t low = oct_f16_encode(oct_e4m3_decode(static_cast<uint8_t>(codes)));
-    uint32_t high = oct_f16_encode(oct_e4m3_decode(static_cast<uint8_t>(codes >> 8)));
-    return low | high << 16;
-#endif
-}
-
-/* The products of two pairs of f16. */
-static __device__ __forceinline__ uint32_t f16_times(uint32_t x, uint32_t y) {
-#if defined(__CUDA_ARCH__)
-    uint32_t out;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(x), "r"(y));
-    return out;
-#else
-    auto value = [](uint32_t bits) { return oct_f16_decode(static_cast<uint16_t>(bits)); };
-    uint32_t low = oct_f16_encode(value(x) * value(y));
-    return low | static_cast<uint32_t>(oct_f16_encode(value(x >> 16) * value(y >> 16))) << 16;
-#endif
-}
-
-/* Two f16 from two E2M1 codes in the low byte: their upper bytes are looked up. */
-static __device__ __forceinline__ uint32_t f16_of_e2m1(uint32_t codes) {
-    uint32_t select = (codes & 0x7u) << 4 | (codes & 0x70u) << 8;
-    uint32_t upper = __byte_perm(0x3e3c3800u, 0x46444240u, select) & 0xff00ff00u;
-    return upper | (codes & 0x8u) << 12 | (codes & 0x80u) << 24;
-}
 
 struct f16 {
     static constexpr bool is_bf16 = false;
@@ -170,20 +43,17 @@ struct f16 {
     static __device__ __forceinline__ void decode(uint32_t *out, const uint32_t *raw,
                                                   uint32_t format, uint32_t scale) {
         if (format == OCTET_E4M3) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                out[i] = f16_of_e4m3(raw[i / 2] >> i % 2 * 16 & 0xffffu);
-            }
+            oct_f16_of_16_e4m3(out, raw);
         } else if (format == OCTET_E5M2) {
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 out[i] = __byte_perm(raw[i / 2], 0, i % 2 ? 0x3424 : 0x1404);
             }
         } else {
-            uint32_t by = f16_of_e4m3(scale | scale << 8);
+            uint32_t by = oct_f16_of_e4m3(scale | scale << 8);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                out[i] = f16_times(f16_of_e2m1(raw[i / 4] >> i % 4 * 8 & 0xffu), by);
+                out[i] = oct_f16_times(oct_f16_of_e2m1(raw[i / 4] >> i % 4 * 8 & 0xffu), by);
             }
         }
     }
@@ -381,24 +251,24 @@ static __device__ __forceinline__ void multiply_step(sums &sum, const tiles &t,
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int row = s.row + i * 16;
-            load_matrices(a[i],
-                          t.a + (g.a.across ? (p + high + low) * PITCH_ACROSS + row + mid
-                                            : (row + mid + low) * PITCH_ALONG + p + high),
-                          g.a.across);
+            oct_load_matrices(a[i],
+                              t.a + (g.a.across ? (p + high + low) * PITCH_ACROSS + row + mid
+                                                : (row + mid + low) * PITCH_ALONG + p + high),
+                              g.a.across);
         }
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             int col = s.col + j * 16;
-            load_matrices(b[j],
-                          t.b + (g.b.across ? (p + mid + low) * PITCH_ACROSS + col + high
-                                            : (col + high + low) * PITCH_ALONG + p + mid),
-                          g.b.across);
+            oct_load_matrices(b[j],
+                              t.b + (g.b.across ? (p + mid + low) * PITCH_ACROSS + col + high
+                                                : (col + high + low) * PITCH_ALONG + p + mid),
+                              g.b.across);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                multiply<Element>(sum[i][j], a[i], b[j / 2] + j % 2 * 2);
+                oct_multiply<Element>(sum[i][j], a[i], b[j / 2] + j % 2 * 2);
             }
         }
     }
