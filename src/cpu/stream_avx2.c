@@ -1,21 +1,17 @@
 /* stream_avx2.c - codes become floats in registers, twice 16 at a time. */
-#include "cpu/stream.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
-#include <immintrin.h>
 #include <string.h>
 
-#include "cpu/gemm.h"
-
-#define ISA __attribute__((target("avx2,fma,f16c")))
-#define INLINE static inline __attribute__((always_inline)) ISA
+#include "cpu/avx2.h"
 
 #define GROUP 32
 #define HALF 16
 #define MOST 8 /* sums that stay in registers beside what they are made of */
 
-INLINE __m256 values_e2m1(__m256i words) {
+OCT_AVX2_INLINE __m256 values_e2m1(__m256i words) {
     const __m256 values = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
     __m256i sign = _mm256_slli_epi32(_mm256_and_si256(words, _mm256_set1_epi32(8)), 28);
     return _mm256_or_ps(_mm256_permutevar8x32_ps(values, words), _mm256_castsi256_ps(sign));
@@ -23,7 +19,7 @@ INLINE __m256 values_e2m1(__m256i words) {
 
 /* Sixteen codes as floats. FP8: in order, E4M3 as halves with the same exponent field, 2^-8
  * times too small; arrange makes up for that. E2M1: the even ones, then the odd ones. */
-INLINE void decode(__m256 out[2], const uint8_t *codes, octet_dtype format) {
+OCT_AVX2_INLINE void decode(__m256 out[2], const uint8_t *codes, octet_dtype format) {
     if (format == OCTET_E2M1) {
         __m256i words = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)codes));
         out[0] = values_e2m1(words);
@@ -54,7 +50,7 @@ typedef struct place {
     int64_t p;
 } place;
 
-INLINE place place_of(const oct_stream_call *call, int row, int col, const kind of) {
+OCT_AVX2_INLINE place place_of(const oct_stream_call *call, int row, int col, const kind of) {
     place in = {.a = (const char *)call->a + row * call->a_pitch, .a_pitch = call->a_pitch};
     OCT_UNROLL
     for (int j = 0; j < of.cols; j++) {
@@ -65,8 +61,8 @@ INLINE place place_of(const oct_stream_call *call, int row, int col, const kind 
 }
 
 /* A row of b times those of a: both halves of a group, whose scale is one, or one for each. */
-INLINE void add_row(__m256 sums[], const place *in, const uint8_t *codes, const float *scales,
-                    const kind of) {
+OCT_AVX2_INLINE void add_row(__m256 sums[], const place *in, const uint8_t *codes,
+                             const float *scales, const kind of) {
     const int64_t half = of.format == OCTET_E2M1 ? HALF / 2 : HALF;
     __m256 parts[OCT_GEMM_ROWS];
     OCT_UNROLL
@@ -92,8 +88,8 @@ INLINE void add_row(__m256 sums[], const place *in, const uint8_t *codes, const 
 }
 
 /* One group: codes[j] are those of row j from p on. */
-INLINE void add_group(__m256 sums[MOST], const place *in,
-                      const uint8_t *const codes[OCT_GEMM_ROWS], const kind of) {
+OCT_AVX2_INLINE void add_group(__m256 sums[MOST], const place *in,
+                               const uint8_t *const codes[OCT_GEMM_ROWS], const kind of) {
     OCT_UNROLL
     for (int j = 0; j < of.cols; j++) {
         add_row(sums + j * of.rows, in, codes[j], in->scales[j], of);
@@ -102,15 +98,9 @@ INLINE void add_group(__m256 sums[MOST], const place *in,
 
 /* The greater of E4M3's magnitudes, byte by byte; of other formats, whose NaN is decoded,
  * nothing. */
-INLINE __m256i larger(__m256i most, const uint8_t *codes, octet_dtype format) {
+OCT_AVX2_INLINE __m256i larger(__m256i most, const uint8_t *codes, octet_dtype format) {
     __m256i bytes = format == OCTET_E4M3 ? _mm256_loadu_si256((const __m256i *)codes) : most;
     return _mm256_max_epu8(most, _mm256_and_si256(bytes, _mm256_set1_epi8(0x7f)));
-}
-
-INLINE float sum_of(__m256 v) {
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
 static bool has_nan(const uint8_t *codes, int64_t count) {
@@ -122,20 +112,20 @@ static bool has_nan(const uint8_t *codes, int64_t count) {
 }
 
 /* The sums to where they belong; E4M3's NaN, which was decoded as a number, becomes one. */
-INLINE void put_sums(const oct_stream_call *call, float *out, const place *in,
-                     const __m256 sums[MOST], __m256i most, const kind of) {
+OCT_AVX2_INLINE void put_sums(const oct_stream_call *call, float *out, const place *in,
+                              const __m256 sums[MOST], __m256i most, const kind of) {
     __m256i nans = _mm256_cmpeq_epi8(most, _mm256_set1_epi8(0x7f));
     bool any = _mm256_movemask_epi8(nans);
     for (int j = 0; j < of.cols; j++) {
         bool nan = any && has_nan(in->codes[j], call->count);
         for (int i = 0; i < of.rows; i++) {
-            float sum = sum_of(sums[j * of.rows + i]);
+            float sum = oct_sum8(sums[j * of.rows + i]);
             out[j * call->rows + i] = nan ? __builtin_nanf("") : sum;
         }
     }
 }
 
-INLINE void dot_part(const oct_stream_call *call, int row, int col, const kind of) {
+OCT_AVX2_INLINE void dot_part(const oct_stream_call *call, int row, int col, const kind of) {
     const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
     const int64_t ahead = call->ahead;
     place in = place_of(call, row, col, of);
@@ -169,7 +159,7 @@ INLINE void dot_part(const oct_stream_call *call, int row, int col, const kind o
 
 /* Four rows of b where their sums with one or two of a fit the registers, else two at a time.
  */
-INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
+OCT_AVX2_INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
     int row = 0;
     for (; row + 3 <= call->rows; row += row + 4 <= call->rows ? 4 : 3) {
         for (int col = 0; col < OCT_GEMM_ROWS; col += 2) {
@@ -187,7 +177,7 @@ INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift
     }
 }
 
-INLINE void dot_fp8(const oct_stream_call *call, octet_dtype format) {
+OCT_AVX2_INLINE void dot_fp8(const oct_stream_call *call, octet_dtype format) {
     switch (call->shift) {
     case 0:
         dot(call, format, 0);
@@ -200,26 +190,26 @@ INLINE void dot_fp8(const oct_stream_call *call, octet_dtype format) {
     }
 }
 
-ISA static void dot_e4m3(const oct_stream_call *call) {
+OCT_AVX2 static void dot_e4m3(const oct_stream_call *call) {
     dot_fp8(call, OCTET_E4M3);
 }
 
-ISA static void dot_e5m2(const oct_stream_call *call) {
+OCT_AVX2 static void dot_e5m2(const oct_stream_call *call) {
     dot_fp8(call, OCTET_E5M2);
 }
 
-ISA static void dot_e2m1(const oct_stream_call *call) {
+OCT_AVX2 static void dot_e2m1(const oct_stream_call *call) {
     dot(call, OCTET_E2M1, 4);
 }
 
-ISA static void arrange_e4m3(void *row, int64_t count) {
+OCT_AVX2 static void arrange_e4m3(void *row, int64_t count) {
     for (int64_t p = 0; p < count; p += 8) {
         float *at = (float *)row + p;
         _mm256_storeu_ps(at, _mm256_mul_ps(_mm256_loadu_ps(at), _mm256_set1_ps(256.0f)));
     }
 }
 
-ISA static void arrange_e2m1(void *row, int64_t count) {
+OCT_AVX2 static void arrange_e2m1(void *row, int64_t count) {
     const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
     for (int64_t p = 0; p < count; p += HALF) {
         float *at = (float *)row + p;
@@ -231,10 +221,12 @@ ISA static void arrange_e2m1(void *row, int64_t count) {
     }
 }
 
-const oct_streamer oct_stream_avx2[OCTET_DTYPES] = {
-    [OCTET_E4M3] = {dot_e4m3, arrange_e4m3},
-    [OCTET_E5M2] = {dot_e5m2, NULL},
-    [OCTET_E2M1] = {dot_e2m1, arrange_e2m1},
-};
+void oct_stream__avx2(oct_table *table) {
+    oct_gemm_kernels *k = &table->gemm;
+    k->stream_f32[OCTET_E4M3] = (oct_streamer){dot_e4m3, arrange_e4m3};
+    k->stream_f32[OCTET_E5M2] = (oct_streamer){dot_e5m2, NULL};
+    k->stream_f32[OCTET_E2M1] = (oct_streamer){dot_e2m1, arrange_e2m1};
+    k->stream_rows = 8;
+}
 
 #endif

@@ -1,17 +1,12 @@
 /* stream_avx512bf16.c - codes become bf16 by table, 64 at a time, and are multiplied in pairs.
  */
-#include "cpu/stream.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
-#include <immintrin.h>
 #include <string.h>
 
-#include "cpu/gemm.h"
-#include "cpu/pack_avx512bf16.h"
-
-#define ISA __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")))
-#define INLINE static inline __attribute__((always_inline)) ISA
+#include "cpu/avx512.h"
 
 #define GROUP 64
 
@@ -22,7 +17,7 @@ typedef struct tables {
 } tables;
 
 /* The upper or the lower bytes of the table's 128 words. */
-INLINE void split_table(__m512i out[2], const uint16_t table[128], bool upper) {
+OCT_BF16_INLINE void split_table(__m512i out[2], const uint16_t table[128], bool upper) {
     for (int i = 0; i < 2; i++) {
         __m512i first = _mm512_loadu_si512(table + 64 * i);
         __m512i second = _mm512_loadu_si512(table + 64 * i + 32);
@@ -34,14 +29,14 @@ INLINE void split_table(__m512i out[2], const uint16_t table[128], bool upper) {
 }
 
 /* 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. */
-INLINE __m512i table_e2m1(void) {
+OCT_BF16_INLINE __m512i table_e2m1(void) {
     static const uint16_t values[16] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
                                         0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0,
                                         0xc000, 0xc040, 0xc080, 0xc0c0};
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)values));
 }
 
-INLINE tables tables_of(octet_dtype format) {
+OCT_BF16_INLINE tables tables_of(octet_dtype format) {
     tables t;
     if (format == OCTET_E2M1) {
         t.words = table_e2m1();
@@ -56,7 +51,8 @@ INLINE tables tables_of(octet_dtype format) {
 /* Sixty-four codes as bf16. FP8: quarter q of out[h] holds elements 16 q + 8 h .. + 8. E2M1:
  * out[h] holds elements 2 w + h. Either way fp32 lanes 4 q .. 4 q + 3 of a dot product are
  * those of elements 16 q .. 16 q + 15. */
-INLINE void decode(__m512i out[2], const uint8_t *codes, const tables *t, octet_dtype format) {
+OCT_BF16_INLINE void decode(__m512i out[2], const uint8_t *codes, const tables *t,
+                            octet_dtype format) {
     if (format == OCTET_E2M1) {
         /* Bit 4 of an index belongs to the other code: both halves of the table are alike. */
         __m512i words = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)codes));
@@ -74,7 +70,7 @@ INLINE void decode(__m512i out[2], const uint8_t *codes, const tables *t, octet_
 }
 
 /* The scales of the group of elements from p on, one for each fp32 lane. */
-INLINE __m512 scales_at(const float *scales, int64_t p, int shift) {
+OCT_BF16_INLINE __m512 scales_at(const float *scales, int64_t p, int shift) {
     const __m512i fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     const __m512i eights = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     if (shift == 7) {
@@ -105,7 +101,7 @@ typedef struct place {
     int64_t p;
 } place;
 
-INLINE place place_of(const oct_stream_call *call, int col, const kind of) {
+OCT_BF16_INLINE place place_of(const oct_stream_call *call, int col, const kind of) {
     place in = {.a = call->a, .a_pitch = call->a_pitch, .tables = tables_of(of.format)};
     OCT_UNROLL
     for (int j = 0; j < of.cols; j++) {
@@ -116,8 +112,8 @@ INLINE place place_of(const oct_stream_call *call, int col, const kind of) {
 }
 
 /* A row of b times those of a. codes are those from p on. */
-INLINE void add_row(__m512 sums[], const place *in, const uint8_t *codes, const float *scales,
-                    const kind of) {
+OCT_BF16_INLINE void add_row(__m512 sums[], const place *in, const uint8_t *codes,
+                             const float *scales, const kind of) {
     const int halves = CHUNK(of) / 32;
     __m512i b[4];
     OCT_UNROLL
@@ -138,7 +134,7 @@ INLINE void add_row(__m512 sums[], const place *in, const uint8_t *codes, const 
     }
 }
 
-INLINE void dot_part(const oct_stream_call *call, int col, const kind of) {
+OCT_BF16_INLINE void dot_part(const oct_stream_call *call, int col, const kind of) {
     const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
     const int64_t ahead = call->ahead;
     place in = place_of(call, col, of);
@@ -177,14 +173,14 @@ INLINE void dot_part(const oct_stream_call *call, int col, const kind of) {
     }
 }
 
-INLINE void dot_rows(const oct_stream_call *call, const kind of) {
+OCT_BF16_INLINE void dot_rows(const oct_stream_call *call, const kind of) {
     for (int col = 0; col < OCT_GEMM_ROWS; col += of.cols) {
         dot_part(call, col, of);
     }
 }
 
 /* Four rows of b where their sums fit the registers, else two at a time. */
-INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
+OCT_BF16_INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
     switch (call->rows) {
     case 1:
         dot_rows(call, (kind){format, shift, 1, 4});
@@ -212,7 +208,7 @@ INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift
     }
 }
 
-INLINE void dot_fp8(const oct_stream_call *call, octet_dtype format) {
+OCT_BF16_INLINE void dot_fp8(const oct_stream_call *call, octet_dtype format) {
     switch (call->shift) {
     case 0:
         dot(call, format, 0);
@@ -225,19 +221,19 @@ INLINE void dot_fp8(const oct_stream_call *call, octet_dtype format) {
     }
 }
 
-ISA static void dot_e4m3(const oct_stream_call *call) {
+OCT_BF16 static void dot_e4m3(const oct_stream_call *call) {
     dot_fp8(call, OCTET_E4M3);
 }
 
-ISA static void dot_e5m2(const oct_stream_call *call) {
+OCT_BF16 static void dot_e5m2(const oct_stream_call *call) {
     dot_fp8(call, OCTET_E5M2);
 }
 
-ISA static void dot_e2m1(const oct_stream_call *call) {
+OCT_BF16 static void dot_e2m1(const oct_stream_call *call) {
     dot(call, OCTET_E2M1, 4);
 }
 
-ISA static void arrange_fp8(void *row, int64_t count) {
+OCT_BF16 static void arrange_fp8(void *row, int64_t count) {
     for (int64_t p = 0; p < count; p += GROUP) {
         uint16_t *at = (uint16_t *)row + p;
         __m512i first = _mm512_loadu_si512(at), second = _mm512_loadu_si512(at + 32);
@@ -246,7 +242,7 @@ ISA static void arrange_fp8(void *row, int64_t count) {
     }
 }
 
-ISA static void arrange_e2m1(void *row, int64_t count) {
+OCT_BF16 static void arrange_e2m1(void *row, int64_t count) {
     for (int64_t p = 0; p < count; p += GROUP) {
         uint16_t *at = (uint16_t *)row + p;
         __m512i first = _mm512_loadu_si512(at), second = _mm512_loadu_si512(at + 32);
@@ -260,10 +256,11 @@ ISA static void arrange_e2m1(void *row, int64_t count) {
     }
 }
 
-const oct_streamer oct_stream_avx512bf16[OCTET_DTYPES] = {
-    [OCTET_E4M3] = {dot_e4m3, arrange_fp8},
-    [OCTET_E5M2] = {dot_e5m2, arrange_fp8},
-    [OCTET_E2M1] = {dot_e2m1, arrange_e2m1},
-};
+void oct_stream__avx512bf16(oct_table *table) {
+    oct_gemm_kernels *k = &table->gemm;
+    k->stream_bf16[OCTET_E4M3] = (oct_streamer){dot_e4m3, arrange_fp8};
+    k->stream_bf16[OCTET_E5M2] = (oct_streamer){dot_e5m2, arrange_fp8};
+    k->stream_bf16[OCTET_E2M1] = (oct_streamer){dot_e2m1, arrange_e2m1};
+}
 
 #endif
