@@ -1,12 +1,12 @@
-/* avx2.h - 8 floats at a time: loads and stores of plain rows. */
+/* avx2.h - 8 floats at a time: loads, stores and sums. */
 #ifndef OCT_CPU_AVX2_H
 #define OCT_CPU_AVX2_H
 
 #include <immintrin.h>
 
-#include "cpu/kernels.h"
+#include "cpu/isa.h"
 
-#define OCT_AVX2 __attribute__((target("avx2,f16c")))
+#define OCT_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define OCT_AVX2_INLINE static inline __attribute__((always_inline)) OCT_AVX2
 
 OCT_AVX2_INLINE __m256i oct_word8(uint32_t bits) {
@@ -50,5 +50,14 @@ OCT_AVX2_INLINE void oct_store8(void *row, int64_t index, __m256 value, octet_dt
         _mm_storeu_si128(at, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
     }
 }
+
+OCT_AVX2_INLINE float oct_sum8(__m256 v) {
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* As oct_kernels.transpose, for what a wider one leaves over. */
+void oct_transpose__avx2(const oct_bytes *out, const oct_bytes *x, int64_t rows, int64_t cols);
 
 #endif

@@ -1,13 +1,25 @@
-/* avx512.h - 16 floats at a time: loads and stores of plain rows, some or all of them. */
+/* avx512.h - 16 floats at a time: loads and stores of plain rows, some or all of them, and the
+ * shape of products. */
 #ifndef OCT_CPU_AVX512_H
 #define OCT_CPU_AVX512_H
 
 #include <immintrin.h>
 
-#include "cpu/kernels.h"
+#include "cpu/isa.h"
 
 #define OCT_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
 #define OCT_AVX512_INLINE static inline __attribute__((always_inline)) OCT_AVX512
+
+/* With bf16 dot products and byte permutations. */
+#define OCT_BF16                                                                               \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c,avx512vbmi,avx512bf16")))
+#define OCT_BF16_INLINE static inline __attribute__((always_inline)) OCT_BF16
+
+/* A register tile of a product is 14 rows of two vectors: 28 sums, two words of b and one of a.
+ * A step of an a panel is one cache line, so its last two words are not used. */
+#define OCT_AVX512_MR 14
+#define OCT_AVX512_MR_STRIDE 16
+#define OCT_AVX512_NR 32
 
 /* The first n of 16; all of them from 16 on. */
 OCT_AVX512_INLINE __mmask16 oct_some(int64_t n) {
@@ -52,5 +64,8 @@ OCT_AVX512_INLINE void oct_store16(void *row, int64_t index, __m512 value, __mma
         _mm256_mask_storeu_epi16(at, some, half);
     }
 }
+
+/* bf16 encodings of the magnitudes of an FP8 format, by code: pack_avx512bf16.c. */
+extern const uint16_t oct_bf16_of_e4m3[128], oct_bf16_of_e5m2[128];
 
 #endif

@@ -1,5 +1,5 @@
 /* bytes_avx2.c - bytes and nibbles that change place, 16 and 32 at a time. */
-#include "cpu/kernels_x86.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
@@ -64,7 +64,7 @@ OCT_AVX2 void oct_transpose__avx2(const oct_bytes *out, const oct_bytes *x, int6
 
 /* ---- nibbles --------------------------------------------------------------------------- */
 
-OCT_AVX2 void oct_pack__avx2(uint8_t *out, const uint8_t *x, int64_t count) {
+OCT_AVX2 static void pack__avx2(uint8_t *out, const uint8_t *x, int64_t count) {
     const __m256i weights = _mm256_set1_epi16(0x1001); /* 1 and 16 */
     int64_t i = 0;
     for (; i + 64 <= count; i += 64) {
@@ -77,8 +77,8 @@ OCT_AVX2 void oct_pack__avx2(uint8_t *out, const uint8_t *x, int64_t count) {
     oct_kernels_reference.pack(out + i / 2, x + i, count - i);
 }
 
-OCT_AVX2 void oct_pack_rows__avx2(uint8_t *out, const uint8_t *low, const uint8_t *high,
-                                  int64_t count) {
+OCT_AVX2 static void pack_rows__avx2(uint8_t *out, const uint8_t *low, const uint8_t *high,
+                                     int64_t count) {
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
         __m256i a = _mm256_loadu_si256((const void *)(low + i));
@@ -89,7 +89,7 @@ OCT_AVX2 void oct_pack_rows__avx2(uint8_t *out, const uint8_t *low, const uint8_
     oct_kernels_reference.pack_rows(out + i, low + i, high + i, count - i);
 }
 
-OCT_AVX2 void oct_unpack__avx2(uint8_t *out, const uint8_t *x, int64_t count) {
+OCT_AVX2 static void unpack__avx2(uint8_t *out, const uint8_t *x, int64_t count) {
     const __m128i nibble = _mm_set1_epi8(0xf);
     int64_t i = 0;
     for (; i + 32 <= count; i += 32) {
@@ -102,6 +102,13 @@ OCT_AVX2 void oct_unpack__avx2(uint8_t *out, const uint8_t *x, int64_t count) {
     oct_kernels_reference.unpack(out + i, x + i / 2, count - i);
 }
 
-#else
-typedef int oct_no_bytes_avx2; /* a file is never empty */
+void oct_bytes__avx2(oct_table *table) {
+    oct_kernels *k = &table->kernels;
+    k->transpose = oct_transpose__avx2;
+    k->transpose_away = oct_transpose__avx2;
+    k->pack = pack__avx2;
+    k->pack_rows = pack_rows__avx2;
+    k->unpack = unpack__avx2;
+}
+
 #endif

@@ -1,8 +1,9 @@
 /* bytes_avx512.c - the byte transpose by whole cache lines: 64 rows by 16 columns. */
-#include "cpu/kernels_x86.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
+#include "cpu/avx2.h"
 #include "cpu/avx512.h"
 
 /* Row i interleaved with row i + 8, in each quarter of the registers apart. */
@@ -66,19 +67,19 @@ static void turn_rest(const oct_bytes *out, const oct_bytes *x, int64_t rows, in
     oct_transpose__avx2(&under, &right, whole_rows, cols - whole_cols);
 }
 
-OCT_AVX512 void oct_transpose__avx512(const oct_bytes *out, const oct_bytes *x, int64_t rows,
-                                      int64_t cols) {
+OCT_AVX512 static void transpose__avx512(const oct_bytes *out, const oct_bytes *x, int64_t rows,
+                                         int64_t cols) {
     turn_tiles(out, x, rows / 64 * 64, cols / 16 * 16, false);
     turn_rest(out, x, rows, cols);
 }
 
 /* Whole cache lines are written without being read first. The fence orders them before whatever
  * tells other threads that the work is done. */
-OCT_AVX512 void oct_transpose_away__avx512(const oct_bytes *out, const oct_bytes *x,
-                                           int64_t rows, int64_t cols) {
+OCT_AVX512 static void transpose_away__avx512(const oct_bytes *out, const oct_bytes *x,
+                                              int64_t rows, int64_t cols) {
     bool lines = (uintptr_t)out->at % 64 == 0 && out->stride % 64 == 0;
     if (!lines) {
-        oct_transpose__avx512(out, x, rows, cols);
+        transpose__avx512(out, x, rows, cols);
         return;
     }
     turn_tiles(out, x, rows / 64 * 64, cols / 16 * 16, true);
@@ -86,6 +87,10 @@ OCT_AVX512 void oct_transpose_away__avx512(const oct_bytes *out, const oct_bytes
     _mm_sfence();
 }
 
-#else
-typedef int oct_no_bytes_avx512; /* a file is never empty */
+void oct_bytes__avx512(oct_table *table) {
+    oct_kernels *k = &table->kernels;
+    k->transpose = transpose__avx512;
+    k->transpose_away = transpose_away__avx512;
+}
+
 #endif

@@ -1,5 +1,5 @@
 /* decode_avx512.c - values of codes, plain rows to and from floats, and the transform. */
-#include "cpu/kernels_x86.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
@@ -80,8 +80,8 @@ OCT_AVX512_INLINE void decode_format(const oct_tile *out, const oct_bytes *codes
     }
 }
 
-OCT_AVX512 void oct_decode__avx512(const oct_tile *out, const oct_bytes *codes,
-                                   const oct_factors *by, octet_dtype format) {
+OCT_AVX512 static void decode__avx512(const oct_tile *out, const oct_bytes *codes,
+                                      const oct_factors *by, octet_dtype format) {
     switch (format) {
     case OCTET_E4M3:
         decode_format(out, codes, by, OCTET_E4M3);
@@ -96,15 +96,16 @@ OCT_AVX512 void oct_decode__avx512(const oct_tile *out, const oct_bytes *codes,
 
 /* ---- plain rows ------------------------------------------------------------------------ */
 
-OCT_AVX512 void oct_widen__avx512(float *out, const void *x, int64_t count, octet_dtype dtype) {
+OCT_AVX512 static void widen__avx512(float *out, const void *x, int64_t count,
+                                     octet_dtype dtype) {
     for (int64_t i = 0; i < count; i += 16) {
         __mmask16 some = oct_some(count - i);
         _mm512_mask_storeu_ps(out + i, some, oct_load16(x, i, some, dtype));
     }
 }
 
-OCT_AVX512 void oct_narrow__avx512(void *out, const float *x, int64_t count,
-                                   octet_dtype dtype) {
+OCT_AVX512 static void narrow__avx512(void *out, const float *x, int64_t count,
+                                      octet_dtype dtype) {
     for (int64_t i = 0; i < count; i += 16) {
         __mmask16 some = oct_some(count - i);
         oct_store16(out, i, _mm512_maskz_loadu_ps(some, x + i), some, dtype);
@@ -123,7 +124,7 @@ OCT_AVX512_INLINE void stage(__m512 x[OCT_HADAMARD_ROWS], int distance) {
     }
 }
 
-OCT_AVX512 void oct_hadamard__avx512(float *out, const oct_tile *x, uint32_t signs) {
+OCT_AVX512 static void hadamard__avx512(float *out, const oct_tile *x, uint32_t signs) {
     for (int64_t c = 0; c < x->cols; c += 16) {
         __mmask16 some = oct_some(x->cols - c);
         __m512 group[OCT_HADAMARD_ROWS];
@@ -144,6 +145,12 @@ OCT_AVX512 void oct_hadamard__avx512(float *out, const oct_tile *x, uint32_t sig
     }
 }
 
-#else
-typedef int oct_no_decode_avx512; /* a file is never empty */
+void oct_decode__avx512(oct_table *table) {
+    oct_kernels *k = &table->kernels;
+    k->decode = decode__avx512;
+    k->hadamard = hadamard__avx512;
+    k->widen = widen__avx512;
+    k->narrow = narrow__avx512;
+}
+
 #endif

@@ -1,5 +1,5 @@
 /* encode_avx2.c - quantized codes and block scales, 8 at a time, as format/narrow.h does. */
-#include "cpu/kernels_x86.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
@@ -105,8 +105,8 @@ static void encode_rest(const oct_bytes *out, const oct_tile *x, const oct_facto
     oct_kernels_reference.encode(&to, &rest, &last, format);
 }
 
-OCT_AVX2 void oct_encode__avx2(const oct_bytes *out, const oct_tile *x, const oct_factors *by,
-                               octet_dtype format) {
+OCT_AVX2 static void encode__avx2(const oct_bytes *out, const oct_tile *x,
+                                  const oct_factors *by, octet_dtype format) {
     switch (format) {
     case OCTET_E4M3:
         encode_format(out, x, by, oct_small_e4m3);
@@ -131,8 +131,8 @@ OCT_AVX2_INLINE void put_codes(uint8_t *out, __m256i codes) {
 }
 
 /* As oct_scale_of. */
-OCT_AVX2 void oct_fp8_scales__avx2(float *inverses, float *factors, const uint32_t *amaxes,
-                                   int64_t count, const oct_scale_rule *rule) {
+OCT_AVX2 static void fp8_scales__avx2(float *inverses, float *factors, const uint32_t *amaxes,
+                                      int64_t count, const oct_scale_rule *rule) {
     const __m256 zero = _mm256_setzero_ps(), one = _mm256_set1_ps(1.0f);
     const __m256 most = _mm256_set1_ps(FLT_MAX), epsilon = _mm256_set1_ps(rule->epsilon);
     const __m256 kept = _mm256_castsi256_ps(oct_word8(rule->pow2 ? 0xff800000u : 0xffffffffu));
@@ -153,8 +153,8 @@ OCT_AVX2 void oct_fp8_scales__avx2(float *inverses, float *factors, const uint32
 }
 
 /* As oct_e8m0_encode and oct_e8m0_reciprocal; amaxes are not NaN. */
-OCT_AVX2 void oct_mx_scales__avx2(uint8_t *codes, float *factors, const uint32_t *amaxes,
-                                  int64_t count, octet_dtype format) {
+OCT_AVX2 static void mx_scales__avx2(uint8_t *codes, float *factors, const uint32_t *amaxes,
+                                     int64_t count, octet_dtype format) {
     const __m256 unit = _mm256_set1_ps(oct_mx_unit((uint8_t)format));
     const __m256i last = oct_word8(254);
     int64_t i = 0;
@@ -183,8 +183,8 @@ OCT_AVX2_INLINE __m256 e4m3_value(__m256i code) {
 }
 
 /* As oct_nv_code and oct_nv_multiplier. */
-OCT_AVX2 void oct_nv_scales__avx2(uint8_t *codes, float *factors, const uint32_t *amaxes,
-                                  int64_t count, const oct_nv_global *global) {
+OCT_AVX2 static void nv_scales__avx2(uint8_t *codes, float *factors, const uint32_t *amaxes,
+                                     int64_t count, const oct_nv_global *global) {
     const __m256 most = _mm256_set1_ps(FLT_MAX);
     int64_t i = 0;
     for (; i + 8 <= count; i += 8) {
@@ -199,6 +199,12 @@ OCT_AVX2 void oct_nv_scales__avx2(uint8_t *codes, float *factors, const uint32_t
     oct_kernels_reference.nv_scales(codes + i, factors + i, amaxes + i, count - i, global);
 }
 
-#else
-typedef int oct_no_encode_avx2; /* a file is never empty */
+void oct_encode__avx2(oct_table *table) {
+    oct_kernels *k = &table->kernels;
+    k->encode = encode__avx2;
+    k->fp8_scales = fp8_scales__avx2;
+    k->mx_scales = mx_scales__avx2;
+    k->nv_scales = nv_scales__avx2;
+}
+
 #endif

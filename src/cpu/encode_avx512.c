@@ -1,5 +1,5 @@
 /* encode_avx512.c - quantized codes and block scales, 16 at a time, as format/narrow.h does. */
-#include "cpu/kernels_x86.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
@@ -106,8 +106,8 @@ OCT_AVX512_INLINE void encode_format(const oct_bytes *out, const oct_tile *x,
     }
 }
 
-OCT_AVX512 void oct_encode__avx512(const oct_bytes *out, const oct_tile *x,
-                                   const oct_factors *by, octet_dtype format) {
+OCT_AVX512 static void encode__avx512(const oct_bytes *out, const oct_tile *x,
+                                      const oct_factors *by, octet_dtype format) {
     switch (format) {
     case OCTET_E4M3:
         encode_format(out, x, by, oct_small_e4m3);
@@ -123,8 +123,9 @@ OCT_AVX512 void oct_encode__avx512(const oct_bytes *out, const oct_tile *x,
 /* ---- block scales ---------------------------------------------------------------------- */
 
 /* As oct_scale_of. */
-OCT_AVX512 void oct_fp8_scales__avx512(float *inverses, float *factors, const uint32_t *amaxes,
-                                       int64_t count, const oct_scale_rule *rule) {
+OCT_AVX512 static void fp8_scales__avx512(float *inverses, float *factors,
+                                          const uint32_t *amaxes, int64_t count,
+                                          const oct_scale_rule *rule) {
     const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
     const __m512 most = _mm512_set1_ps(FLT_MAX), epsilon = _mm512_set1_ps(rule->epsilon);
     for (int64_t i = 0; i < count; i += 16) {
@@ -146,8 +147,8 @@ OCT_AVX512 void oct_fp8_scales__avx512(float *inverses, float *factors, const ui
 }
 
 /* As oct_e8m0_encode and oct_e8m0_reciprocal; amaxes are not NaN. */
-OCT_AVX512 void oct_mx_scales__avx512(uint8_t *codes, float *factors, const uint32_t *amaxes,
-                                      int64_t count, octet_dtype format) {
+OCT_AVX512 static void mx_scales__avx512(uint8_t *codes, float *factors, const uint32_t *amaxes,
+                                         int64_t count, octet_dtype format) {
     __m512 unit = _mm512_set1_ps(oct_mx_unit((uint8_t)format));
     for (int64_t i = 0; i < count; i += 16) {
         __mmask16 some = oct_some(count - i);
@@ -174,8 +175,8 @@ OCT_AVX512_INLINE __m512 e4m3_value(__m512i code) {
 }
 
 /* As oct_nv_code and oct_nv_multiplier. */
-OCT_AVX512 void oct_nv_scales__avx512(uint8_t *codes, float *factors, const uint32_t *amaxes,
-                                      int64_t count, const oct_nv_global *global) {
+OCT_AVX512 static void nv_scales__avx512(uint8_t *codes, float *factors, const uint32_t *amaxes,
+                                         int64_t count, const oct_nv_global *global) {
     __m512 most = _mm512_set1_ps(FLT_MAX);
     for (int64_t i = 0; i < count; i += 16) {
         __mmask16 some = oct_some(count - i);
@@ -189,6 +190,12 @@ OCT_AVX512 void oct_nv_scales__avx512(uint8_t *codes, float *factors, const uint
     }
 }
 
-#else
-typedef int oct_no_encode_avx512; /* a file is never empty */
+void oct_encode__avx512(oct_table *table) {
+    oct_kernels *k = &table->kernels;
+    k->encode = encode__avx512;
+    k->fp8_scales = fp8_scales__avx512;
+    k->mx_scales = mx_scales__avx512;
+    k->nv_scales = nv_scales__avx512;
+}
+
 #endif

@@ -24,15 +24,7 @@
 
 #include <string.h>
 
-/* By oct_isa. */
-static const oct_gemm_kernels *const kernels[] = {
-    [OCT_ISA_REFERENCE] = &oct_gemm_reference,
-#if OCT_X86
-    [OCT_ISA_AVX2] = &oct_gemm_avx2,
-    [OCT_ISA_AVX512] = &oct_gemm_avx512,
-    [OCT_ISA_AVX512BF16] = &oct_gemm_avx512bf16,
-#endif
-};
+#include "cpu/isa.h"
 
 static double power_of_two(int exponent) {
     uint64_t bits = (uint64_t)(1023 + exponent) << 52;
@@ -125,10 +117,6 @@ void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
     oct_parallel(threads, oct_min(call->lanes, oct_grid_count(&job.grid)), run_lanes, &job);
 }
 
-const oct_gemm_kernels *oct_gemm_kernels_of(oct_isa isa) {
-    return kernels[isa];
-}
-
 void oct_cpu_gemm(const oct_cpu_gemm_call *call, const oct_threads *threads) {
-    oct_gemm_run(oct_gemm_kernels_of(oct_cpu_isa()), call, threads);
+    oct_gemm_run(&oct_cpu_table()->gemm, call, threads);
 }

@@ -2,7 +2,6 @@
 #ifndef OCT_CPU_GEMM_H
 #define OCT_CPU_GEMM_H
 
-#include "cpu/isa.h"
 #include "cpu/pack.h"
 #include "cpu/stream.h"
 
@@ -53,17 +52,21 @@ typedef struct oct_dot_call {
     int rows;
 } oct_dot_call;
 
+/* Elements of b below which packing them costs less than streaming. */
 #define OCT_STREAM_LEAST (64 << 10)
 
+/* What is tied together is brought together: the register tile and the tile kernels; and
+ * everything of bf16, which is there as a whole or not at all. */
 typedef struct oct_gemm_kernels {
     oct_packer packer;
     int mr, mr_stride, nr; /* register tile; mr_stride: words of one step of an a panel */
     int steps;             /* words of a panel along the product, at most; a multiple of 256 */
     void (*tile_f32)(const oct_tile_call *call);
-    void (*tile_bf16)(const oct_tile_call *call); /* NULL where packer.bf16 is */
+    void (*tile_bf16)(const oct_tile_call *call); /* or NULL */
     void (*dot_f32)(const oct_dot_call *call);
     void (*dot_bf16)(const oct_dot_call *call);
-    const oct_streamer *stream_f32, *stream_bf16; /* by octet_dtype, as dot_f32 and dot_bf16 */
+    /* As dot_f32 and dot_bf16, by octet_dtype; formats without a dot are not streamed. */
+    oct_streamer stream_f32[OCTET_DTYPES], stream_bf16[OCTET_DTYPES];
     int stream_rows; /* rows of a up to which that is faster than to decode b once for all */
     int64_t stream_least; /* elements of b below which it is slower all the same */
     void (*finish)(const oct_finish *finish, const oct_sums *sums);
@@ -88,13 +91,6 @@ typedef struct oct_gemm_job {
     _Atomic int64_t next;
 } oct_gemm_job;
 
-extern const oct_gemm_kernels oct_gemm_reference;
-#if OCT_X86
-extern const oct_gemm_kernels oct_gemm_avx2, oct_gemm_avx512, oct_gemm_avx512bf16;
-#endif
-
-/* The fastest kernels that a machine with this instruction set runs. */
-const oct_gemm_kernels *oct_gemm_kernels_of(oct_isa isa);
 /* oct_cpu_gemm with given kernels. */
 void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
                   const oct_threads *threads);

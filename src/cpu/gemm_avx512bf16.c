@@ -1,22 +1,17 @@
 /* gemm_avx512bf16.c - products of bf16 pairs: two per lane and instruction. */
-#include "cpu/gemm_avx512.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
-#include <immintrin.h>
-
-#include "cpu/pack_avx512.h"
-#include "cpu/pack_avx512bf16.h"
-
-#define ISA __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
-#define INLINE static inline __attribute__((always_inline)) ISA
+#include "cpu/avx512.h"
 
 #define MR OCT_AVX512_MR
+#define MR_STRIDE OCT_AVX512_MR_STRIDE
 #define NR OCT_AVX512_NR
 
 /* Both products are exact, the additions round to nearest; results and operands below 2^-126
  * count as zero. */
-ISA static void tile_bf16(const oct_tile_call *call) {
+OCT_BF16 static void tile_bf16(const oct_tile_call *call) {
     const uint32_t *a = call->a, *b = call->b;
     __m512 sums[MR][2];
     OCT_UNROLL
@@ -34,7 +29,7 @@ ISA static void tile_bf16(const oct_tile_call *call) {
             sums[i][0] = _mm512_dpbf16_ps(sums[i][0], value, b0);
             sums[i][1] = _mm512_dpbf16_ps(sums[i][1], value, b1);
         }
-        a += OCT_AVX512_MR_STRIDE;
+        a += MR_STRIDE;
         b += NR;
     }
     OCT_UNROLL
@@ -44,7 +39,7 @@ ISA static void tile_bf16(const oct_tile_call *call) {
     }
 }
 
-INLINE void dot_rows(const oct_dot_call *call, const int rows) {
+OCT_BF16_INLINE void dot_rows(const oct_dot_call *call, const int rows) {
     const char *a = call->a, *b = call->b;
     __m512 sums[OCT_GEMM_ROWS][OCT_GEMM_ROWS];
     OCT_UNROLL
@@ -68,7 +63,7 @@ INLINE void dot_rows(const oct_dot_call *call, const int rows) {
     }
 }
 
-ISA static void dot_bf16(const oct_dot_call *call) {
+OCT_BF16 static void dot_bf16(const oct_dot_call *call) {
     switch (call->rows) {
     case 1:
         dot_rows(call, 1);
@@ -85,25 +80,10 @@ ISA static void dot_bf16(const oct_dot_call *call) {
     }
 }
 
-const oct_gemm_kernels oct_gemm_avx512bf16 = {
-    .packer = {.f32 = oct_decode_avx512,
-               .bf16 = oct_decode_avx512bf16,
-               .turn = oct_turn_avx512,
-               .spread = oct_spread_avx512,
-               .zip = oct_zip_avx512bf16},
-    .mr = MR,
-    .mr_stride = OCT_AVX512_MR_STRIDE,
-    .nr = NR,
-    .steps = OCT_AVX512_STEPS,
-    .tile_f32 = oct_tile_f32_avx512,
-    .tile_bf16 = tile_bf16,
-    .dot_f32 = oct_dot_f32_avx512,
-    .dot_bf16 = dot_bf16,
-    .stream_f32 = oct_stream_avx512,
-    .stream_bf16 = oct_stream_avx512bf16,
-    .stream_rows = OCT_GEMM_THIN,
-    .stream_least = OCT_STREAM_LEAST,
-    .finish = oct_finish_avx512,
-};
+void oct_gemm__avx512bf16(oct_table *table) {
+    oct_gemm_kernels *k = &table->gemm;
+    k->tile_bf16 = tile_bf16;
+    k->dot_bf16 = dot_bf16;
+}
 
 #endif

@@ -1,7 +1,5 @@
 /* gemm_reference.c - the micro-kernels in plain C: what the others are compared with. */
-#include "cpu/gemm.h"
-#include "cpu/pack_reference.h"
-#include "cpu/plain.h"
+#include "cpu/isa.h"
 
 #define MR 4
 #define NR 8
@@ -60,18 +58,13 @@ void oct_finish_reference(const oct_finish *f, const oct_sums *s) {
     }
 }
 
-const oct_gemm_kernels oct_gemm_reference = {
-    .packer = {.f32 = oct_decode_reference,
-               .turn = oct_turn_reference,
-               .spread = oct_spread_reference},
-    .mr = MR,
-    .mr_stride = MR,
-    .nr = NR,
-    .steps = 256,
-    .tile_f32 = tile_f32,
-    .dot_f32 = dot_f32,
-    .stream_f32 = oct_stream_reference,
-    .stream_rows = OCT_GEMM_THIN,
-    .stream_least = OCT_STREAM_LEAST,
-    .finish = oct_finish_reference,
-};
+void oct_gemm__reference(oct_table *table) {
+    oct_gemm_kernels *k = &table->gemm;
+    k->mr = MR;
+    k->mr_stride = MR;
+    k->nr = NR;
+    k->steps = 256;
+    k->tile_f32 = tile_f32;
+    k->dot_f32 = dot_f32;
+    k->finish = oct_finish_reference;
+}

@@ -22,10 +22,6 @@ _Static_assert(sizeof(stream_room) <= OCT_CPU_LANE_BYTES, "a tile fits a lane's 
 _Static_assert(LENGTH >> 4 <= OCT_PACK_ROW, "the codes of a row's scales fit their room");
 _Static_assert(COLS <= OCT_PACK_OUTER, "the bias of a tile fits its room");
 
-#define LEAST                                                                                  \
-    (64 << 10) /* elements of b below which packing them costs less than streaming             \
-                */
-
 /* Blocks along b's storage rows, as each format has them, or none. */
 bool oct_gemm_streams(const oct_gemm_job *job) {
     const oct_view *b = &job->b;

@@ -1,57 +1,114 @@
-/* isa.c - the machine's best instruction set, or the one the environment names. */
+/* isa.c - the list of instruction sets, and the one that the process runs. */
 #include "cpu/isa.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu/cpu.h"
 
-static const char *const names[] = {"reference", "avx2", "avx512", "avx512bf16"};
+#define MOST 8 /* files of one instruction set */
 
-/* 0 until the first call, then 1 + the choice. Threads that meet in the first call store the
- * same number, for the machine and the environment are the same to all of them. */
-static atomic_int chosen;
+typedef struct isa_row {
+    const char *name;
+    bool (*has)(void);      /* whether the machine has what this set adds to the one before */
+    oct_bring *bring[MOST]; /* in any order; NULL after the last */
+} isa_row;
 
-static oct_isa best(void) {
-#if OCT_X86
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__builtin_cpu_supports("f16c")) {
-        return OCT_ISA_REFERENCE;
-    }
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
-        return OCT_ISA_AVX2;
-    }
-    bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
-    return bf16 ? OCT_ISA_AVX512BF16 : OCT_ISA_AVX512;
-#else
-    return OCT_ISA_REFERENCE;
-#endif
+static bool has_reference(void) {
+    return true;
 }
+
+#if OCT_X86
+static bool has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+}
+
+static bool has_avx512(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+static bool has_avx512bf16(void) {
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+}
+#endif
+
+/* Lowest first. A machine has a set only if it has all the ones before. */
+static const isa_row isas[] = {
+    {"reference",
+     has_reference,
+     {oct_kernels__reference, oct_pack__reference, oct_gemm__reference, oct_stream__reference}},
+#if OCT_X86
+    {"avx2",
+     has_avx2,
+     {oct_scan__avx2, oct_encode__avx2, oct_stochastic__avx2, oct_decode__avx2, oct_bytes__avx2,
+      oct_pack__avx2, oct_gemm__avx2, oct_stream__avx2}},
+    {"avx512",
+     has_avx512,
+     {oct_scan__avx512, oct_encode__avx512, oct_stochastic__avx512, oct_decode__avx512,
+      oct_bytes__avx512, oct_pack__avx512, oct_gemm__avx512, oct_stream__avx512}},
+    {"avx512bf16",
+     has_avx512bf16,
+     {oct_pack__avx512bf16, oct_gemm__avx512bf16, oct_stream__avx512bf16}},
+#endif
+};
+
+enum { ISAS = sizeof isas / sizeof isas[0] };
+
+/* The process runs one table. It is written once, before any caller reads it. */
+static struct {
+    pthread_once_t once;
+    int isa;
+    oct_table table;
+} chosen = {.once = PTHREAD_ONCE_INIT};
 
 /* OCTET_CPU can only lower the choice: another word, or more than the machine has, is as none.
  */
-static oct_isa choose(void) {
-    oct_isa limit = best();
+static int choose_isa(void) {
     const char *wanted = getenv("OCTET_CPU");
-    for (int isa = OCT_ISA_REFERENCE; wanted && isa < (int)limit; isa++) {
-        if (strcmp(wanted, names[isa]) == 0) {
-            return (oct_isa)isa;
-        }
+    int isa = 0;
+    while (isa + 1 < ISAS && isas[isa + 1].has() &&
+           !(wanted && strcmp(wanted, isas[isa].name) == 0)) {
+        isa++;
     }
-    return limit;
+    return isa;
 }
 
-oct_isa oct_cpu_isa(void) {
-    int known = atomic_load_explicit(&chosen, memory_order_relaxed);
-    if (known == 0) {
-        known = 1 + (int)choose();
-        atomic_store_explicit(&chosen, known, memory_order_relaxed);
+const char *oct_isa_name(int isa) {
+    return isa >= 0 && isa < ISAS ? isas[isa].name : NULL;
+}
+
+oct_table oct_isa_table(int isa) {
+    oct_table table = {0};
+    for (int level = 0; level <= isa; level++) {
+        for (int n = 0; n < MOST && isas[level].bring[n]; n++) {
+            isas[level].bring[n](&table);
+        }
     }
-    return (oct_isa)(known - 1);
+    return table;
+}
+
+static void choose(void) {
+    chosen.isa = choose_isa();
+    chosen.table = oct_isa_table(chosen.isa);
+}
+
+int oct_cpu_isa(void) {
+    (void)pthread_once(&chosen.once, choose);
+    return chosen.isa;
+}
+
+const oct_table *oct_cpu_table(void) {
+    (void)pthread_once(&chosen.once, choose);
+    return &chosen.table;
+}
+
+const oct_kernels *oct_cpu_kernels(void) {
+    return &oct_cpu_table()->kernels;
 }
 
 const char *oct_cpu_name(void) {
-    return names[oct_cpu_isa()];
+    return oct_isa_name(oct_cpu_isa());
 }

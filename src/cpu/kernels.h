@@ -1,14 +1,14 @@
-/* kernels.h - the inner loops: one table per instruction set, all with the same results.
+/* kernels.h - the inner loops of every operation but the product.
  *
  * The drivers decide what is done and where; a kernel does it to a tile. Every kernel's result
- * is defined by the reference table, and every other table gives the same bytes, NaN, Inf, -0
- * and subnormals included. Where a kernel multiplies or adds, the floating-point environment
- * must be the default one: to nearest, subnormals kept. Sizes may be 0; nothing is read or
- * written outside the sizes given; no pointer needs more than its element's alignment. */
+ * is defined by the reference, and that of every instruction set gives the same bytes, NaN,
+ * Inf, -0 and subnormals included. Where a kernel multiplies or adds, the floating-point
+ * environment must be the default one: to nearest, subnormals kept. Sizes may be 0; nothing is
+ * read or written outside the sizes given; no pointer needs more than its element's alignment.
+ */
 #ifndef OCT_CPU_KERNELS_H
 #define OCT_CPU_KERNELS_H
 
-#include "cpu/isa.h"
 #include "cpu/plain.h"
 #include "format/scaling.h"
 
@@ -79,13 +79,10 @@ typedef struct oct_kernels {
     void (*narrow)(void *out, const float *x, int64_t count, octet_dtype dtype);
 } oct_kernels;
 
+/* In plain C; others use it for what they leave over. */
 extern const oct_kernels oct_kernels_reference;
-#if OCT_X86
-extern const oct_kernels oct_kernels_avx2;
-extern const oct_kernels oct_kernels_avx512;
-#endif
 
-/* The table of oct_cpu_isa. */
+/* Those of the instruction set that runs; isa.h has the list. */
 const oct_kernels *oct_cpu_kernels(void);
 
 #endif

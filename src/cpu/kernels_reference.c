@@ -1,5 +1,5 @@
-/* kernels_reference.c - the kernels in plain C: what the other tables must equal. */
-#include "cpu/kernels.h"
+/* kernels_reference.c - the kernels in plain C: what every other one must equal. */
+#include "cpu/isa.h"
 #include "format/e2m1.h"
 #include "format/e5m2.h"
 #include "format/hadamard.h"
@@ -229,3 +229,7 @@ const oct_kernels oct_kernels_reference = {
     .widen = widen,
     .narrow = narrow,
 };
+
+void oct_kernels__reference(oct_table *table) {
+    table->kernels = oct_kernels_reference;
+}

@@ -58,7 +58,7 @@ typedef struct oct_panels {
 
 /* What an instruction set brings to packing. */
 typedef struct oct_packer {
-    const oct_decode *f32, *bf16; /* by octet_dtype; bf16 NULL: only floats are packed */
+    oct_decode f32[OCTET_DTYPES], bf16[OCTET_DTYPES]; /* by octet_dtype */
     /* panel[step][0 .. stride) = rows[0 .. stride)[step], pitch in words; steps is rounded up
      * to 16. */
     void (*turn)(uint32_t *panel, int stride, const uint32_t *rows, int64_t pitch,

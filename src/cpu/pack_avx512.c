@@ -1,25 +1,21 @@
 /* pack_avx512.c - decoding to floats and laying out panels, 16 elements at a time. */
-#include "cpu/pack_avx512.h"
-
 #include "cpu/isa.h"
-#include "format/e8m0.h"
 
 #if OCT_X86
 
-#include <immintrin.h>
 #include <string.h>
 
-#define ISA __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
-#define INLINE static inline __attribute__((always_inline)) ISA
+#include "cpu/avx512.h"
+#include "format/e8m0.h"
 
-INLINE __m512 widen_bf16(const uint8_t *codes) {
+OCT_AVX512_INLINE __m512 widen_bf16(const uint8_t *codes) {
     __m256i words = _mm256_loadu_si256((const __m256i *)codes);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }
 
 /* As a half with the same exponent field a value is 2^-8 times too small, subnormals too. The
  * largest magnitude, NaN, becomes a half's NaN first. */
-INLINE __m512 widen_e4m3(const uint8_t *codes) {
+OCT_AVX512_INLINE __m512 widen_e4m3(const uint8_t *codes) {
     __m128i bytes = _mm_loadu_si128((const __m128i *)codes);
     __m128i magnitudes = _mm_and_si128(bytes, _mm_set1_epi8(0x7f));
     __mmask16 nan = _mm_cmpeq_epi8_mask(magnitudes, _mm_set1_epi8(0x7f));
@@ -30,13 +26,13 @@ INLINE __m512 widen_e4m3(const uint8_t *codes) {
 }
 
 /* A code is the upper byte of a half. */
-INLINE __m512 widen_e5m2(const uint8_t *codes) {
+OCT_AVX512_INLINE __m512 widen_e5m2(const uint8_t *codes) {
     __m128i bytes = _mm_loadu_si128((const __m128i *)codes);
     return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
 }
 
 /* Each lane shifts its four bits down and looks them up. */
-INLINE __m512 widen_e2m1(const uint8_t *codes) {
+OCT_AVX512_INLINE __m512 widen_e2m1(const uint8_t *codes) {
     const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
                                          -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
     const __m512i shifts =
@@ -48,7 +44,7 @@ INLINE __m512 widen_e2m1(const uint8_t *codes) {
 }
 
 /* As oct_e8m0_decode. */
-INLINE __m512 widen_e8m0(const uint8_t *codes) {
+OCT_AVX512_INLINE __m512 widen_e8m0(const uint8_t *codes) {
     __m512i words = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)codes));
     __m512i bits = _mm512_slli_epi32(words, 23);
     __mmask16 least = _mm512_testn_epi32_mask(words, words);
@@ -58,7 +54,7 @@ INLINE __m512 widen_e8m0(const uint8_t *codes) {
 }
 
 /* Sixteen elements as floats. The format is a constant wherever this is called. */
-INLINE __m512 widen(const uint8_t *codes, octet_dtype format) {
+OCT_AVX512_INLINE __m512 widen(const uint8_t *codes, octet_dtype format) {
     switch (format) {
     case OCTET_BF16:
         return widen_bf16(codes);
@@ -77,20 +73,20 @@ INLINE __m512 widen(const uint8_t *codes, octet_dtype format) {
     }
 }
 
-INLINE __m512 scale_at(const oct_decode_call *call, int64_t c) {
+OCT_AVX512_INLINE __m512 scale_at(const oct_decode_call *call, int64_t c) {
     const float *scales = call->scales;
     return call->shift ? _mm512_set1_ps(scales[c >> call->shift]) : _mm512_loadu_ps(scales + c);
 }
 
 /* Sixteen elements times their scales, from element c on. */
-INLINE void put(const oct_decode_call *call, const uint8_t *codes, int64_t c,
-                octet_dtype format) {
+OCT_AVX512_INLINE void put(const oct_decode_call *call, const uint8_t *codes, int64_t c,
+                           octet_dtype format) {
     __m512 value = widen(codes, format);
     value = call->scales ? _mm512_mul_ps(value, scale_at(call, c)) : value;
     _mm512_storeu_ps((float *)call->out + c, value);
 }
 
-INLINE void decode(const oct_decode_call *call, octet_dtype format, int64_t bits) {
+OCT_AVX512_INLINE void decode(const oct_decode_call *call, octet_dtype format, int64_t bits) {
     int64_t c = 0;
     for (; c + 16 <= call->count; c += 16) {
         put(call, call->codes + c * bits / 8, c, format);
@@ -102,43 +98,37 @@ INLINE void decode(const oct_decode_call *call, octet_dtype format, int64_t bits
     }
 }
 
-ISA static void decode_f32(const oct_decode_call *call) {
+OCT_AVX512 static void decode_f32(const oct_decode_call *call) {
     decode(call, OCTET_F32, 32);
 }
 
-ISA static void decode_bf16(const oct_decode_call *call) {
+OCT_AVX512 static void decode_bf16(const oct_decode_call *call) {
     decode(call, OCTET_BF16, 16);
 }
 
-ISA static void decode_f16(const oct_decode_call *call) {
+OCT_AVX512 static void decode_f16(const oct_decode_call *call) {
     decode(call, OCTET_F16, 16);
 }
 
-ISA static void decode_e4m3(const oct_decode_call *call) {
+OCT_AVX512 static void decode_e4m3(const oct_decode_call *call) {
     decode(call, OCTET_E4M3, 8);
 }
 
-ISA static void decode_e5m2(const oct_decode_call *call) {
+OCT_AVX512 static void decode_e5m2(const oct_decode_call *call) {
     decode(call, OCTET_E5M2, 8);
 }
 
-ISA static void decode_e2m1(const oct_decode_call *call) {
+OCT_AVX512 static void decode_e2m1(const oct_decode_call *call) {
     decode(call, OCTET_E2M1, 4);
 }
 
-ISA static void decode_e8m0(const oct_decode_call *call) {
+OCT_AVX512 static void decode_e8m0(const oct_decode_call *call) {
     decode(call, OCTET_E8M0, 8);
 }
 
-const oct_decode oct_decode_avx512[OCTET_DTYPES] = {
-    [OCTET_F32] = decode_f32,   [OCTET_BF16] = decode_bf16, [OCTET_F16] = decode_f16,
-    [OCTET_E4M3] = decode_e4m3, [OCTET_E5M2] = decode_e5m2, [OCTET_E2M1] = decode_e2m1,
-    [OCTET_E8M0] = decode_e8m0,
-};
-
 /* Rows 4g .. 4g + 3 of a 16 x 16 square: afterwards word 4q + r of row g + 4r' is word
  * 4q + r' of row 4g + r. */
-INLINE void turn_four(__m512i out[4], const uint32_t *rows, int64_t pitch) {
+OCT_AVX512_INLINE void turn_four(__m512i out[4], const uint32_t *rows, int64_t pitch) {
     __m512i r0 = _mm512_loadu_si512(rows), r1 = _mm512_loadu_si512(rows + pitch);
     __m512i r2 = _mm512_loadu_si512(rows + 2 * pitch);
     __m512i r3 = _mm512_loadu_si512(rows + 3 * pitch);
@@ -151,7 +141,8 @@ INLINE void turn_four(__m512i out[4], const uint32_t *rows, int64_t pitch) {
 }
 
 /* Sixteen words of sixteen rows: squares of four are turned, then moved to their places. */
-INLINE void turn_square(uint32_t *out, int64_t stride, const uint32_t *rows, int64_t pitch) {
+OCT_AVX512_INLINE void turn_square(uint32_t *out, int64_t stride, const uint32_t *rows,
+                                   int64_t pitch) {
     __m512i q[4][4];
     for (int g = 0; g < 4; g++) {
         turn_four(q[g], rows + 4 * g * pitch, pitch);
@@ -169,8 +160,8 @@ INLINE void turn_square(uint32_t *out, int64_t stride, const uint32_t *rows, int
     }
 }
 
-ISA void oct_turn_avx512(uint32_t *panel, int stride, const uint32_t *rows, int64_t pitch,
-                         int64_t steps) {
+OCT_AVX512 static void turn(uint32_t *panel, int stride, const uint32_t *rows, int64_t pitch,
+                            int64_t steps) {
     for (int64_t step = 0; step < steps; step += 16) {
         for (int r = 0; r < stride; r += 16) {
             turn_square(panel + step * stride + r, stride, rows + r * pitch + step, pitch);
@@ -178,13 +169,26 @@ ISA void oct_turn_avx512(uint32_t *panel, int stride, const uint32_t *rows, int6
     }
 }
 
-ISA void oct_spread_avx512(const oct_panels *panels, int64_t count, const float *row) {
+OCT_AVX512 static void spread(const oct_panels *panels, int64_t count, const float *row) {
     for (int64_t n = 0; n < count; n++) {
         uint32_t *out = panels->out + n * panels->pitch;
         for (int c = 0; c < panels->stride; c += 16) {
             _mm512_storeu_ps(out + c, _mm512_loadu_ps(row + n * panels->used + c));
         }
     }
+}
+
+void oct_pack__avx512(oct_table *table) {
+    oct_packer *p = &table->gemm.packer;
+    p->f32[OCTET_F32] = decode_f32;
+    p->f32[OCTET_BF16] = decode_bf16;
+    p->f32[OCTET_F16] = decode_f16;
+    p->f32[OCTET_E4M3] = decode_e4m3;
+    p->f32[OCTET_E5M2] = decode_e5m2;
+    p->f32[OCTET_E2M1] = decode_e2m1;
+    p->f32[OCTET_E8M0] = decode_e8m0;
+    p->turn = turn;
+    p->spread = spread;
 }
 
 #endif

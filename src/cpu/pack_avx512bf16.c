@@ -1,15 +1,11 @@
 /* pack_avx512bf16.c - decoding to bf16, 32 elements at a time. */
-#include "cpu/pack_avx512bf16.h"
-
 #include "cpu/isa.h"
 
 #if OCT_X86
 
-#include <immintrin.h>
 #include <string.h>
 
-#define ISA __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
-#define INLINE static inline __attribute__((always_inline)) ISA
+#include "cpu/avx512.h"
 
 /* bf16 encodings of the magnitudes: those of one exponent field, the mantissas in order. */
 #define E4M3_ROW(e)                                                                            \
@@ -39,8 +35,8 @@ const uint16_t oct_bf16_of_e5m2[128] = {
 };
 
 /* The codes from c on: in place, or, fewer than 32, in `tail` with zeros after them. */
-INLINE const uint8_t *codes_at(const oct_decode_call *call, int64_t c, int64_t bits,
-                               uint8_t tail[64]) {
+OCT_BF16_INLINE const uint8_t *codes_at(const oct_decode_call *call, int64_t c, int64_t bits,
+                                        uint8_t tail[64]) {
     const uint8_t *codes = call->codes + c * bits / 8;
     if (call->count - c >= 32) {
         return codes;
@@ -51,7 +47,8 @@ INLINE const uint8_t *codes_at(const oct_decode_call *call, int64_t c, int64_t b
 }
 
 /* Adds the scale's exponent to all encodings but those of 0, Inf and NaN. */
-INLINE __m512i add_exponents(const oct_decode_call *call, int64_t c, __m512i magnitudes) {
+OCT_BF16_INLINE __m512i add_exponents(const oct_decode_call *call, int64_t c,
+                                      __m512i magnitudes) {
     const int16_t *scales = call->scales;
     __m512i exponents = call->shift ? _mm512_set1_epi16(scales[c >> call->shift])
                                     : _mm512_loadu_si512(scales + c);
@@ -60,7 +57,7 @@ INLINE __m512i add_exponents(const oct_decode_call *call, int64_t c, __m512i mag
     return _mm512_mask_add_epi16(magnitudes, ordinary, magnitudes, exponents);
 }
 
-INLINE void decode_fp8(const oct_decode_call *call, const uint16_t table[128]) {
+OCT_BF16_INLINE void decode_fp8(const oct_decode_call *call, const uint16_t table[128]) {
     const __m512i t0 = _mm512_loadu_si512(table), t1 = _mm512_loadu_si512(table + 32);
     const __m512i t2 = _mm512_loadu_si512(table + 64), t3 = _mm512_loadu_si512(table + 96);
     uint16_t *out = call->out;
@@ -80,16 +77,16 @@ INLINE void decode_fp8(const oct_decode_call *call, const uint16_t table[128]) {
     }
 }
 
-ISA static void decode_e4m3(const oct_decode_call *call) {
+OCT_BF16 static void decode_e4m3(const oct_decode_call *call) {
     decode_fp8(call, oct_bf16_of_e4m3);
 }
 
-ISA static void decode_e5m2(const oct_decode_call *call) {
+OCT_BF16 static void decode_e5m2(const oct_decode_call *call) {
     decode_fp8(call, oct_bf16_of_e5m2);
 }
 
 /* Sixteen codes in eight bytes: each lane shifts its four bits down and looks them up. */
-INLINE __m512 widen_e2m1(const uint8_t *codes) {
+OCT_BF16_INLINE __m512 widen_e2m1(const uint8_t *codes) {
     const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
                                          -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
     const __m512i shifts =
@@ -101,7 +98,7 @@ INLINE __m512 widen_e2m1(const uint8_t *codes) {
 }
 
 /* Element times scale has at most 6 bits: the conversion is exact. */
-ISA static void decode_e2m1(const oct_decode_call *call) {
+OCT_BF16 static void decode_e2m1(const oct_decode_call *call) {
     const float *scales = call->scales;
     uint16_t *out = call->out;
     for (int64_t c = 0; c < call->count; c += 32) {
@@ -115,19 +112,12 @@ ISA static void decode_e2m1(const oct_decode_call *call) {
     }
 }
 
-ISA static void decode_bf16(const oct_decode_call *call) {
+OCT_BF16 static void decode_bf16(const oct_decode_call *call) {
     memcpy(call->out, call->codes, (size_t)call->count * 2);
 }
 
-const oct_decode oct_decode_avx512bf16[OCTET_DTYPES] = {
-    [OCTET_BF16] = decode_bf16,
-    [OCTET_E4M3] = decode_e4m3,
-    [OCTET_E5M2] = decode_e5m2,
-    [OCTET_E2M1] = decode_e2m1,
-};
-
-ISA void oct_zip_avx512bf16(const oct_panels *panels, int64_t count, const uint16_t *even,
-                            const uint16_t *odd) {
+OCT_BF16 static void zip(const oct_panels *panels, int64_t count, const uint16_t *even,
+                         const uint16_t *odd) {
     for (int64_t n = 0; n < count; n++) {
         uint32_t *out = panels->out + n * panels->pitch;
         for (int c = 0; c < panels->stride; c += 16) {
@@ -138,6 +128,15 @@ ISA void oct_zip_avx512bf16(const oct_panels *panels, int64_t count, const uint1
             _mm512_storeu_si512(out + c, _mm512_or_si512(_mm512_cvtepu16_epi32(low), upper));
         }
     }
+}
+
+void oct_pack__avx512bf16(oct_table *table) {
+    oct_packer *p = &table->gemm.packer;
+    p->bf16[OCTET_BF16] = decode_bf16;
+    p->bf16[OCTET_E4M3] = decode_e4m3;
+    p->bf16[OCTET_E5M2] = decode_e5m2;
+    p->bf16[OCTET_E2M1] = decode_e2m1;
+    p->zip = zip;
 }
 
 #endif

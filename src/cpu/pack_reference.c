@@ -1,9 +1,7 @@
 /* pack_reference.c - decoding and laying out panels in plain C. */
-#include "cpu/pack_reference.h"
-
 #include <string.h>
 
-#include "cpu/plain.h"
+#include "cpu/isa.h"
 #include "format/e2m1.h"
 #include "format/e4m3.h"
 #include "format/e5m2.h"
@@ -55,14 +53,8 @@ static void decode_e2m1(const oct_decode_call *call) {
     }
 }
 
-const oct_decode oct_decode_reference[OCTET_DTYPES] = {
-    [OCTET_F32] = decode_f32,   [OCTET_BF16] = decode_bf16, [OCTET_F16] = decode_f16,
-    [OCTET_E4M3] = decode_e4m3, [OCTET_E5M2] = decode_e5m2, [OCTET_E2M1] = decode_e2m1,
-    [OCTET_E8M0] = decode_e8m0,
-};
-
-void oct_turn_reference(uint32_t *panel, int stride, const uint32_t *rows, int64_t pitch,
-                        int64_t steps) {
+static void turn(uint32_t *panel, int stride, const uint32_t *rows, int64_t pitch,
+                 int64_t steps) {
     int64_t whole = oct_round_up(steps, 16);
     for (int64_t step = 0; step < whole; step++) {
         for (int r = 0; r < stride; r++) {
@@ -71,9 +63,23 @@ void oct_turn_reference(uint32_t *panel, int stride, const uint32_t *rows, int64
     }
 }
 
-void oct_spread_reference(const oct_panels *panels, int64_t count, const float *row) {
+static void spread(const oct_panels *panels, int64_t count, const float *row) {
     for (int64_t n = 0; n < count; n++) {
         memcpy(panels->out + n * panels->pitch, row + n * panels->used,
                (size_t)panels->stride * sizeof(float));
     }
+}
+
+void oct_pack__reference(oct_table *table) {
+    table->gemm.packer = (oct_packer){
+        .f32 = {[OCTET_F32] = decode_f32,
+                [OCTET_BF16] = decode_bf16,
+                [OCTET_F16] = decode_f16,
+                [OCTET_E4M3] = decode_e4m3,
+                [OCTET_E5M2] = decode_e5m2,
+                [OCTET_E2M1] = decode_e2m1,
+                [OCTET_E8M0] = decode_e8m0},
+        .turn = turn,
+        .spread = spread,
+    };
 }

@@ -2,7 +2,7 @@
  *
  * Magnitudes are compared as integers, 16-bit types as they are. A NaN is above Inf: only where
  * the largest of many turns out to be one are they looked at again, by the reference. */
-#include "cpu/kernels_x86.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
@@ -70,7 +70,7 @@ OCT_AVX2_INLINE uint32_t scan_tile(const oct_tile *x, octet_dtype dtype) {
     return most;
 }
 
-OCT_AVX2 uint32_t oct_absmax__avx2(const oct_tile *x) {
+OCT_AVX2 static uint32_t absmax__avx2(const oct_tile *x) {
     switch (x->dtype) {
     case OCTET_F32:
         return scan_tile(x, OCTET_F32);
@@ -92,7 +92,7 @@ OCT_AVX2_INLINE void scan_blocks(uint32_t *out, const oct_tile *x, int64_t block
     }
 }
 
-OCT_AVX2 void oct_absmax_blocks__avx2(uint32_t *out, const oct_tile *x, int64_t block) {
+OCT_AVX2 static void absmax_blocks__avx2(uint32_t *out, const oct_tile *x, int64_t block) {
     switch (x->dtype) {
     case OCTET_F32:
         scan_blocks(out, x, block, OCTET_F32);
@@ -141,7 +141,7 @@ OCT_AVX2_INLINE void scan_columns(uint32_t *out, const oct_tile *x, octet_dtype 
     oct_kernels_reference.absmax_columns(out + c, &rest);
 }
 
-OCT_AVX2 void oct_absmax_columns__avx2(uint32_t *out, const oct_tile *x) {
+OCT_AVX2 static void absmax_columns__avx2(uint32_t *out, const oct_tile *x) {
     switch (x->dtype) {
     case OCTET_F32:
         scan_columns(out, x, OCTET_F32);
@@ -173,7 +173,7 @@ OCT_AVX2_INLINE void sum_down(float *out, const oct_tile *x, octet_dtype dtype) 
     oct_kernels_reference.sum_columns(out + c, &rest);
 }
 
-OCT_AVX2 void oct_sum_columns__avx2(float *out, const oct_tile *x) {
+OCT_AVX2 static void sum_columns__avx2(float *out, const oct_tile *x) {
     switch (x->dtype) {
     case OCTET_F32:
         sum_down(out, x, OCTET_F32);
@@ -186,6 +186,12 @@ OCT_AVX2 void oct_sum_columns__avx2(float *out, const oct_tile *x) {
     }
 }
 
-#else
-typedef int oct_no_scan_avx2; /* a file is never empty */
+void oct_scan__avx2(oct_table *table) {
+    oct_kernels *k = &table->kernels;
+    k->absmax = absmax__avx2;
+    k->absmax_columns = absmax_columns__avx2;
+    k->absmax_blocks = absmax_blocks__avx2;
+    k->sum_columns = sum_columns__avx2;
+}
+
 #endif

@@ -2,7 +2,7 @@
  *
  * Magnitudes are compared as integers, 16-bit types as they are. A NaN is above Inf: only where
  * the largest of many turns out to be one are they looked at again, NaNs taken for 0. */
-#include "cpu/kernels_x86.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
@@ -99,7 +99,7 @@ OCT_AVX512_INLINE uint32_t scan_tile(const oct_tile *x, octet_dtype dtype) {
     return most;
 }
 
-OCT_AVX512 uint32_t oct_absmax__avx512(const oct_tile *x) {
+OCT_AVX512 static uint32_t absmax__avx512(const oct_tile *x) {
     switch (x->dtype) {
     case OCTET_F32:
         return scan_tile(x, OCTET_F32);
@@ -137,7 +137,7 @@ OCT_AVX512_INLINE void blocks_of(uint32_t *out, const oct_tile *x, octet_dtype d
     }
 }
 
-OCT_AVX512 void oct_absmax_blocks__avx512(uint32_t *out, const oct_tile *x, int64_t block) {
+OCT_AVX512 static void absmax_blocks__avx512(uint32_t *out, const oct_tile *x, int64_t block) {
     switch (x->dtype) {
     case OCTET_F32:
         blocks_of(out, x, OCTET_F32, block);
@@ -194,7 +194,7 @@ OCT_AVX512_INLINE void scan_columns(uint32_t *out, const oct_tile *x, octet_dtyp
     }
 }
 
-OCT_AVX512 void oct_absmax_columns__avx512(uint32_t *out, const oct_tile *x) {
+OCT_AVX512 static void absmax_columns__avx512(uint32_t *out, const oct_tile *x) {
     switch (x->dtype) {
     case OCTET_F32:
         scan_columns(out, x, OCTET_F32);
@@ -230,7 +230,7 @@ OCT_AVX512_INLINE void sum_down(float *out, const oct_tile *x, octet_dtype dtype
     }
 }
 
-OCT_AVX512 void oct_sum_columns__avx512(float *out, const oct_tile *x) {
+OCT_AVX512 static void sum_columns__avx512(float *out, const oct_tile *x) {
     switch (x->dtype) {
     case OCTET_F32:
         sum_down(out, x, OCTET_F32);
@@ -243,6 +243,12 @@ OCT_AVX512 void oct_sum_columns__avx512(float *out, const oct_tile *x) {
     }
 }
 
-#else
-typedef int oct_no_scan_avx512; /* a file is never empty */
+void oct_scan__avx512(oct_table *table) {
+    oct_kernels *k = &table->kernels;
+    k->absmax = absmax__avx512;
+    k->absmax_columns = absmax_columns__avx512;
+    k->absmax_blocks = absmax_blocks__avx512;
+    k->sum_columns = sum_columns__avx512;
+}
+
 #endif

@@ -1,5 +1,5 @@
 /* stochastic_avx2.c - random bytes for 8 blocks at once, and E2M1 codes by them. */
-#include "cpu/kernels_x86.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
@@ -59,7 +59,7 @@ OCT_AVX2_INLINE void eight_blocks(uint8_t out[128], const oct_random *which, uin
     }
 }
 
-OCT_AVX2 void oct_random__avx2(uint8_t *out, const oct_random *which, int64_t count) {
+OCT_AVX2 static void random__avx2(uint8_t *out, const oct_random *which, int64_t count) {
     uint8_t last[128];
     for (int64_t i = 0; i < count; i += 8) {
         uint64_t first = which->first + (uint64_t)i * which->step;
@@ -105,8 +105,8 @@ OCT_AVX2_INLINE void encode_row(uint8_t *out, const oct_tile *x, int64_t r,
     }
 }
 
-OCT_AVX2 void oct_encode_stochastic__avx2(const oct_bytes *out, const oct_tile *x,
-                                          const oct_factors *by, const oct_bytes *random) {
+OCT_AVX2 static void encode_stochastic__avx2(const oct_bytes *out, const oct_tile *x,
+                                             const oct_factors *by, const oct_bytes *random) {
     for (int64_t r = 0; r < x->rows; r++) {
         encode_row(out->at + r * out->stride, x, r, by, random->at + r * random->stride);
     }
@@ -121,6 +121,10 @@ OCT_AVX2 void oct_encode_stochastic__avx2(const oct_bytes *out, const oct_tile *
     }
 }
 
-#else
-typedef int oct_no_stochastic_avx2; /* a file is never empty */
+void oct_stochastic__avx2(oct_table *table) {
+    oct_kernels *k = &table->kernels;
+    k->encode_stochastic = encode_stochastic__avx2;
+    k->random = random__avx2;
+}
+
 #endif

@@ -1,5 +1,5 @@
 /* stochastic_avx512.c - random bytes for 16 blocks at once, and E2M1 codes by them. */
-#include "cpu/kernels_x86.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
@@ -65,7 +65,7 @@ OCT_AVX512_INLINE void sixteen_blocks(uint8_t out[256], const oct_random *which,
     }
 }
 
-OCT_AVX512 void oct_random__avx512(uint8_t *out, const oct_random *which, int64_t count) {
+OCT_AVX512 static void random__avx512(uint8_t *out, const oct_random *which, int64_t count) {
     uint8_t last[256];
     for (int64_t i = 0; i < count; i += 16) {
         uint64_t first = which->first + (uint64_t)i * which->step;
@@ -96,8 +96,9 @@ OCT_AVX512_INLINE __m512i codes_of(__m512 value, __m512i random) {
     return _mm512_mask_or_epi32(code, number, code, sign);
 }
 
-OCT_AVX512 void oct_encode_stochastic__avx512(const oct_bytes *out, const oct_tile *x,
-                                              const oct_factors *by, const oct_bytes *random) {
+OCT_AVX512 static void encode_stochastic__avx512(const oct_bytes *out, const oct_tile *x,
+                                                 const oct_factors *by,
+                                                 const oct_bytes *random) {
     int shift = by->block == 1 ? 0 : __builtin_ctzll((unsigned long long)by->block);
     for (int64_t r = 0; r < x->rows; r++) {
         const float *factors = by->factors + r * by->row_step;
@@ -115,6 +116,10 @@ OCT_AVX512 void oct_encode_stochastic__avx512(const oct_bytes *out, const oct_ti
     }
 }
 
-#else
-typedef int oct_no_stochastic_avx512; /* a file is never empty */
+void oct_stochastic__avx512(oct_table *table) {
+    oct_kernels *k = &table->kernels;
+    k->encode_stochastic = encode_stochastic__avx512;
+    k->random = random__avx512;
+}
+
 #endif

@@ -11,7 +11,6 @@
 #ifndef OCT_CPU_STREAM_H
 #define OCT_CPU_STREAM_H
 
-#include "cpu/isa.h"
 #include "cpu/pack.h"
 
 #define OCT_STREAM_ROWS 8  /* rows of a in one call of a streaming kernel, at most */
@@ -41,13 +40,5 @@ typedef struct oct_streamer {
      * in which dot wants it, in place. NULL: it is as dot wants it. */
     void (*arrange)(void *row, int64_t count);
 } oct_streamer;
-
-/* By octet_dtype; formats without a dot are not streamed. */
-extern const oct_streamer oct_stream_reference[OCTET_DTYPES]; /* a is fp32 */
-#if OCT_X86
-extern const oct_streamer oct_stream_avx2[OCTET_DTYPES];       /* a is fp32 */
-extern const oct_streamer oct_stream_avx512[OCTET_DTYPES];     /* a is fp32 */
-extern const oct_streamer oct_stream_avx512bf16[OCTET_DTYPES]; /* a is bf16 */
-#endif
 
 #endif

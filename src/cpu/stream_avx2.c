@@ -1,21 +1,16 @@
 /* stream_avx2.c - codes become floats in registers, twice 16 at a time. */
-#include "cpu/stream.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
-#include <immintrin.h>
-#include <string.h>
-
-#include "cpu/gemm.h"
-
-#define ISA __attribute__((target("avx2,fma,f16c")))
-#define INLINE static inline __attribute__((always_inline)) ISA
+#include "cpu/avx2.h"
+#include "cpu/stream_loop.h"
 
 #define GROUP 32
 #define HALF 16
 #define MOST 8 /* sums that stay in registers beside what they are made of */
 
-INLINE __m256 values_e2m1(__m256i words) {
+OCT_AVX2_INLINE __m256 values_e2m1(__m256i words) {
     const __m256 values = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
     __m256i sign = _mm256_slli_epi32(_mm256_and_si256(words, _mm256_set1_epi32(8)), 28);
     return _mm256_or_ps(_mm256_permutevar8x32_ps(values, words), _mm256_castsi256_ps(sign));
@@ -23,7 +18,7 @@ INLINE __m256 values_e2m1(__m256i words) {
 
 /* Sixteen codes as floats. FP8: in order, E4M3 as halves with the same exponent field, 2^-8
  * times too small; arrange makes up for that. E2M1: the even ones, then the odd ones. */
-INLINE void decode(__m256 out[2], const uint8_t *codes, octet_dtype format) {
+OCT_AVX2_INLINE void decode(__m256 out[2], const uint8_t *codes, octet_dtype format) {
     if (format == OCTET_E2M1) {
         __m256i words = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)codes));
         out[0] = values_e2m1(words);
@@ -39,43 +34,32 @@ INLINE void decode(__m256 out[2], const uint8_t *codes, octet_dtype format) {
     out[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
 }
 
-/* What a kernel is made for: constants wherever it is inlined. Its sums fit the registers. */
-typedef struct kind {
-    octet_dtype format;
-    int shift, rows, cols;
-} kind;
+/* The sums of a kernel, and of E4M3's codes the greatest magnitudes, byte by byte. */
+typedef struct work {
+    __m256 sums[MOST];
+    __m256i most;
+} work;
 
-/* Some rows of a and of b in a call, and where the kernel reads them, in registers. */
-typedef struct place {
-    const char *a;
-    int64_t a_pitch;
-    const uint8_t *codes[OCT_GEMM_ROWS];
-    const float *scales[OCT_GEMM_ROWS];
-    int64_t p;
-} place;
-
-INLINE place place_of(const oct_stream_call *call, int row, int col, const kind of) {
-    place in = {.a = (const char *)call->a + row * call->a_pitch, .a_pitch = call->a_pitch};
-    OCT_UNROLL
-    for (int j = 0; j < of.cols; j++) {
-        in.codes[j] = call->codes[col + j];
-        in.scales[j] = call->scales[col + j];
-    }
-    return in;
+/* E4M3's NaN is looked for among the greatest; other formats decode theirs. */
+OCT_AVX2_INLINE __m256i larger(__m256i most, const uint8_t *codes, octet_dtype format) {
+    __m256i bytes = format == OCTET_E4M3 ? _mm256_loadu_si256((const __m256i *)codes) : most;
+    return _mm256_max_epu8(most, _mm256_and_si256(bytes, _mm256_set1_epi8(0x7f)));
 }
 
 /* A row of b times those of a: both halves of a group, whose scale is one, or one for each. */
-INLINE void add_row(__m256 sums[], const place *in, const uint8_t *codes, const float *scales,
-                    const kind of) {
+OCT_AVX2_INLINE void add_row(void *to, const oct_stream_place *in, int j, const uint8_t *codes,
+                             const oct_stream_kind of) {
+    work *w = to;
     const int64_t half = of.format == OCTET_E2M1 ? HALF / 2 : HALF;
-    __m256 parts[OCT_GEMM_ROWS];
+    __m256 *sums = w->sums + j * of.rows, parts[OCT_GEMM_ROWS];
+    w->most = larger(w->most, codes, of.format);
     OCT_UNROLL
     for (int h = 0; h < 2; h++) {
         __m256 b[2], scale = _mm256_setzero_ps();
         decode(b, codes + h * half, of.format);
         bool opens = h == 0 || of.shift == 4, closes = h == 1 || of.shift == 4;
         if (of.shift && closes) {
-            scale = _mm256_set1_ps(scales[(in->p + h * HALF) >> of.shift]);
+            scale = _mm256_set1_ps(in->scales[j][(in->p + h * HALF) >> of.shift]);
         }
         OCT_UNROLL
         for (int i = 0; i < of.rows; i++) {
@@ -91,28 +75,6 @@ INLINE void add_row(__m256 sums[], const place *in, const uint8_t *codes, const 
     }
 }
 
-/* One group: codes[j] are those of row j from p on. */
-INLINE void add_group(__m256 sums[MOST], const place *in,
-                      const uint8_t *const codes[OCT_GEMM_ROWS], const kind of) {
-    OCT_UNROLL
-    for (int j = 0; j < of.cols; j++) {
-        add_row(sums + j * of.rows, in, codes[j], in->scales[j], of);
-    }
-}
-
-/* The greater of E4M3's magnitudes, byte by byte; of other formats, whose NaN is decoded,
- * nothing. */
-INLINE __m256i larger(__m256i most, const uint8_t *codes, octet_dtype format) {
-    __m256i bytes = format == OCTET_E4M3 ? _mm256_loadu_si256((const __m256i *)codes) : most;
-    return _mm256_max_epu8(most, _mm256_and_si256(bytes, _mm256_set1_epi8(0x7f)));
-}
-
-INLINE float sum_of(__m256 v) {
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-
 static bool has_nan(const uint8_t *codes, int64_t count) {
     bool found = false;
     for (int64_t p = 0; p < count; p++) {
@@ -121,105 +83,48 @@ static bool has_nan(const uint8_t *codes, int64_t count) {
     return found;
 }
 
-/* The sums to where they belong; E4M3's NaN, which was decoded as a number, becomes one. */
-INLINE void put_sums(const oct_stream_call *call, float *out, const place *in,
-                     const __m256 sums[MOST], __m256i most, const kind of) {
-    __m256i nans = _mm256_cmpeq_epi8(most, _mm256_set1_epi8(0x7f));
+/* E4M3's NaN, which was decoded as a number, becomes one in the sums it is part of. */
+OCT_AVX2_INLINE void dot_part(const oct_stream_call *call, int row, int col,
+                              const oct_stream_kind of) {
+    oct_stream_place in = oct_stream_at(call, row, col, of);
+    work w = {.most = _mm256_setzero_si256()};
+    OCT_UNROLL
+    for (int n = 0; n < of.rows * of.cols; n++) {
+        w.sums[n] = _mm256_setzero_ps();
+    }
+    oct_stream_walk(&w, &in, GROUP, of, add_row);
+    __m256i nans = _mm256_cmpeq_epi8(w.most, _mm256_set1_epi8(0x7f));
     bool any = _mm256_movemask_epi8(nans);
+    float *out = call->out + col * call->rows + row;
     for (int j = 0; j < of.cols; j++) {
-        bool nan = any && has_nan(in->codes[j], call->count);
+        bool nan = any && has_nan(in.codes[j], call->count);
         for (int i = 0; i < of.rows; i++) {
-            float sum = sum_of(sums[j * of.rows + i]);
+            float sum = oct_sum8(w.sums[j * of.rows + i]);
             out[j * call->rows + i] = nan ? __builtin_nanf("") : sum;
         }
     }
 }
 
-INLINE void dot_part(const oct_stream_call *call, int row, int col, const kind of) {
-    const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
-    const int64_t ahead = call->ahead;
-    place in = place_of(call, row, col, of);
-    __m256i most = _mm256_setzero_si256();
-    __m256 sums[MOST];
-    const uint8_t *codes[OCT_GEMM_ROWS];
-    OCT_UNROLL
-    for (int n = 0; n < of.rows * of.cols; n++) {
-        sums[n] = _mm256_setzero_ps();
-    }
-    for (; in.p + GROUP <= count; in.p += GROUP) {
-        OCT_UNROLL
-        for (int j = 0; j < of.cols; j++) {
-            codes[j] = in.codes[j] + in.p * bits / 8;
-            _mm_prefetch((const char *)codes[j] + ahead, _MM_HINT_T0);
-            most = larger(most, codes[j], of.format);
-        }
-        add_group(sums, &in, codes, of);
-    }
-    if (in.p < count) {
-        uint8_t tails[OCT_GEMM_ROWS][GROUP] = {{0}};
-        for (int j = 0; j < of.cols; j++) {
-            size_t bytes = (size_t)((count - in.p) * bits + 7) / 8;
-            codes[j] = memcpy(tails[j], in.codes[j] + in.p * bits / 8, bytes);
-            most = larger(most, codes[j], of.format);
-        }
-        add_group(sums, &in, codes, of);
-    }
-    put_sums(call, call->out + col * call->rows + row, &in, sums, most, of);
+OCT_AVX2 static void dot_e4m3(const oct_stream_call *call) {
+    oct_stream_fp8(call, OCTET_E4M3, MOST, dot_part);
 }
 
-/* Four rows of b where their sums with one or two of a fit the registers, else two at a time.
- */
-INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
-    int row = 0;
-    for (; row + 3 <= call->rows; row += row + 4 <= call->rows ? 4 : 3) {
-        for (int col = 0; col < OCT_GEMM_ROWS; col += 2) {
-            if (row + 4 <= call->rows) {
-                dot_part(call, row, col, (kind){format, shift, 4, 2});
-            } else {
-                dot_part(call, row, col, (kind){format, shift, 3, 2});
-            }
-        }
-    }
-    if (row + 2 == call->rows) {
-        dot_part(call, row, 0, (kind){format, shift, 2, 4});
-    } else if (row + 1 == call->rows) {
-        dot_part(call, row, 0, (kind){format, shift, 1, 4});
-    }
+OCT_AVX2 static void dot_e5m2(const oct_stream_call *call) {
+    oct_stream_fp8(call, OCTET_E5M2, MOST, dot_part);
 }
 
-INLINE void dot_fp8(const oct_stream_call *call, octet_dtype format) {
-    switch (call->shift) {
-    case 0:
-        dot(call, format, 0);
-        break;
-    case 5:
-        dot(call, format, 5);
-        break;
-    default:
-        dot(call, format, 7);
-    }
+OCT_AVX2 static void dot_e2m1(const oct_stream_call *call) {
+    oct_stream_rows(call, OCTET_E2M1, 4, MOST, dot_part);
 }
 
-ISA static void dot_e4m3(const oct_stream_call *call) {
-    dot_fp8(call, OCTET_E4M3);
-}
-
-ISA static void dot_e5m2(const oct_stream_call *call) {
-    dot_fp8(call, OCTET_E5M2);
-}
-
-ISA static void dot_e2m1(const oct_stream_call *call) {
-    dot(call, OCTET_E2M1, 4);
-}
-
-ISA static void arrange_e4m3(void *row, int64_t count) {
+OCT_AVX2 static void arrange_e4m3(void *row, int64_t count) {
     for (int64_t p = 0; p < count; p += 8) {
         float *at = (float *)row + p;
         _mm256_storeu_ps(at, _mm256_mul_ps(_mm256_loadu_ps(at), _mm256_set1_ps(256.0f)));
     }
 }
 
-ISA static void arrange_e2m1(void *row, int64_t count) {
+OCT_AVX2 static void arrange_e2m1(void *row, int64_t count) {
     const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
     for (int64_t p = 0; p < count; p += HALF) {
         float *at = (float *)row + p;
@@ -231,10 +136,12 @@ ISA static void arrange_e2m1(void *row, int64_t count) {
     }
 }
 
-const oct_streamer oct_stream_avx2[OCTET_DTYPES] = {
-    [OCTET_E4M3] = {dot_e4m3, arrange_e4m3},
-    [OCTET_E5M2] = {dot_e5m2, NULL},
-    [OCTET_E2M1] = {dot_e2m1, arrange_e2m1},
-};
+void oct_stream__avx2(oct_table *table) {
+    oct_gemm_kernels *k = &table->gemm;
+    k->stream_f32[OCTET_E4M3] = (oct_streamer){dot_e4m3, arrange_e4m3};
+    k->stream_f32[OCTET_E5M2] = (oct_streamer){dot_e5m2, NULL};
+    k->stream_f32[OCTET_E2M1] = (oct_streamer){dot_e2m1, arrange_e2m1};
+    k->stream_rows = 8;
+}
 
 #endif

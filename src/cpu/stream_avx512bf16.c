@@ -1,17 +1,11 @@
 /* stream_avx512bf16.c - codes become bf16 by table, 64 at a time, and are multiplied in pairs.
  */
-#include "cpu/stream.h"
+#include "cpu/isa.h"
 
 #if OCT_X86
 
-#include <immintrin.h>
-#include <string.h>
-
-#include "cpu/gemm.h"
-#include "cpu/pack_avx512bf16.h"
-
-#define ISA __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")))
-#define INLINE static inline __attribute__((always_inline)) ISA
+#include "cpu/avx512.h"
+#include "cpu/stream_loop.h"
 
 #define GROUP 64
 
@@ -22,7 +16,7 @@ typedef struct tables {
 } tables;
 
 /* The upper or the lower bytes of the table's 128 words. */
-INLINE void split_table(__m512i out[2], const uint16_t table[128], bool upper) {
+OCT_BF16_INLINE void split_table(__m512i out[2], const uint16_t table[128], bool upper) {
     for (int i = 0; i < 2; i++) {
         __m512i first = _mm512_loadu_si512(table + 64 * i);
         __m512i second = _mm512_loadu_si512(table + 64 * i + 32);
@@ -34,14 +28,14 @@ INLINE void split_table(__m512i out[2], const uint16_t table[128], bool upper) {
 }
 
 /* 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. */
-INLINE __m512i table_e2m1(void) {
+OCT_BF16_INLINE __m512i table_e2m1(void) {
     static const uint16_t values[16] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
                                         0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0,
                                         0xc000, 0xc040, 0xc080, 0xc0c0};
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)values));
 }
 
-INLINE tables tables_of(octet_dtype format) {
+OCT_BF16_INLINE tables tables_of(octet_dtype format) {
     tables t;
     if (format == OCTET_E2M1) {
         t.words = table_e2m1();
@@ -56,7 +50,8 @@ INLINE tables tables_of(octet_dtype format) {
 /* Sixty-four codes as bf16. FP8: quarter q of out[h] holds elements 16 q + 8 h .. + 8. E2M1:
  * out[h] holds elements 2 w + h. Either way fp32 lanes 4 q .. 4 q + 3 of a dot product are
  * those of elements 16 q .. 16 q + 15. */
-INLINE void decode(__m512i out[2], const uint8_t *codes, const tables *t, octet_dtype format) {
+OCT_BF16_INLINE void decode(__m512i out[2], const uint8_t *codes, const tables *t,
+                            octet_dtype format) {
     if (format == OCTET_E2M1) {
         /* Bit 4 of an index belongs to the other code: both halves of the table are alike. */
         __m512i words = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)codes));
@@ -74,7 +69,7 @@ INLINE void decode(__m512i out[2], const uint8_t *codes, const tables *t, octet_
 }
 
 /* The scales of the group of elements from p on, one for each fp32 lane. */
-INLINE __m512 scales_at(const float *scales, int64_t p, int shift) {
+OCT_BF16_INLINE __m512 scales_at(const float *scales, int64_t p, int shift) {
     const __m512i fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     const __m512i eights = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     if (shift == 7) {
@@ -84,47 +79,31 @@ INLINE __m512 scales_at(const float *scales, int64_t p, int shift) {
                                  _mm512_loadu_ps(scales + (p >> shift)));
 }
 
-/* Elements of b that are decoded before their scale is applied: a block of 128 as a whole. */
-#define CHUNK(of) ((of).shift == 7 ? 2 * GROUP : GROUP)
+#define MOST 16 /* sums that stay in registers */
 
-/* What a kernel is made for: constants wherever it is inlined. Its sums fit the registers. */
-typedef struct kind {
-    octet_dtype format;
-    int shift, rows, cols;
-} kind;
-
-#define MOST 16 /* sums */
-
-/* Some rows of b in a call, and where the kernel reads them, in registers. */
-typedef struct place {
-    const char *a;
-    int64_t a_pitch;
-    const uint8_t *codes[OCT_GEMM_ROWS];
-    const float *scales[OCT_GEMM_ROWS];
+/* The sums of a kernel, and what it looks codes up in. */
+typedef struct work {
     tables tables;
-    int64_t p;
-} place;
+    __m512 sums[MOST];
+} work;
 
-INLINE place place_of(const oct_stream_call *call, int col, const kind of) {
-    place in = {.a = call->a, .a_pitch = call->a_pitch, .tables = tables_of(of.format)};
-    OCT_UNROLL
-    for (int j = 0; j < of.cols; j++) {
-        in.codes[j] = call->codes[col + j];
-        in.scales[j] = call->scales[col + j];
-    }
-    return in;
+/* Elements of b that are decoded before their scale is applied: a block of 128 as a whole. */
+OCT_BF16_INLINE int group_of(const oct_stream_kind of) {
+    return of.shift == 7 ? 2 * GROUP : GROUP;
 }
 
-/* A row of b times those of a. codes are those from p on. */
-INLINE void add_row(__m512 sums[], const place *in, const uint8_t *codes, const float *scales,
-                    const kind of) {
-    const int halves = CHUNK(of) / 32;
+/* A row of b times those of a. */
+OCT_BF16_INLINE void add_row(void *to, const oct_stream_place *in, int j, const uint8_t *codes,
+                             const oct_stream_kind of) {
+    work *w = to;
+    const int halves = group_of(of) / 32;
     __m512i b[4];
+    __m512 *sums = w->sums + j * of.rows;
     OCT_UNROLL
     for (int h = 0; h < halves; h += 2) {
-        decode(b + h, codes + h * 32, &in->tables, of.format);
+        decode(b + h, codes + h * 32, &w->tables, of.format);
     }
-    __m512 scale = of.shift ? scales_at(scales, in->p, of.shift) : _mm512_setzero_ps();
+    __m512 scale = of.shift ? scales_at(in->scales[j], in->p, of.shift) : _mm512_setzero_ps();
     OCT_UNROLL
     for (int i = 0; i < of.rows; i++) {
         const char *a = in->a + i * in->a_pitch + in->p * 2;
@@ -138,106 +117,35 @@ INLINE void add_row(__m512 sums[], const place *in, const uint8_t *codes, const 
     }
 }
 
-INLINE void dot_part(const oct_stream_call *call, int col, const kind of) {
-    const int64_t bits = of.format == OCTET_E2M1 ? 4 : 8, count = call->count;
-    const int64_t ahead = call->ahead;
-    place in = place_of(call, col, of);
-    __m512 sums[MOST];
+OCT_BF16_INLINE void dot_part(const oct_stream_call *call, int row, int col,
+                              const oct_stream_kind of) {
+    oct_stream_place in = oct_stream_at(call, row, col, of);
+    work w = {.tables = tables_of(of.format)};
     OCT_UNROLL
     for (int n = 0; n < of.rows * of.cols; n++) {
-        sums[n] = _mm512_setzero_ps();
+        w.sums[n] = _mm512_setzero_ps();
     }
-    for (; in.p + CHUNK(of) <= count; in.p += CHUNK(of)) {
-        OCT_UNROLL
-        for (int j = 0; j < of.cols; j++) {
-            const uint8_t *codes = in.codes[j] + in.p * bits / 8;
-            _mm_prefetch((const char *)codes + ahead, _MM_HINT_T0);
-            if (of.shift == 7) {
-                _mm_prefetch((const char *)codes + ahead + GROUP, _MM_HINT_T0);
-            }
-            add_row(sums + j * of.rows, &in, codes, in.scales[j], of);
-        }
-    }
-    if (in.p < count) {
-        OCT_UNROLL
-        for (int j = 0; j < of.cols; j++) {
-            uint8_t codes[2 * GROUP] = {0};
-            memcpy(codes, in.codes[j] + in.p * bits / 8,
-                   (size_t)((count - in.p) * bits + 7) / 8);
-            add_row(sums + j * of.rows, &in, codes, in.scales[j], of);
-        }
-    }
-    float *out = call->out + col * call->rows;
+    oct_stream_walk(&w, &in, group_of(of), of, add_row);
+    float *out = call->out + col * call->rows + row;
     OCT_UNROLL
-    for (int j = 0; j < of.cols; j++) {
-        OCT_UNROLL
-        for (int i = 0; i < of.rows; i++) {
-            out[j * call->rows + i] = _mm512_reduce_add_ps(sums[j * of.rows + i]);
-        }
+    for (int n = 0; n < of.rows * of.cols; n++) {
+        out[n / of.rows * call->rows + n % of.rows] = _mm512_reduce_add_ps(w.sums[n]);
     }
 }
 
-INLINE void dot_rows(const oct_stream_call *call, const kind of) {
-    for (int col = 0; col < OCT_GEMM_ROWS; col += of.cols) {
-        dot_part(call, col, of);
-    }
+OCT_BF16 static void dot_e4m3(const oct_stream_call *call) {
+    oct_stream_fp8(call, OCTET_E4M3, MOST, dot_part);
 }
 
-/* Four rows of b where their sums fit the registers, else two at a time. */
-INLINE void dot(const oct_stream_call *call, octet_dtype format, const int shift) {
-    switch (call->rows) {
-    case 1:
-        dot_rows(call, (kind){format, shift, 1, 4});
-        break;
-    case 2:
-        dot_rows(call, (kind){format, shift, 2, 4});
-        break;
-    case 3:
-        dot_rows(call, (kind){format, shift, 3, 4});
-        break;
-    case 4:
-        dot_rows(call, (kind){format, shift, 4, 4});
-        break;
-    case 5:
-        dot_rows(call, (kind){format, shift, 5, 2});
-        break;
-    case 6:
-        dot_rows(call, (kind){format, shift, 6, 2});
-        break;
-    case 7:
-        dot_rows(call, (kind){format, shift, 7, 2});
-        break;
-    default:
-        dot_rows(call, (kind){format, shift, 8, 2});
-    }
+OCT_BF16 static void dot_e5m2(const oct_stream_call *call) {
+    oct_stream_fp8(call, OCTET_E5M2, MOST, dot_part);
 }
 
-INLINE void dot_fp8(const oct_stream_call *call, octet_dtype format) {
-    switch (call->shift) {
-    case 0:
-        dot(call, format, 0);
-        break;
-    case 5:
-        dot(call, format, 5);
-        break;
-    default:
-        dot(call, format, 7);
-    }
+OCT_BF16 static void dot_e2m1(const oct_stream_call *call) {
+    oct_stream_rows(call, OCTET_E2M1, 4, MOST, dot_part);
 }
 
-ISA static void dot_e4m3(const oct_stream_call *call) {
-    dot_fp8(call, OCTET_E4M3);
-}
-
-ISA static void dot_e5m2(const oct_stream_call *call) {
-    dot_fp8(call, OCTET_E5M2);
-}
-
-ISA static void dot_e2m1(const oct_stream_call *call) {
-    dot(call, OCTET_E2M1, 4);
-}
-
-ISA static void arrange_fp8(void *row, int64_t count) {
+OCT_BF16 static void arrange_fp8(void *row, int64_t count) {
     for (int64_t p = 0; p < count; p += GROUP) {
         uint16_t *at = (uint16_t *)row + p;
         __m512i first = _mm512_loadu_si512(at), second = _mm512_loadu_si512(at + 32);
@@ -246,7 +154,7 @@ ISA static void arrange_fp8(void *row, int64_t count) {
     }
 }
 
-ISA static void arrange_e2m1(void *row, int64_t count) {
+OCT_BF16 static void arrange_e2m1(void *row, int64_t count) {
     for (int64_t p = 0; p < count; p += GROUP) {
         uint16_t *at = (uint16_t *)row + p;
         __m512i first = _mm512_loadu_si512(at), second = _mm512_loadu_si512(at + 32);
@@ -260,10 +168,11 @@ ISA static void arrange_e2m1(void *row, int64_t count) {
     }
 }
 
-const oct_streamer oct_stream_avx512bf16[OCTET_DTYPES] = {
-    [OCTET_E4M3] = {dot_e4m3, arrange_fp8},
-    [OCTET_E5M2] = {dot_e5m2, arrange_fp8},
-    [OCTET_E2M1] = {dot_e2m1, arrange_e2m1},
-};
+void oct_stream__avx512bf16(oct_table *table) {
+    oct_gemm_kernels *k = &table->gemm;
+    k->stream_bf16[OCTET_E4M3] = (oct_streamer){dot_e4m3, arrange_fp8};
+    k->stream_bf16[OCTET_E5M2] = (oct_streamer){dot_e5m2, arrange_fp8};
+    k->stream_bf16[OCTET_E2M1] = (oct_streamer){dot_e2m1, arrange_e2m1};
+}
 
 #endif

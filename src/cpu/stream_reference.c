@@ -1,6 +1,6 @@
 /* stream_reference.c - the streamed dot product in plain C: what the others are compared with.
  */
-#include "cpu/stream.h"
+#include "cpu/isa.h"
 #include "format/e2m1.h"
 #include "format/e4m3.h"
 #include "format/e5m2.h"
@@ -52,8 +52,11 @@ static void dot_e2m1(const oct_stream_call *call) {
     dot(call, OCTET_E2M1);
 }
 
-const oct_streamer oct_stream_reference[OCTET_DTYPES] = {
-    [OCTET_E4M3] = {dot_e4m3, NULL},
-    [OCTET_E5M2] = {dot_e5m2, NULL},
-    [OCTET_E2M1] = {dot_e2m1, NULL},
-};
+void oct_stream__reference(oct_table *table) {
+    oct_gemm_kernels *k = &table->gemm;
+    k->stream_f32[OCTET_E4M3] = (oct_streamer){dot_e4m3, NULL};
+    k->stream_f32[OCTET_E5M2] = (oct_streamer){dot_e5m2, NULL};
+    k->stream_f32[OCTET_E2M1] = (oct_streamer){dot_e2m1, NULL};
+    k->stream_rows = OCT_GEMM_THIN;
+    k->stream_least = OCT_STREAM_LEAST;
+}

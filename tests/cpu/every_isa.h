@@ -6,7 +6,7 @@
 
 #define _POSIX_C_SOURCE 200809L
 
-#include "cpu/cpu.h"
+#include "cpu/isa.h"
 #include "test.h"
 
 #include <stdlib.h>
@@ -32,19 +32,18 @@ static inline int cpu_test_child(const char *isa, const test_case *const *cases,
 
 static inline int cpu_test_main(const test_case *const *cases, size_t count,
                                 const char *filter) {
-    static const char *const isas[] = {"reference", "avx2", "avx512", "avx512bf16"};
     int failed = 0, ran = 0;
-    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+    for (int isa = 0; oct_isa_name(isa); isa++) {
         fflush(stdout);
         pid_t child = fork();
         if (child == 0) {
-            exit(cpu_test_child(isas[i], cases, count, filter));
+            exit(cpu_test_child(oct_isa_name(isa), cases, count, filter));
         }
         int status = 0;
         bool ended = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
         int code = ended ? WEXITSTATUS(status) : 1;
         if (!ended) {
-            printf("FAILED: the run of %s did not end by itself\n", isas[i]);
+            printf("FAILED: the run of %s did not end by itself\n", oct_isa_name(isa));
         }
         failed += code == 1;
         ran += code == 0;

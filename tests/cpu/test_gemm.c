@@ -1,20 +1,22 @@
 /* test_gemm.c - products stay within their bound, for every operand, shape, result and ISA. */
+#include "cpu/isa.h"
 #include "gemm_problems.h"
 #include "test.h"
 
 /* The product of a problem by every instruction set of the machine, checked. */
 static void check(const problem *pr, const int64_t shape[3], const product_options *o) {
     product *p = product_make(pr, shape, o);
-    for (int isa = 0; isa <= (int)oct_cpu_isa(); isa++) {
-        oct_gemm_kernels kernels = *oct_gemm_kernels_of((oct_isa)isa);
+    for (int isa = 0; isa <= oct_cpu_isa(); isa++) {
+        oct_gemm_kernels kernels = oct_isa_table(isa).gemm;
         product_run(p, &kernels, 1);
         double worst = product_worst(p);
         kernels.stream_least = 0; /* and the way of a large b, whatever its size */
         product_run(p, &kernels, 1);
         worst = fmax(worst, product_worst(p));
         test_report(worst <= 1.0, TEST_HERE("error within its bound"),
-                    "%s %s, gemm %d, %d x %d, length %d, isa %d: %g of the bound", pr->a, pr->b,
-                    (int)pr->gemm, (int)shape[0], (int)shape[1], (int)shape[2], isa, worst);
+                    "%s %s, gemm %d, %d x %d, length %d, %s: %g of the bound", pr->a, pr->b,
+                    (int)pr->gemm, (int)shape[0], (int)shape[1], (int)shape[2],
+                    oct_isa_name(isa), worst);
     }
     product_free(p);
 }

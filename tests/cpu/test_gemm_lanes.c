@@ -1,4 +1,5 @@
 /* test_gemm_lanes.c - the number of lanes and threads cannot be seen in a product. */
+#include "cpu/isa.h"
 #include "gemm_problems.h"
 #include "octet/run.h"
 #include "test.h"
@@ -16,13 +17,14 @@ static bool same_again(product *p, const oct_gemm_kernels *kernels, int lanes) {
 static void check_lanes(const problem *pr, const int64_t shape[3]) {
     product_options o = {.dst = OCTET_F32, .bias = OCTET_F32, .accumulate = true, .seed = 9};
     product *p = product_make(pr, shape, &o);
-    for (int isa = 0; isa <= (int)oct_cpu_isa(); isa++) {
-        const oct_gemm_kernels *kernels = oct_gemm_kernels_of((oct_isa)isa);
-        product_run(p, kernels, 1);
+    for (int isa = 0; isa <= oct_cpu_isa(); isa++) {
+        oct_gemm_kernels kernels = oct_isa_table(isa).gemm;
+        product_run(p, &kernels, 1);
         for (int lanes = 2; lanes < 9; lanes += 3) {
-            test_report(same_again(p, kernels, lanes), TEST_HERE("the same bytes"),
-                        "%s %s, gemm %d, %d x %d, length %d, isa %d, %d lanes", pr->a, pr->b,
-                        (int)pr->gemm, (int)shape[0], (int)shape[1], (int)shape[2], isa, lanes);
+            test_report(same_again(p, &kernels, lanes), TEST_HERE("the same bytes"),
+                        "%s %s, gemm %d, %d x %d, length %d, %s, %d lanes", pr->a, pr->b,
+                        (int)pr->gemm, (int)shape[0], (int)shape[1], (int)shape[2],
+                        oct_isa_name(isa), lanes);
         }
     }
     product_free(p);
@@ -48,7 +50,7 @@ TEST(gemm__threads_give_equal_bytes) {
     if (!CHECK(octet_pool_create(&pool, 3, NULL) == OCTET_OK)) {
         return;
     }
-    const oct_gemm_kernels *kernels = oct_gemm_kernels_of(oct_cpu_isa());
+    const oct_gemm_kernels *kernels = &oct_cpu_table()->gemm;
     for (size_t n = 0; n < PROBLEMS; n += 3) {
         product_options o = {.dst = OCTET_BF16, .seed = n + 1};
         product *p = product_make(&problems[n], (int64_t[]){130, 260, 70}, &o);

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/gemm.h"
-#include "cpu/stream.h"
+#include "cpu/isa.h"
 #include "gemm_operand.h"
 #include "test.h"
 
@@ -125,22 +124,21 @@ static double code_value(const dots *d, int j, int64_t p) {
 
 /* One streamer of the machine. */
 typedef struct subject {
-    const oct_streamer *streamer;
+    oct_streamer streamer;
     bool bf16;
     const char *name;
 } subject;
 
-enum { SUBJECTS = 5 };
+enum { SUBJECTS = 16 };
 
 /* Those of every instruction set that the machine has, reference first. */
 static int subjects_of(subject out[SUBJECTS], octet_dtype format) {
-    static const char *const names[] = {"reference", "avx2", "avx512", "avx512bf16"};
     int count = 0;
-    for (int isa = 0; isa <= (int)oct_cpu_isa(); isa++) {
-        const oct_gemm_kernels *k = oct_gemm_kernels_of((oct_isa)isa);
-        out[count++] = (subject){&k->stream_f32[format], false, names[isa]};
-        if (k->stream_bf16) {
-            out[count++] = (subject){&k->stream_bf16[format], true, "bf16 of avx512bf16"};
+    for (int isa = 0; isa <= oct_cpu_isa() && count + 2 <= SUBJECTS; isa++) {
+        oct_gemm_kernels k = oct_isa_table(isa).gemm;
+        out[count++] = (subject){k.stream_f32[format], false, oct_isa_name(isa)};
+        if (k.stream_bf16[format].dot) {
+            out[count++] = (subject){k.stream_bf16[format], true, oct_isa_name(isa)};
         }
     }
     return count;
@@ -161,8 +159,8 @@ static void *arranged(const subject *s, const dots *d, int first, int rows, int6
                 memcpy(row + p * 4, &d->a[first + i][p], sizeof(float));
             }
         }
-        if (s->streamer->arrange) {
-            s->streamer->arrange(row, whole);
+        if (s->streamer.arrange) {
+            s->streamer.arrange(row, whole);
         }
     }
     return out;
@@ -177,7 +175,7 @@ static void run(const subject *s, const dots *d, int first, int rows, float out[
         call.codes[j] = d->codes[j];
         call.scales[j] = d->scales[j];
     }
-    s->streamer->dot(&call);
+    s->streamer.dot(&call);
     free(a);
 }
 
