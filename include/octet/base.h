@@ -75,6 +75,9 @@ typedef enum octet_dtype {
 
 OCTET_API const char *octet_dtype_name(octet_dtype dtype); /* "bf16"; "?" when unknown */
 OCTET_API int octet_dtype_bits(octet_dtype dtype);         /* 0 when unknown */
+/* The dtype of a name; "none" is one, too. */
+OCTET_API OCTET_CHECKED octet_status octet_dtype_parse(octet_dtype *out, const char *text,
+                                                       octet_error *err);
 
 /* Nearest code, ties to even; E4M3, E5M2 and E2M1 saturate; E8M0 rounds up. docs/formats.md has
  * every case. `format` is F32, BF16, F16, E4M3, E5M2, E2M1 or E8M0; anything else gives 0. Bits
