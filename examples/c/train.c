@@ -80,7 +80,7 @@ static octet_status layer_make(layer *l, const char *problem, float *input, floa
     octet_linear_args args;
     octet_linear_backward_args backward;
     memset(l, 0, sizeof *l);
-    l->forward = l->backward = (octet_plan)OCTET_PLAN_INIT;
+    l->forward = l->backward = OCTET_PLAN_INIT;
     octet_status status = octet_linear_parse(&args, problem, err);
     status = status ? status : octet_plan_linear(&l->forward, &args, err);
     status = status ? status : octet_linear_backward_make(&backward, &args, err);

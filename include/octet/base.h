@@ -2,9 +2,16 @@
 #ifndef OCTET_BASE_H
 #define OCTET_BASE_H
 
+/* An `extern "C"` around the include is allowed: what is C++ says so itself. */
+#ifdef __cplusplus
+extern "C++" {
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+}
+#endif
 
 #if defined(OCTET_SHARED) && defined(_WIN32)
 #ifdef OCTET_BUILD
@@ -24,16 +31,20 @@
 #define OCTET_CHECKED
 #endif
 
+/* The value of every _INIT macro, to initialize with or to assign: its size set, all else zero.
+ * ISO C has no constant for it: a static struct in C begins as {.size = sizeof(octet_plan)}. */
 #ifdef __cplusplus
+extern "C++" {
 template <class T> inline T octet_sized_value() {
     T value = T();
     value.size = sizeof(T);
     return value;
 }
+}
 #define OCTET_SIZED(T) octet_sized_value<T>()
 extern "C" {
 #else
-#define OCTET_SIZED(T) {.size = sizeof(T)}
+#define OCTET_SIZED(T) ((T){.size = sizeof(T)})
 #endif
 
 /* ---- status and errors ---------------------------------------------------------------- */

@@ -195,7 +195,7 @@ static octet_status plan_back(octet_plan *out, const octet_linear_args *args,
                               octet_error *err) {
     octet_linear_backward_args back;
     octet_status status = octet_linear_backward_make(&back, args, err);
-    *out = (octet_plan)OCTET_PLAN_INIT;
+    *out = OCTET_PLAN_INIT;
     return status ? status : octet_plan_linear_backward(out, &back, err);
 }
 
@@ -206,7 +206,7 @@ static bool has_backward(const octet_linear_args *args) {
 static octet_status sign(octet_signature *out, octet_plan *forward,
                          const octet_linear_args *args, bool flat, octet_error *err) {
     octet_plan backward;
-    *forward = (octet_plan)OCTET_PLAN_INIT;
+    *forward = OCTET_PLAN_INIT;
     octet_status status = octet_plan_linear(forward, args, err);
     if (!status && has_backward(args)) {
         status = plan_back(&backward, args, err);
@@ -380,7 +380,7 @@ octet_status octet_linear_backward_signature(octet_backward_signature *out,
     pair p;
     sources from;
     octet_status status = sign(&p.signature, &p.forward, &args->forward, flat, err);
-    p.backward = (octet_plan)OCTET_PLAN_INIT;
+    p.backward = OCTET_PLAN_INIT;
     status = status ? status : octet_plan_linear_backward(&p.backward, args, err);
     if (status) {
         return status;

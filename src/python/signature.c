@@ -78,7 +78,7 @@ static int read_call(octet_linear_args *out, PyObject *args) {
     const char *recipe;
     octet_error err;
     int grads[3];
-    *out = (octet_linear_args)OCTET_LINEAR_ARGS_INIT;
+    *out = OCTET_LINEAR_ARGS_INIT;
     if (!PyArg_ParseTuple(args, "OOs(ppp)O", &dtypes, &quantizers, &recipe, &grads[0],
                           &grads[1], &grads[2], &options) ||
         read_tensors(out, dtypes, quantizers) ||

@@ -87,7 +87,7 @@ static octet_status plan_tensor(octet_plan *plan, const oct_problem *p, octet_er
 
 octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err) {
     bool one = problem->kind == OCTET_PLAN_QUANTIZE || problem->kind == OCTET_PLAN_DEQUANTIZE;
-    *plan = (octet_plan)OCTET_PLAN_INIT;
+    *plan = OCTET_PLAN_INIT;
     return one                                  ? plan_tensor(plan, problem, err)
            : problem->kind == OCTET_PLAN_LINEAR ? plan_forward(plan, problem, err)
                                                 : plan_backward(plan, problem, err);

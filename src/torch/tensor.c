@@ -118,7 +118,7 @@ octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octe
 octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err) {
     int32_t kind = 0, index = 0;
     octet_status status = oct_tensor_where(&kind, &index, tensor, err);
-    *out = (octet_exec)OCTET_EXEC_INIT;
+    *out = OCTET_EXEC_INIT;
     if (!status && kind == oct_torch.devices[OCTET_CUDA]) {
         status = oct_torch_cuda_exec(out, index, err);
     }

@@ -235,7 +235,7 @@ octet_status run_give_memory(run_group *group, int rank, int plan) {
     octet_memory *m = &group->memory[rank][plan];
     octet_status status = OCTET_OK;
     int fill = group->options.fill;
-    *m = (octet_memory)OCTET_MEMORY_INIT;
+    *m = OCTET_MEMORY_INIT;
     if (plan) {
         give_kept(group, rank, plan);
     }

@@ -186,7 +186,7 @@ static octet_status give_memory(oct_cli_chain *chain, int plan, octet_error *err
     const octet_plan *p = &chain->plans[plan];
     octet_memory *m = &chain->memory[plan];
     octet_status status = OCTET_OK;
-    *m = (octet_memory)OCTET_MEMORY_INIT;
+    *m = OCTET_MEMORY_INIT;
     if (plan > 0) {
         give_kept(chain, plan);
     }
@@ -220,7 +220,7 @@ static octet_status read_problem(oct_cli_chain *chain, const char *problem, octe
 static octet_status make_plans(oct_cli_chain *chain, octet_error *err) {
     const octet_linear_args *args = &chain->args.forward;
     for (int i = 0; i < OCT_CLI_PLANS; i++) {
-        chain->plans[i] = (octet_plan)OCTET_PLAN_INIT;
+        chain->plans[i] = OCTET_PLAN_INIT;
     }
     bool has_backward = args->input_requires_grad || args->weight_requires_grad ||
                         (args->bias_requires_grad && !args->return_bias);
