@@ -251,6 +251,13 @@ OCTET_API OCTET_CHECKED octet_status octet_plan_linear_wgrad(
 /* What it reads, does, writes and keeps, for people; several lines. */
 OCTET_API size_t octet_plan_print(char *text, size_t size, const octet_plan *plan);
 OCTET_API bool octet_plan_equal(const octet_plan *a, const octet_plan *b);
+OCTET_API uint64_t octet_plan_hash(const octet_plan *plan);
+/* The index of a port of args, outs or exchanges by its name as octet_port_print begins:
+ * "weight", "weight.cached rowwise data". -1 where there is none.
+ *     int w = octet_port_find(plan.args, plan.arg_count, "weight"); */
+OCTET_API int octet_port_find(const octet_port *ports, int count, const char *name);
+/* "weight.cached rowwise data  u8 (14336, 4096)": its name, two blanks, dtype and shape. */
+OCTET_API size_t octet_port_print(char *text, size_t size, const octet_port *port);
 /* "input.quantized", "input.quantized columnwise data": names for people. */
 OCTET_API size_t octet_plan_tensor_print(char *text, size_t size, const octet_plan *plan,
                                          int tensor);

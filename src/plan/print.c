@@ -1,6 +1,4 @@
 /* print.c - a plan for people: what it reads, does, writes and keeps. */
-#include <string.h>
-
 #include "plan/names.h"
 #include "plan/ops.h"
 #include "quant/proto.h"
@@ -336,8 +334,4 @@ size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
     }
     write_workspace(w, plan);
     return writer.length;
-}
-
-bool octet_plan_equal(const octet_plan *a, const octet_plan *b) {
-    return memcmp(a, b, sizeof *a) == 0;
 }

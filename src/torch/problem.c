@@ -129,12 +129,3 @@ int oct_port_tensor(const octet_plan *plan, octet_place place, int port) {
     }
     return -1;
 }
-
-void oct_port_name(char *text, size_t size, const octet_plan *plan, octet_place place,
-                   int port) {
-    int tensor = oct_port_tensor(plan, place, port);
-    text[0] = 0;
-    if (tensor >= 0) {
-        (void)octet_plan_tensor_print(text, size, plan, tensor);
-    }
-}
