@@ -32,7 +32,7 @@ typedef enum octet_plan_name {
     OCTET_NAME_MAIN_GRAD,
     OCTET_NAME_INPUT_SCALE, /* the scale that forward's delayed quantizer used, when backward */
     OCTET_NAME_WEIGHT_SCALE, /* quantizes again */
-    OCTET_NAME_SCALE,        /* delayed scaling's scales, one per slot of the direction */
+    OCTET_NAME_SCALE,        /* delayed scaling's scales by octet_slot */
     OCTET_NAME_AMAX, /* an output: this call's amaxes, likewise, 0 where nothing was measured.
                       * With raise_amax an argument: each is raised to this call's as
                       * octet_delayed_record does, or left alone; a history's row 0 will do */
@@ -44,6 +44,20 @@ typedef enum octet_plan_name {
                          */
     OCTET_NAMES
 } octet_plan_name;
+
+/* Where each role's scale and amax lie in the vectors of delayed scaling. Forward's vectors
+ * have OCTET_FORWARD_SLOTS floats; those of backward, and of a wgrad that runs later,
+ * OCTET_BACKWARD_SLOTS. A slot of a role that a call does not quantize is not used. The plan of
+ * one tensor, octet_plan_quantize, has one slot. */
+typedef enum octet_slot {
+    OCTET_SLOT_INPUT = 0,
+    OCTET_SLOT_WEIGHT,
+    OCTET_SLOT_OUTPUT, /* with quantize_output */
+    OCTET_FORWARD_SLOTS,
+    OCTET_SLOT_GRAD_OUTPUT = 0,
+    OCTET_SLOT_GRAD_INPUT, /* with quantize_grad_input */
+    OCTET_BACKWARD_SLOTS
+} octet_slot;
 
 typedef enum octet_plan_form {
     OCTET_FORM_GIVEN = 0, /* as the caller knows it */

@@ -72,7 +72,9 @@ OCTET_API OCTET_CHECKED octet_status octet_plan_dequantize(octet_plan *out,
                                                            const octet_proto *quantized,
                                                            octet_error *err);
 
-/* Delayed scaling's state for `slots` tensors: scale[slots], history[length][slots]. */
+/* Delayed scaling's state for `slots` tensors: scale[slots], history[length][slots]. A layer
+ * has two: OCTET_FORWARD_SLOTS for forward and OCTET_BACKWARD_SLOTS for backward, each role
+ * where octet_slot says. */
 typedef struct octet_delayed {
     uint32_t size;
     uint8_t format; /* octet_dtype: E4M3 or E5M2, whose maximum scales aim at */

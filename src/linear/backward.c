@@ -51,7 +51,7 @@ static grads quantized_grads(oct_planner *p, uint8_t dy, bool row, bool col, boo
     bool across = col && oct_reads_across(p->b, &q);
     oct_quantizing how =
         oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || across, col && !across);
-    how.slot = 0;
+    how.slot = OCTET_SLOT_GRAD_OUTPUT;
     how.row_place = delays && across ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.col_place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.sums = sums_beside(p, dy);
@@ -75,7 +75,7 @@ static grads gathered_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool
             oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || once, col && !once);
         uint8_t values = oct_values(p->b, dy, oct_tensor_at(p->b, dy)->dtype, OCTET_PLACE_WORK);
         how.row_place = how.col_place = OCTET_PLACE_EXCHANGE;
-        how.slot = 0;
+        how.slot = OCTET_SLOT_GRAD_OUTPUT;
         how.reduce = true;
         how.keeps_shared = delays;
         how.sums = sums_beside(p, values);
@@ -103,7 +103,7 @@ static grads gathered_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool
 static oct_operand turned_col(oct_planner *p, oct_operand col) {
     octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_GRAD_OUTPUT]);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
-    how.slot = 0;
+    how.slot = OCTET_SLOT_GRAD_OUTPUT;
     return oct_direction(p->b, col.tensor, OCTET_USE_COL, &how, oct_wgrad_hadamard(p));
 }
 
@@ -137,7 +137,7 @@ static grads grad_operands(oct_planner *p, uint8_t dy) {
     }
     octet_quantizer q = oct_for_gemm(p->b, *role);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
-    how.slot = 0;
+    how.slot = OCTET_SLOT_GRAD_OUTPUT;
     oct_operand as_given = {dy, OCTET_USE_COL};
     grads made = {as_given, as_given};
     if (f->dgrad) {
@@ -181,7 +181,7 @@ static void plan_dgrad(oct_planner *p, oct_operand dy) {
                          OCTET_COLLECTIVE_NONE,
                          OCTET_ABSENT,
                          NULL,
-                         1};
+                         OCTET_SLOT_GRAD_INPUT};
     oct_product product = {OCTET_DGRAD,
                            dy,
                            w,

@@ -13,7 +13,8 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
                        .dtype = p.facts.dtype,
                        .ranks = p.facts.tp,
                        .threads = args->threads,
-                       .slots = kind == OCTET_PLAN_LINEAR ? 3 : 2,
+                       .slots = kind == OCTET_PLAN_LINEAR ? OCTET_FORWARD_SLOTS
+                                                          : OCTET_BACKWARD_SLOTS,
                        .raises = args->raise_amax};
     *b = oct_build_start(plan, &terms, err);
     return p;

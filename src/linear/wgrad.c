@@ -131,7 +131,7 @@ octet_status octet_plan_linear_wgrad(octet_plan *out, const octet_linear_backwar
     oct_restore(&b, &backward);
     octet_quantizer q = oct_for_gemm(&b, p.facts.role[OCTET_GRAD_OUTPUT]);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
-    how.slot = 0;
+    how.slot = OCTET_SLOT_GRAD_OUTPUT;
     uint8_t kept = oct_kept(&b, OCTET_NAME_GRAD_OUTPUT);
     bool bytes = p.facts.quantized_back && !oct_tensor_is_plain(&b, kept);
     oct_operand dy = {kept, OCTET_USE_VALUES};

@@ -4,6 +4,8 @@
 
 #include "octet.h"
 
+#define OCT_SLOTS OCTET_FORWARD_SLOTS /* of delayed scaling, at most */
+
 /* A plan under construction. The first mistake is kept in status; later calls do no harm. */
 typedef struct oct_builder {
     octet_plan *plan;
@@ -13,12 +15,13 @@ typedef struct oct_builder {
     octet_status status;
     uint8_t phase;
     bool after_collective;
-    uint8_t seed;              /* made when first asked for, as are */
-    uint8_t scale[3], amax[3]; /* the buffers of delayed scaling's slots */
-    int slots;                 /* at most 3 */
-    bool raises;               /* amaxes are an argument that steps raise */
-    uint32_t threads;          /* workers that need workspace; at least 1 */
-    uint8_t scratch;           /* of GEMMs, made with the first that needs it */
+    uint8_t seed;             /* made when first asked for, as are */
+    uint8_t scale[OCT_SLOTS]; /* the buffers of delayed scaling's slots */
+    uint8_t amax[OCT_SLOTS];
+    int slots;
+    bool raises;      /* amaxes are an argument that steps raise */
+    uint32_t threads; /* workers that need workspace; at least 1 */
+    uint8_t scratch;  /* of GEMMs, made with the first that needs it */
 } oct_builder;
 
 /* What a plan is for, known before its first tensor. */

@@ -176,7 +176,7 @@ void oct_step_done(oct_builder *b, octet_step *step) {
 }
 
 /* One buffer per slot of a vector that the caller sees as a single port. */
-static void make_slots(oct_builder *b, uint8_t buffers[3], octet_plan_name name,
+static void make_slots(oct_builder *b, uint8_t buffers[OCT_SLOTS], octet_plan_name name,
                        octet_place place) {
     uint8_t port = OCTET_ABSENT;
     for (int i = 0; i < b->slots; i++) {

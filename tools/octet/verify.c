@@ -110,9 +110,10 @@ static void set_result_scales(oct_cli_chain *chain, const oct_cli_result *result
     for (int i = 0; i < count; i++) {
         double amax = oct_cli_matrix_amax(&results[i].want);
         if (results[i].name == OCTET_NAME_OUTPUT) {
-            chain->scale[0][2] = oct_cli_chain_scale(chain, OCTET_OUTPUT, amax);
+            chain->scale[0][OCTET_SLOT_OUTPUT] = oct_cli_chain_scale(chain, OCTET_OUTPUT, amax);
         } else if (results[i].name == OCTET_NAME_GRAD_INPUT) {
-            chain->scale[1][1] = oct_cli_chain_scale(chain, OCTET_GRAD_INPUT, amax);
+            chain->scale[1][OCTET_SLOT_GRAD_INPUT] =
+                oct_cli_chain_scale(chain, OCTET_GRAD_INPUT, amax);
         }
     }
 }
