@@ -252,6 +252,10 @@ typedef struct octet_plan {
 
 #define OCTET_PLAN_INIT OCTET_SIZED(octet_plan)
 
+/* Bytes of stack that a call needs at most, in an optimized build, that makes, reads or prints
+ * plans, signatures and arguments. Running a plan needs OCTET_RUN_STACK. */
+#define OCTET_PLAN_STACK (128 << 10)
+
 /* The structure of a plan (everything but shape, offset, bytes and extents) never depends on a
  * size. *out must come from OCTET_PLAN_INIT or be an earlier plan. */
 OCTET_API OCTET_CHECKED octet_status octet_plan_linear(octet_plan *out,

@@ -50,6 +50,10 @@ typedef struct octet_memory {
 
 #define OCTET_MEMORY_INIT OCTET_SIZED(octet_memory)
 
+/* Bytes of stack that a run needs at most in an optimized build, as does each task that it
+ * hands to parallel_for. On a GPU, what the driver, NVRTC and cuBLASLt take comes on top. */
+#define OCTET_RUN_STACK (80 << 10)
+
 /* Runs a plan without collectives, or one phase of any plan; the caller does the collectives of
  * phase p before it runs phase p + 1. Allocates nothing, locks nothing, keeps no state (a GPU's
  * first use of a kernel excepted); calls with disjoint written memory may run at once. All
