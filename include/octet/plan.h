@@ -30,6 +30,7 @@ typedef enum octet_plan_name {
     OCTET_NAME_GRAD_WEIGHT,
     OCTET_NAME_GRAD_BIAS,
     OCTET_NAME_MAIN_GRAD,
+    OCTET_NAME_BIAS_MAIN_GRAD,
     OCTET_NAME_INPUT_SCALE, /* the scale that forward's delayed quantizer used, when backward */
     OCTET_NAME_WEIGHT_SCALE, /* quantizes again */
     OCTET_NAME_SCALE,        /* delayed scaling's scales by octet_slot */
@@ -101,7 +102,7 @@ typedef enum octet_op {
     OCTET_OP_ASSEMBLE,   /* dst's parts that a has, too = the shards stacked in a */
     OCTET_OP_GEMM,       /* dst = a b (+ bias, + dst) */
     OCTET_OP_ADD_BIAS,   /* dst = a + bias */
-    OCTET_OP_BIAS_GRAD,  /* dst = column sums of a */
+    OCTET_OP_BIAS_GRAD,  /* dst = column sums of a (+ dst) */
     OCTET_OP_COLLECTIVE, /* between phases, by the caller: buffer `from` to buffer `to` */
     OCTET_OPS
 } octet_op;
@@ -189,7 +190,8 @@ typedef struct octet_step {
     uint8_t a_use;      /* octet_use: which bytes of a are read. Rowwise bytes where the */
     uint8_t b_use;      /* product runs along the rows are read across. */
     uint8_t gemm;       /* octet_gemm */
-    uint8_t accumulate; /* GEMM adds to dst; AMAX and QUANTIZE raise the amax that is there */
+    uint8_t accumulate; /* GEMM and BIAS_GRAD add to dst; AMAX and QUANTIZE raise the amax that
+                         * is there */
     uint8_t split;      /* GEMM accumulates in split mode */
     uint8_t native;     /* GEMM multiplies the bytes as they are; else by exact emulation, */
     uint8_t a_copy; /* on operands decoded into these tensors: written first, or read where */

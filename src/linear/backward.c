@@ -196,18 +196,29 @@ static void plan_dgrad(oct_planner *p, oct_operand dy) {
     oct_produce(p->b, &product, &result);
 }
 
-/* Column sums of dy as it arrived: under row-parallel sequence shards, of this rank's rows. */
-static void plan_bias_grad(oct_planner *p, uint8_t dy) {
-    uint8_t values = oct_values(p->b, dy, oct_tensor_at(p->b, dy)->dtype, OCTET_PLACE_WORK);
+/* Where the gradient of the bias goes: the caller's main_grad, or an output. */
+static uint8_t bias_grad_result(oct_planner *p) {
+    if (p->args->bias_main_grad) {
+        return oct_written_argument(p, OCTET_NAME_BIAS_MAIN_GRAD, &p->args->bias,
+                                    p->args->bias_main_grad_dtype);
+    }
     uint8_t sum =
         oct_tensor(p->b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_GIVEN, p->args->bias.dtype, NULL);
     oct_tensor_shape(p->b, sum, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
                      oct_dim_of(OCTET_AXIS_N, 1, 1));
     oct_place(p->b, sum, OCT_ALL_PARTS, OCTET_PLACE_OUT);
+    return sum;
+}
+
+/* Column sums of dy as it arrived: under row-parallel sequence shards, of this rank's rows. */
+static void plan_bias_grad(oct_planner *p, uint8_t dy) {
+    uint8_t values = oct_values(p->b, dy, oct_tensor_at(p->b, dy)->dtype, OCTET_PLACE_WORK);
+    uint8_t sum = bias_grad_result(p);
     octet_step *step = oct_step(p->b, OCTET_OP_BIAS_GRAD);
     step->a = values;
     step->dst = sum;
     step->sums = column_sums(p, dy);
+    step->accumulate = p->args->bias_main_grad == OCTET_MAIN_GRAD_ADD;
     oct_step_done(p->b, step);
 }
 

@@ -193,7 +193,8 @@ static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step
     oct_write(w, s->op < OCTET_OPS && verbs[s->op] ? verbs[s->op] : "? ");
     if (s->a != OCTET_ABSENT) {
         write_use(w, plan, s->a, s->a_use);
-        oct_write(w, s->accumulate ? " raises " : " -> ");
+        bool adds = s->accumulate && s->op == OCTET_OP_BIAS_GRAD;
+        oct_write(w, adds ? " added to " : s->accumulate ? " raises " : " -> ");
     }
     if (s->dst != OCTET_ABSENT) {
         oct_write_tensor_name(w, plan, s->dst);

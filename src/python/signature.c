@@ -175,8 +175,8 @@ static PyObject *saved_tuple(const octet_signature *s) {
 }
 
 static PyObject *lent_tuple(const octet_signature *s) {
-    static const char *const names[OCTET_LENTS] = {"scale", "history", "seed", "main_grad",
-                                                   "queue"};
+    static const char *const names[OCTET_LENTS] = {"scale",     "history",        "seed",
+                                                   "main_grad", "bias_main_grad", "queue"};
     PyObject *tuple = PyTuple_New(s->lent_count);
     for (int i = 0; tuple && i < s->lent_count; i++) {
         PyObject *name = PyUnicode_FromString(names[s->lent[i]]);

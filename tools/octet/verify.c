@@ -69,9 +69,12 @@ static void widen(oct_cli_result *r, const octet_quantizer *q, octet_dtype dtype
 static bool show_result(oct_cli_table *table, const oct_cli_result *r,
                         const oct_cli_matrix *got) {
     static const char *const names[OCTET_NAMES] = {
-        [OCTET_NAME_OUTPUT] = "output",           [OCTET_NAME_GRAD_INPUT] = "grad_input",
-        [OCTET_NAME_GRAD_WEIGHT] = "grad_weight", [OCTET_NAME_MAIN_GRAD] = "main_grad",
+        [OCTET_NAME_OUTPUT] = "output",
+        [OCTET_NAME_GRAD_INPUT] = "grad_input",
+        [OCTET_NAME_GRAD_WEIGHT] = "grad_weight",
+        [OCTET_NAME_MAIN_GRAD] = "main_grad",
         [OCTET_NAME_GRAD_BIAS] = "grad_bias",
+        [OCTET_NAME_BIAS_MAIN_GRAD] = "bias_main_grad",
     };
     double worst = 0, error = 0, bound = 0;
     int64_t wrong = 0, count = got->rows * got->cols;
