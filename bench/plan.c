@@ -20,7 +20,7 @@ typedef struct subject {
 
 static octet_linear_args args;
 static octet_linear_backward_args backward;
-static octet_plan plan = OCTET_PLAN_INIT;
+static octet_plan plan = {.size = sizeof(octet_plan)};
 
 static bool plan_forward(const subject *s) {
     (void)s;

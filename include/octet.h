@@ -9,8 +9,9 @@
  * caller's, and the length it needs is returned as by snprintf.
  *
  * Structs begin with their size. Those that the caller fills (octet_linear_args, ...) or keeps
- * for the library to fill (octet_plan) start from their _INIT macro, which sets it; a size from
- * another version of this header is refused. Small values (octet_quantizer, octet_proto,
+ * for the library to fill (octet_plan) start from their _INIT macro, which sets it: `octet_plan
+ * plan = OCTET_PLAN_INIT;`, or later `plan = OCTET_PLAN_INIT;`. A size from another version of
+ * this header is refused. Small values (octet_quantizer, octet_proto,
  * octet_recipe, octet_layout) need no initializer where they are an out parameter.
  * Zero is the default of every field.
  */

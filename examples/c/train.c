@@ -46,7 +46,8 @@ static void free_memory(void) {
 
 /* Delayed scaling's state, forward and backward; other recipes never look at it. */
 typedef struct scaling {
-    float scale[3], amax[3], history[3 * HISTORY];
+    float scale[OCTET_FORWARD_SLOTS], amax[OCTET_FORWARD_SLOTS];
+    float history[OCTET_FORWARD_SLOTS * HISTORY];
 } scaling;
 
 typedef struct layer {
@@ -80,7 +81,7 @@ static octet_status layer_make(layer *l, const char *problem, float *input, floa
     octet_linear_args args;
     octet_linear_backward_args backward;
     memset(l, 0, sizeof *l);
-    l->forward = l->backward = (octet_plan)OCTET_PLAN_INIT;
+    l->forward = l->backward = OCTET_PLAN_INIT;
     octet_status status = octet_linear_parse(&args, problem, err);
     status = status ? status : octet_plan_linear(&l->forward, &args, err);
     status = status ? status : octet_linear_backward_make(&backward, &args, err);
@@ -100,7 +101,7 @@ static octet_status layer_make(layer *l, const char *problem, float *input, floa
     l->tensor[OCTET_NAME_INPUT] = input;
     l->tensor[OCTET_NAME_GRAD_INPUT] = grad_input;
     l->tensor[OCTET_NAME_SEED] = &l->seed;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < OCTET_FORWARD_SLOTS; i++) {
         l->state[0].scale[i] = l->state[1].scale[i] = 1;
     }
     l->tensor[OCTET_NAME_SCALE] = l->state[0].scale;
@@ -124,7 +125,7 @@ static octet_status layer_advance(layer *l, octet_error *err) {
         octet_delayed state = OCTET_DELAYED_INIT;
         state.format = i == 0 ? OCTET_E4M3 : OCTET_E5M2;
         state.length = HISTORY;
-        state.slots = i == 0 ? 3 : 2;
+        state.slots = i == 0 ? OCTET_FORWARD_SLOTS : OCTET_BACKWARD_SLOTS;
         state.scale = l->state[i].scale;
         state.history = l->state[i].history;
         status = octet_delayed_record(&state, l->state[i].amax, NULL, err);

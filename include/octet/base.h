@@ -2,9 +2,16 @@
 #ifndef OCTET_BASE_H
 #define OCTET_BASE_H
 
+/* An `extern "C"` around the include is allowed: what is C++ says so itself. */
+#ifdef __cplusplus
+extern "C++" {
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+}
+#endif
 
 #if defined(OCTET_SHARED) && defined(_WIN32)
 #ifdef OCTET_BUILD
@@ -24,16 +31,20 @@
 #define OCTET_CHECKED
 #endif
 
+/* The value of every _INIT macro, to initialize with or to assign: its size set, all else zero.
+ * ISO C has no constant for it: a static struct in C begins as {.size = sizeof(octet_plan)}. */
 #ifdef __cplusplus
+extern "C++" {
 template <class T> inline T octet_sized_value() {
     T value = T();
     value.size = sizeof(T);
     return value;
 }
+}
 #define OCTET_SIZED(T) octet_sized_value<T>()
 extern "C" {
 #else
-#define OCTET_SIZED(T) {.size = sizeof(T)}
+#define OCTET_SIZED(T) ((T){.size = sizeof(T)})
 #endif
 
 /* ---- status and errors ---------------------------------------------------------------- */
@@ -75,6 +86,9 @@ typedef enum octet_dtype {
 
 OCTET_API const char *octet_dtype_name(octet_dtype dtype); /* "bf16"; "?" when unknown */
 OCTET_API int octet_dtype_bits(octet_dtype dtype);         /* 0 when unknown */
+/* The dtype of a name; "none" is one, too. */
+OCTET_API OCTET_CHECKED octet_status octet_dtype_parse(octet_dtype *out, const char *text,
+                                                       octet_error *err);
 
 /* Nearest code, ties to even; E4M3, E5M2 and E2M1 saturate; E8M0 rounds up. docs/formats.md has
  * every case. `format` is F32, BF16, F16, E4M3, E5M2, E2M1 or E8M0; anything else gives 0. Bits

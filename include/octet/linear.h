@@ -29,8 +29,8 @@ typedef enum octet_weight_cache {
 
 typedef enum octet_main_grad {
     OCTET_MAIN_GRAD_NONE = 0,
-    OCTET_MAIN_GRAD_ADD,      /* wgrad is added to the caller's main_grad */
-    OCTET_MAIN_GRAD_OVERWRITE /* wgrad replaces it */
+    OCTET_MAIN_GRAD_ADD,      /* the gradient is added to the caller's main_grad */
+    OCTET_MAIN_GRAD_OVERWRITE /* it replaces it */
 } octet_main_grad;
 
 /* y = x w^T + b. The whole contract of a forward call: nothing is read from a live tensor.
@@ -45,25 +45,32 @@ typedef struct octet_linear_args {
     uint8_t quantize_grad_input; /* dx in its grad_input quantizer (fp8_grad) */
     uint8_t save_original_input; /* keep x itself and quantize it again in backward */
     uint8_t weight_cache;        /* octet_weight_cache; nothing where no weight is quantized */
-    uint8_t main_grad;           /* octet_main_grad */
+    uint8_t main_grad;           /* octet_main_grad: where wgrad goes */
     uint8_t main_grad_dtype;     /* octet_dtype; NONE: F32 */
     uint8_t delay_wgrad;         /* backward leaves wgrad to a plan of its own */
     uint8_t calibrate;           /* high precision, recording delayed scaling's amaxes */
     uint8_t parallel;            /* octet_parallel */
     uint8_t sequence_parallel;
-    uint8_t gather;       /* octet_gather */
-    uint8_t fsdp;         /* the weight is gathered for the call: keep no copy of it */
-    uint8_t output_dtype; /* octet_dtype; NONE: the input's */
-    uint8_t raise_amax;   /* delayed scaling's amaxes are an argument and raised there, not an
-                           * output; nothing where none is measured */
-    uint8_t reserved[2];
-    uint32_t tp_size; /* 0 counts as 1 */
+    uint8_t gather;         /* octet_gather */
+    uint8_t fsdp;           /* the weight is gathered for the call: keep no copy of it */
+    uint8_t output_dtype;   /* octet_dtype; NONE: the input's */
+    uint8_t raise_amax;     /* delayed scaling's amaxes are an argument and raised there, not an
+                             * output; nothing where none is measured */
+    uint8_t bias_main_grad; /* octet_main_grad: where the gradient of the bias goes, f32 sums
+                             * rounded once, with what was there where it adds */
+    uint8_t bias_main_grad_dtype; /* octet_dtype; NONE: F32 */
+    uint32_t tp_size;             /* 0 counts as 1 */
     uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
                        * 910 at most */
     uint32_t reserved2;
     octet_proto input;  /* (..., K) */
     octet_proto weight; /* (N, K) */
-    octet_proto bias;   /* (N); dtype NONE: no bias */
+    /* (N); dtype NONE: no bias. It is added to f32 sums, which are then rounded to the output's
+     * dtype. Where the product is quantized and the input is f32, the bias is rounded to bf16
+     * first, as GPUs' products take it. Row parallel: each rank rounds its sums, the ranks are
+     * added up, and the bias, in its own dtype, is added to that in f32 and rounded again. Its
+     * gradient is f32 sums of grad_output's columns, rounded once. */
+    octet_proto bias;
     octet_recipe recipe;
 } octet_linear_args;
 

@@ -30,9 +30,10 @@ typedef enum octet_plan_name {
     OCTET_NAME_GRAD_WEIGHT,
     OCTET_NAME_GRAD_BIAS,
     OCTET_NAME_MAIN_GRAD,
+    OCTET_NAME_BIAS_MAIN_GRAD,
     OCTET_NAME_INPUT_SCALE, /* the scale that forward's delayed quantizer used, when backward */
     OCTET_NAME_WEIGHT_SCALE, /* quantizes again */
-    OCTET_NAME_SCALE,        /* delayed scaling's scales, one per slot of the direction */
+    OCTET_NAME_SCALE,        /* delayed scaling's scales by octet_slot */
     OCTET_NAME_AMAX, /* an output: this call's amaxes, likewise, 0 where nothing was measured.
                       * With raise_amax an argument: each is raised to this call's as
                       * octet_delayed_record does, or left alone; a history's row 0 will do */
@@ -44,6 +45,20 @@ typedef enum octet_plan_name {
                          */
     OCTET_NAMES
 } octet_plan_name;
+
+/* Where each role's scale and amax lie in the vectors of delayed scaling. Forward's vectors
+ * have OCTET_FORWARD_SLOTS floats; those of backward, and of a wgrad that runs later,
+ * OCTET_BACKWARD_SLOTS. A slot of a role that a call does not quantize is not used. The plan of
+ * one tensor, octet_plan_quantize, has one slot. */
+typedef enum octet_slot {
+    OCTET_SLOT_INPUT = 0,
+    OCTET_SLOT_WEIGHT,
+    OCTET_SLOT_OUTPUT, /* with quantize_output */
+    OCTET_FORWARD_SLOTS,
+    OCTET_SLOT_GRAD_OUTPUT = 0,
+    OCTET_SLOT_GRAD_INPUT, /* with quantize_grad_input */
+    OCTET_BACKWARD_SLOTS
+} octet_slot;
 
 typedef enum octet_plan_form {
     OCTET_FORM_GIVEN = 0, /* as the caller knows it */
@@ -87,7 +102,7 @@ typedef enum octet_op {
     OCTET_OP_ASSEMBLE,   /* dst's parts that a has, too = the shards stacked in a */
     OCTET_OP_GEMM,       /* dst = a b (+ bias, + dst) */
     OCTET_OP_ADD_BIAS,   /* dst = a + bias */
-    OCTET_OP_BIAS_GRAD,  /* dst = column sums of a */
+    OCTET_OP_BIAS_GRAD,  /* dst = column sums of a (+ dst) */
     OCTET_OP_COLLECTIVE, /* between phases, by the caller: buffer `from` to buffer `to` */
     OCTET_OPS
 } octet_op;
@@ -175,7 +190,8 @@ typedef struct octet_step {
     uint8_t a_use;      /* octet_use: which bytes of a are read. Rowwise bytes where the */
     uint8_t b_use;      /* product runs along the rows are read across. */
     uint8_t gemm;       /* octet_gemm */
-    uint8_t accumulate; /* GEMM adds to dst; AMAX and QUANTIZE raise the amax that is there */
+    uint8_t accumulate; /* GEMM and BIAS_GRAD add to dst; AMAX and QUANTIZE raise the amax that
+                         * is there */
     uint8_t split;      /* GEMM accumulates in split mode */
     uint8_t native;     /* GEMM multiplies the bytes as they are; else by exact emulation, */
     uint8_t a_copy; /* on operands decoded into these tensors: written first, or read where */
@@ -240,6 +256,10 @@ typedef struct octet_plan {
 
 #define OCTET_PLAN_INIT OCTET_SIZED(octet_plan)
 
+/* Bytes of stack that a call needs at most, in an optimized build, that makes, reads or prints
+ * plans, signatures and arguments. Running a plan needs OCTET_RUN_STACK. */
+#define OCTET_PLAN_STACK (128 << 10)
+
 /* The structure of a plan (everything but shape, offset, bytes and extents) never depends on a
  * size. *out must come from OCTET_PLAN_INIT or be an earlier plan. */
 OCTET_API OCTET_CHECKED octet_status octet_plan_linear(octet_plan *out,
@@ -277,6 +297,13 @@ OCTET_API OCTET_CHECKED octet_status octet_chain_bind(octet_chain *chain,
 /* What it reads, does, writes and keeps, for people; several lines. */
 OCTET_API size_t octet_plan_print(char *text, size_t size, const octet_plan *plan);
 OCTET_API bool octet_plan_equal(const octet_plan *a, const octet_plan *b);
+OCTET_API uint64_t octet_plan_hash(const octet_plan *plan);
+/* The index of a port of args, outs or exchanges by its name as octet_port_print begins:
+ * "weight", "weight.cached rowwise data". -1 where there is none.
+ *     int w = octet_port_find(plan.args, plan.arg_count, "weight"); */
+OCTET_API int octet_port_find(const octet_port *ports, int count, const char *name);
+/* "weight.cached rowwise data  u8 (14336, 4096)": its name, two blanks, dtype and shape. */
+OCTET_API size_t octet_port_print(char *text, size_t size, const octet_port *port);
 /* "input.quantized", "input.quantized columnwise data": names for people. */
 OCTET_API size_t octet_plan_tensor_print(char *text, size_t size, const octet_plan *plan,
                                          int tensor);

@@ -154,6 +154,8 @@ typedef struct octet_device {
 /* "cpu", "cuda", "cuda:1", "cuda:0/90": index and compute capability. */
 OCTET_API OCTET_CHECKED octet_status octet_device_parse(octet_device *out, const char *text,
                                                         octet_error *err);
+/* "cpu", "cuda:1", "cuda:0/90": the index always, the compute capability where it is known. */
+OCTET_API size_t octet_device_print(char *text, size_t size, const octet_device *device);
 
 typedef struct octet_proto {
     uint32_t size;
@@ -167,11 +169,15 @@ typedef struct octet_proto {
     octet_quantizer quantizer; /* scheme NONE: plain */
 } octet_proto;
 
-#define OCTET_PROTO_TEXT 512
+#define OCTET_PROTO_TEXT 512 /* every proto's text fits, with its terminator */
 
 /* A plain CPU proto. A rank or dtype out of range is reported by octet_proto_check. */
 OCTET_API octet_proto octet_proto_make(octet_dtype dtype, int rank, const int64_t *shape);
 OCTET_API OCTET_CHECKED octet_status octet_proto_check(const octet_proto *proto,
+                                                       octet_error *err);
+/* "bf16 (8, 128) mxfp8:e4m3/1x32+row+col on cuda:0/90 with grad": docs/text-forms.md has the
+ * grammar. What is read is checked. */
+OCTET_API OCTET_CHECKED octet_status octet_proto_parse(octet_proto *out, const char *text,
                                                        octet_error *err);
 OCTET_API size_t octet_proto_print(char *text, size_t size, const octet_proto *proto);
 OCTET_API bool octet_proto_equal(const octet_proto *a, const octet_proto *b);
@@ -207,10 +213,6 @@ typedef enum octet_role {
     OCTET_GRAD_WEIGHT,
     OCTET_ROLES
 } octet_role;
-
-/* Delayed scaling's slots: the roles that a forward and a backward may quantize by it. */
-#define OCTET_FORWARD_SLOTS 3  /* input, weight, output */
-#define OCTET_BACKWARD_SLOTS 2 /* grad_output, grad_input */
 
 typedef enum octet_gemm { OCTET_FPROP = 0, OCTET_DGRAD, OCTET_WGRAD, OCTET_GEMMS } octet_gemm;
 

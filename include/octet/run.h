@@ -50,6 +50,10 @@ typedef struct octet_memory {
 
 #define OCTET_MEMORY_INIT OCTET_SIZED(octet_memory)
 
+/* Bytes of stack that a run needs at most in an optimized build, as does each task that it
+ * hands to parallel_for. On a GPU, what the driver, NVRTC and cuBLASLt take comes on top. */
+#define OCTET_RUN_STACK (80 << 10)
+
 /* Runs a plan without collectives, or one phase of any plan; the caller does the collectives of
  * phase p before it runs phase p + 1. Allocates nothing, locks nothing, keeps no state (a GPU's
  * first use of a kernel excepted); calls with disjoint written memory may run at once. All
@@ -72,7 +76,9 @@ OCTET_API OCTET_CHECKED octet_status octet_plan_dequantize(octet_plan *out,
                                                            const octet_proto *quantized,
                                                            octet_error *err);
 
-/* Delayed scaling's state for `slots` tensors: scale[slots], history[length][slots]. */
+/* Delayed scaling's state for `slots` tensors: scale[slots], history[length][slots]. A layer
+ * has two: OCTET_FORWARD_SLOTS for forward and OCTET_BACKWARD_SLOTS for backward, each role
+ * where octet_slot says. */
 typedef struct octet_delayed {
     uint32_t size;
     uint8_t format; /* octet_dtype: E4M3 or E5M2, whose maximum scales aim at */

@@ -29,6 +29,7 @@ typedef enum octet_lent {
     OCTET_LENT_HISTORY,   /* and their amax history */
     OCTET_LENT_SEED,
     OCTET_LENT_MAIN_GRAD,
+    OCTET_LENT_BIAS_MAIN_GRAD,
     OCTET_LENT_QUEUE, /* of what a later weight gradient needs */
     OCTET_LENTS
 } octet_lent;
@@ -67,7 +68,7 @@ typedef struct octet_signature {
     uint8_t returns_amaxes; /* or its backward does: what raise_amax makes an argument */
     uint8_t phases;
     uint8_t collective_count;
-    uint8_t reserved[3];
+    uint8_t reserved[2];
     octet_collective_call collectives[OCTET_PLAN_EXCHANGES]; /* in the order of their steps */
     octet_saved saved[OCTET_PLAN_SLOTS];                     /* besides the block */
     octet_group args[OCTET_PLAN_ARGS];

@@ -63,6 +63,8 @@ bool oct_fields_equal(const octet_field *rows, const void *a, const void *b) {
     return true;
 }
 
+#define HASH_START 0x6F637465745F3031u
+
 /* One round of a 64-bit multiply-xorshift mix. */
 static uint64_t mix(uint64_t hash, uint64_t bits) {
     hash = (hash ^ bits) * 0x9E3779B97F4A7C15u;
@@ -70,13 +72,24 @@ static uint64_t mix(uint64_t hash, uint64_t bits) {
 }
 
 uint64_t oct_fields_hash(const octet_field *rows, const void *value) {
-    uint64_t hash = 0x6F637465745F3031u;
+    uint64_t hash = HASH_START;
     for (const octet_field *row = rows; row->name; row++) {
         for (int i = 0; i < row->count; i++) {
             hash = mix(hash, row->type == OCTET_FIELD_STRUCT
                                  ? oct_fields_hash(row->rows, member(row, value, i))
                                  : element_bits(row, value, i));
         }
+    }
+    return hash;
+}
+
+uint64_t oct_hash_bytes(const void *bytes, size_t count) {
+    uint64_t hash = HASH_START;
+    for (size_t at = 0; at < count; at += sizeof(uint64_t)) {
+        uint64_t bits = 0;
+        memcpy(&bits, (const char *)bytes + at,
+               count - at < sizeof bits ? count - at : sizeof bits);
+        hash = mix(hash, bits);
     }
     return hash;
 }

@@ -36,6 +36,8 @@
 /* Value by value; members that no row names (sizes, reserved bytes) do not count. */
 bool oct_fields_equal(const octet_field *rows, const void *a, const void *b);
 uint64_t oct_fields_hash(const octet_field *rows, const void *value);
+/* Of a value without padding, every byte of which counts. */
+uint64_t oct_hash_bytes(const void *bytes, size_t count);
 
 /* A scalar field as a number: FLAG, WORD, U8, U16, U32, I32, I64. */
 int64_t oct_field_get(const octet_field *row, const void *value);

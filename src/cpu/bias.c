@@ -9,6 +9,7 @@ typedef struct bias_work {
     const void *bias;
     octet_dtype bias_dtype;
     oct_grid grid;
+    bool accumulate; /* sums are added to dst */
 } bias_work;
 
 static void add_task(void *arg, int64_t begin, int64_t end) {
@@ -33,7 +34,7 @@ static void add_task(void *arg, int64_t begin, int64_t end) {
 /* The sum is an fp32 sum; it is rounded to dst's dtype. dst may be source. */
 void oct_cpu_add_bias(const oct_matrix *dst, const oct_matrix *source, const void *bias,
                       octet_dtype bias_dtype, const oct_threads *threads) {
-    bias_work work = {dst, source, bias, bias_dtype, {0}};
+    bias_work work = {dst, source, bias, bias_dtype, {0}, false};
     work.grid = (oct_grid){source->rows, source->cols, TILE_ROWS, TILE_COLS};
     oct_parallel(threads, oct_grid_count(&work.grid), add_task, &work);
 }
@@ -82,8 +83,8 @@ static void put_leaf(sum_tree *tree, int64_t count) {
     tree->leaves++;
 }
 
-/* What is left on the levels, from the smallest up. */
-static const float *total_of(sum_tree *tree, int64_t count) {
+/* What is left on the levels, from the smallest up. The levels are free then. */
+static float *total_of(sum_tree *tree, int64_t count) {
     memset(tree->leaf, 0, (size_t)count * sizeof *tree->leaf);
     for (int level = 0; level < LEVELS; level++) {
         if (holds(tree, level)) {
@@ -108,15 +109,21 @@ static void grad_task(void *arg, int64_t begin, int64_t end) {
             put_leaf(&tree, rect.cols);
         }
         octet_dtype dtype = (octet_dtype)work->dst->dtype;
-        kernels->narrow(oct_plain_at(work->dst->parts[0], col, dtype),
-                        total_of(&tree, rect.cols), rect.cols, dtype);
+        void *to = oct_plain_at(work->dst->parts[0], col, dtype);
+        float *total = total_of(&tree, rect.cols);
+        if (work->accumulate) {
+            kernels->widen(tree.sums[0], to, rect.cols, dtype);
+            add_to(total, tree.sums[0], rect.cols);
+        }
+        kernels->narrow(to, total, rect.cols, dtype);
     }
 }
 
 /* The order of summation is fixed by the number of rows alone: leaves of 16 rows in order,
- * joined as a binary tree, so that a GPU can sum while it casts. Every sum starts from +0. */
-void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source,
+ * joined as a binary tree, so that a GPU can sum while it casts. Every sum starts from +0; what
+ * dst holds is added last. */
+void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source, bool accumulate,
                        const oct_threads *threads) {
-    bias_work work = {dst, source, NULL, OCTET_NONE, {0}};
+    bias_work work = {dst, source, NULL, OCTET_NONE, {0}, accumulate};
     oct_parallel(threads, oct_size_ceil_div(source->cols, STRIP_COLS), grad_task, &work);
 }

@@ -52,8 +52,8 @@ void oct_cpu_assemble(const oct_matrix *dst, const oct_matrix *source, int64_t r
 /* dst = source + bias by column, rounded once. bias is F32, BF16 or F16. */
 void oct_cpu_add_bias(const oct_matrix *dst, const oct_matrix *source, const void *bias,
                       octet_dtype bias_dtype, const oct_threads *threads);
-/* dst (1 x cols) = column sums of source in fp32, rounded once. */
-void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source,
+/* dst (1 x cols) = column sums of source in fp32 (+ dst), rounded once. */
+void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source, bool accumulate,
                        const oct_threads *threads);
 
 /* dst = a b (+ bias) (+ dst): fprop a(M,K) b(N,K); dgrad a(M,N) b(N,K); wgrad a(M,N) b(M,K).

@@ -35,10 +35,15 @@ octet_status oct_cuda_sum_columns(const oct_cuda_on *on, float *sums, const oct_
     return oct_cuda_launch_kernel(on, &launch, err);
 }
 
-octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_matrix *dst, const float *sums,
-                                int64_t rows, octet_error *err) {
-    oct_bias_grad_params p = {oct_plain_of(dst), sums, rows, dst->cols, 0};
-    p.paired = (uintptr_t)sums % 8 == 0 && dst->cols % 2 == 0;
+octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_cuda_joining *joining,
+                                octet_error *err) {
+    const oct_matrix *dst = joining->dst;
+    oct_bias_grad_params p = {.dst = oct_plain_of(dst),
+                              .sums = joining->sums,
+                              .rows = joining->rows,
+                              .cols = dst->cols,
+                              .accumulate = joining->accumulate};
+    p.paired = (uintptr_t)p.sums % 8 == 0 && dst->cols % 2 == 0;
     oct_cuda_launch launch = {
         .module = OCT_MODULE_bias,
         .kernel = "bias_grad",

@@ -139,9 +139,16 @@ octet_status oct_cuda_add_bias(const oct_cuda_on *on, const oct_matrix *dst,
 /* The sums of each column over each 128 rows of source: ceil(rows / 128) x cols, dense. */
 octet_status oct_cuda_sum_columns(const oct_cuda_on *on, float *sums, const oct_matrix *source,
                                   octet_error *err);
-/* dst (1 x cols) = these sums of `rows` rows joined, rounded once; the CPU's, bit for bit. */
-octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_matrix *dst, const float *sums,
-                                int64_t rows, octet_error *err);
+/* dst (1 x cols) = these sums of `rows` rows joined (+ dst), rounded once; the CPU's, bit for
+ * bit. */
+typedef struct oct_cuda_joining {
+    const oct_matrix *dst;
+    const float *sums;
+    int64_t rows;
+    bool accumulate;
+} oct_cuda_joining;
+octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_cuda_joining *joining,
+                                octet_error *err);
 
 /* dst = a b (+ bias) (+ dst): fprop a(M,K) b(N,K); dgrad a(M,N) b(N,K); wgrad a(M,N) b(M,K). */
 typedef struct oct_cuda_gemm_call {

@@ -37,6 +37,8 @@ const octet_field oct_linear_rows[] = {
     WORD(weight_cache, "cache", cache_words, "the quantized weight between microbatches"),
     WORD(main_grad, "main_grad", main_grad_words, "wgrad goes to the caller's main_grad"),
     WORD(main_grad_dtype, "main_grad_dtype", oct_dtype_words, "its dtype; none: f32"),
+    WORD(bias_main_grad, "bias_main_grad", main_grad_words, "likewise the bias's gradient"),
+    WORD(bias_main_grad_dtype, "bias_main_grad_dtype", oct_dtype_words, "its dtype; none: f32"),
     FLAG(delay_wgrad, "delay_wgrad", "wgrad runs as a plan of its own"),
     FLAG(calibrate, "calibrate", "high precision, recording amaxes"),
     FLAG(raise_amax, "raise_amax", "amaxes are raised in the caller's, not returned"),
@@ -204,8 +206,17 @@ static octet_status check_options(const octet_linear_args *args, const oct_facts
         why = "return_bias without a bias";
     } else if (args->bias_requires_grad && !oct_has(&args->bias)) {
         why = "bias_requires_grad without a bias";
+    } else if (args->bias_main_grad && !oct_has(&args->bias)) {
+        why = "bias_main_grad without a bias";
+    } else if (args->bias_main_grad && args->return_bias) {
+        why =
+            "bias_main_grad with return_bias: the caller adds the bias, so its gradient is the "
+            "caller's, too";
     } else if (args->main_grad_dtype && !oct_dtype_is_high_precision(args->main_grad_dtype)) {
         why = "main_grad_dtype must be f32, bf16 or f16";
+    } else if (args->bias_main_grad_dtype &&
+               !oct_dtype_is_high_precision(args->bias_main_grad_dtype)) {
+        why = "bias_main_grad_dtype must be f32, bf16 or f16";
     } else if (args->output_dtype && !oct_dtype_is_high_precision(args->output_dtype)) {
         why = "output_dtype must be f32, bf16 or f16";
     } else if (args->calibrate && args->recipe.kind == OCTET_RECIPE_NONE) {

@@ -51,7 +51,7 @@ static grads quantized_grads(oct_planner *p, uint8_t dy, bool row, bool col, boo
     bool across = col && oct_reads_across(p->b, &q);
     oct_quantizing how =
         oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || across, col && !across);
-    how.slot = 0;
+    how.slot = OCTET_SLOT_GRAD_OUTPUT;
     how.row_place = delays && across ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.col_place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.sums = sums_beside(p, dy);
@@ -75,7 +75,7 @@ static grads gathered_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool
             oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || once, col && !once);
         uint8_t values = oct_values(p->b, dy, oct_tensor_at(p->b, dy)->dtype, OCTET_PLACE_WORK);
         how.row_place = how.col_place = OCTET_PLACE_EXCHANGE;
-        how.slot = 0;
+        how.slot = OCTET_SLOT_GRAD_OUTPUT;
         how.reduce = true;
         how.keeps_shared = delays;
         how.sums = sums_beside(p, values);
@@ -103,7 +103,7 @@ static grads gathered_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool
 static oct_operand turned_col(oct_planner *p, oct_operand col) {
     octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_GRAD_OUTPUT]);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
-    how.slot = 0;
+    how.slot = OCTET_SLOT_GRAD_OUTPUT;
     return oct_direction(p->b, col.tensor, OCTET_USE_COL, &how, oct_wgrad_hadamard(p));
 }
 
@@ -137,7 +137,7 @@ static grads grad_operands(oct_planner *p, uint8_t dy) {
     }
     octet_quantizer q = oct_for_gemm(p->b, *role);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
-    how.slot = 0;
+    how.slot = OCTET_SLOT_GRAD_OUTPUT;
     oct_operand as_given = {dy, OCTET_USE_COL};
     grads made = {as_given, as_given};
     if (f->dgrad) {
@@ -181,7 +181,7 @@ static void plan_dgrad(oct_planner *p, oct_operand dy) {
                          OCTET_COLLECTIVE_NONE,
                          OCTET_ABSENT,
                          NULL,
-                         1};
+                         OCTET_SLOT_GRAD_INPUT};
     oct_product product = {OCTET_DGRAD,
                            dy,
                            w,
@@ -196,18 +196,29 @@ static void plan_dgrad(oct_planner *p, oct_operand dy) {
     oct_produce(p->b, &product, &result);
 }
 
-/* Column sums of dy as it arrived: under row-parallel sequence shards, of this rank's rows. */
-static void plan_bias_grad(oct_planner *p, uint8_t dy) {
-    uint8_t values = oct_values(p->b, dy, oct_tensor_at(p->b, dy)->dtype, OCTET_PLACE_WORK);
+/* Where the gradient of the bias goes: the caller's main_grad, or an output. */
+static uint8_t bias_grad_result(oct_planner *p) {
+    if (p->args->bias_main_grad) {
+        return oct_written_argument(p, OCTET_NAME_BIAS_MAIN_GRAD, &p->args->bias,
+                                    p->args->bias_main_grad_dtype);
+    }
     uint8_t sum =
         oct_tensor(p->b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_GIVEN, p->args->bias.dtype, NULL);
     oct_tensor_shape(p->b, sum, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
                      oct_dim_of(OCTET_AXIS_N, 1, 1));
     oct_place(p->b, sum, OCT_ALL_PARTS, OCTET_PLACE_OUT);
+    return sum;
+}
+
+/* Column sums of dy as it arrived: under row-parallel sequence shards, of this rank's rows. */
+static void plan_bias_grad(oct_planner *p, uint8_t dy) {
+    uint8_t values = oct_values(p->b, dy, oct_tensor_at(p->b, dy)->dtype, OCTET_PLACE_WORK);
+    uint8_t sum = bias_grad_result(p);
     octet_step *step = oct_step(p->b, OCTET_OP_BIAS_GRAD);
     step->a = values;
     step->dst = sum;
     step->sums = column_sums(p, dy);
+    step->accumulate = p->args->bias_main_grad == OCTET_MAIN_GRAD_ADD;
     oct_step_done(p->b, step);
 }
 

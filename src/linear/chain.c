@@ -16,7 +16,7 @@ octet_status octet_plan_chain(octet_chain *out, const octet_linear_backward_args
         return status;
     }
     octet_plan *plans = out->plans;
-    *out = (octet_chain)OCTET_SIZED(octet_chain);
+    *out = OCTET_SIZED(octet_chain);
     out->count = 1;
     status = oct_plan_forward(&plans[0], &args->forward, err);
     if (!status && wants_gradient(&args->forward)) {

@@ -33,12 +33,13 @@ static void keep_scale(oct_planner *p, octet_role role) {
     if (!again || p->facts.role[role].scheme != OCTET_FP8_DELAYED) {
         return;
     }
-    octet_plan_name name =
-        role == OCTET_INPUT ? OCTET_NAME_INPUT_SCALE : OCTET_NAME_WEIGHT_SCALE;
+    bool input = role == OCTET_INPUT;
+    octet_plan_name name = input ? OCTET_NAME_INPUT_SCALE : OCTET_NAME_WEIGHT_SCALE;
+    octet_slot slot = input ? OCTET_SLOT_INPUT : OCTET_SLOT_WEIGHT;
     uint8_t copy = oct_tensor(p->b, name, OCTET_FORM_CAST, OCTET_F32, NULL);
     oct_place(p->b, copy, OCT_ALL_PARTS, OCTET_PLACE_SAVED);
     octet_step *step = oct_step(p->b, OCTET_OP_CAST);
-    step->a = p->b->plan->buffers[oct_scale_slot(p->b, role)].tensor;
+    step->a = p->b->plan->buffers[oct_scale_slot(p->b, slot)].tensor;
     step->dst = copy;
     oct_step_done(p->b, step);
     oct_save(p->b, copy, OCT_ALL_PARTS);
@@ -77,7 +78,7 @@ static oct_quantizing input_quantizing(const oct_planner *p) {
     keeping keep = input_keeping(p);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &p->facts.role[OCTET_INPUT],
                                            true, keep == KEEP_COL);
-    how.slot = OCTET_INPUT;
+    how.slot = OCTET_SLOT_INPUT;
     how.row_place = keep == KEEP_ROW ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.col_place = OCTET_PLACE_SAVED;
     return how;
@@ -163,7 +164,7 @@ static oct_operand quantized_weight(oct_planner *p, uint8_t w) {
     octet_quantizer q = oct_weight_quantizer(p);
     oct_quantizing how = oct_quantizing_of(cached ? OCTET_FORM_CACHED : OCTET_FORM_QUANTIZED,
                                            &q, q.rowwise, q.columnwise);
-    how.slot = OCTET_WEIGHT;
+    how.slot = OCTET_SLOT_WEIGHT;
     how.col_place = cached ? OCTET_PLACE_OUT : OCTET_PLACE_SAVED;
     how.row_place = cached                   ? OCTET_PLACE_OUT
                     : keeps && !q.columnwise ? OCTET_PLACE_SAVED
@@ -206,7 +207,7 @@ static oct_operand forward_weight(oct_planner *p, uint8_t w) {
     if (given && p->facts.quantized) {
         octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_WEIGHT]);
         oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
-        how.slot = OCTET_WEIGHT;
+        how.slot = OCTET_SLOT_WEIGHT;
         return oct_direction(p->b, w, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
     return (oct_operand){oct_values(p->b, w, p->facts.dtype, OCTET_PLACE_WORK),
@@ -216,12 +217,13 @@ static oct_operand forward_weight(oct_planner *p, uint8_t w) {
 /* Calibration measures what delayed scaling would have quantized. */
 static void calibrate(oct_planner *p, uint8_t x, uint8_t w) {
     const uint8_t tensors[] = {x, w};
+    static const octet_slot slots[] = {OCTET_SLOT_INPUT, OCTET_SLOT_WEIGHT};
     for (int role = OCTET_INPUT; role <= OCTET_WEIGHT; role++) {
         octet_quantizer q = oct_recipe_role(&p->args->recipe, (octet_role)role);
         if (q.scheme == OCTET_FP8_DELAYED) {
             octet_step *step;
             uint8_t values = oct_values(p->b, tensors[role], p->facts.dtype, OCTET_PLACE_WORK);
-            uint8_t amax = oct_amax_slot(p->b, role);
+            uint8_t amax = oct_amax_slot(p->b, slots[role]);
             step = oct_step(p->b, OCTET_OP_AMAX);
             step->a = values;
             step->amax = amax;
@@ -250,7 +252,7 @@ static void forward_output(oct_planner *p, oct_operand x, oct_operand w, uint8_t
                          OCTET_COLLECTIVE_NONE,
                          OCTET_ABSENT,
                          NULL,
-                         OCTET_OUTPUT};
+                         OCTET_SLOT_OUTPUT};
     oct_product product = {OCTET_FPROP,
                            x,
                            w,

@@ -2,6 +2,7 @@
 #include "linear/planner.h"
 
 #include "quant/layout.h"
+#include "quant/quantizer.h"
 
 oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind kind,
                               const octet_linear_args *args, octet_error *err) {
@@ -32,7 +33,7 @@ uint8_t oct_linear_argument(oct_planner *p, octet_plan_name name, const octet_pr
     octet_dim rows = oct_dim_of(OCTET_AXIS_M, 1, 1), cols = oct_dim_of(OCTET_AXIS_K, 1, 1);
     if (name == OCTET_NAME_WEIGHT || name == OCTET_NAME_MAIN_GRAD) {
         rows = oct_dim_of(OCTET_AXIS_N, 1, 1);
-    } else if (name == OCTET_NAME_BIAS) {
+    } else if (name == OCTET_NAME_BIAS || name == OCTET_NAME_BIAS_MAIN_GRAD) {
         rows = oct_dim_of(OCTET_AXIS_ONE, 1, 1);
         cols = oct_dim_of(OCTET_AXIS_N, 1, 1);
     } else if (name == OCTET_NAME_GRAD_OUTPUT) {
@@ -40,4 +41,14 @@ uint8_t oct_linear_argument(oct_planner *p, octet_plan_name name, const octet_pr
         cols = oct_dim_of(OCTET_AXIS_N, 1, 1);
     }
     return oct_argument(p->b, name, proto, rows, cols);
+}
+
+uint8_t oct_written_argument(oct_planner *p, octet_plan_name name, const octet_proto *of,
+                             uint8_t dtype) {
+    octet_proto proto = *of;
+    proto.dtype = dtype ? dtype : OCTET_F32;
+    proto.quantizer = oct_quantizer_default(OCTET_SCHEME_NONE);
+    uint8_t tensor = oct_linear_argument(p, name, &proto);
+    p->b->plan->args[p->b->plan->buffers[oct_buffer_of(p->b, tensor)].port].is_mutable = 1;
+    return tensor;
 }

@@ -18,6 +18,9 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
                               const octet_linear_args *args, octet_error *err);
 /* An argument of the Linear; its name gives its rows and columns. */
 uint8_t oct_linear_argument(oct_planner *p, octet_plan_name name, const octet_proto *proto);
+/* A main_grad: an argument that is written, shaped as `of`; dtype NONE: F32. */
+uint8_t oct_written_argument(oct_planner *p, octet_plan_name name, const octet_proto *of,
+                             uint8_t dtype);
 
 /* Args that have passed their check. */
 octet_status oct_plan_forward(octet_plan *plan, const octet_linear_args *args,

@@ -146,6 +146,7 @@ static void add_lent(octet_signature *s, const octet_plan *backward) {
         [OCTET_LENT_HISTORY] = records,
         [OCTET_LENT_SEED] = takes(backward, OCTET_NAME_SEED),
         [OCTET_LENT_MAIN_GRAD] = takes(backward, OCTET_NAME_MAIN_GRAD),
+        [OCTET_LENT_BIAS_MAIN_GRAD] = takes(backward, OCTET_NAME_BIAS_MAIN_GRAD),
         [OCTET_LENT_QUEUE] = s->delays_wgrad,
     };
     for (int i = 0; i < OCTET_LENTS; i++) {
@@ -164,10 +165,11 @@ static bool returns_amaxes(const octet_plan *plan) {
 }
 
 static octet_lent lent_of(uint8_t name) {
-    return name == OCTET_NAME_SCALE       ? OCTET_LENT_SCALE
-           : name == OCTET_NAME_AMAX      ? OCTET_LENT_HISTORY
-           : name == OCTET_NAME_MAIN_GRAD ? OCTET_LENT_MAIN_GRAD
-                                          : OCTET_LENT_SEED;
+    return name == OCTET_NAME_SCALE            ? OCTET_LENT_SCALE
+           : name == OCTET_NAME_AMAX           ? OCTET_LENT_HISTORY
+           : name == OCTET_NAME_MAIN_GRAD      ? OCTET_LENT_MAIN_GRAD
+           : name == OCTET_NAME_BIAS_MAIN_GRAD ? OCTET_LENT_BIAS_MAIN_GRAD
+                                               : OCTET_LENT_SEED;
 }
 
 /* ---- collectives ------------------------------------------------------------------------- */

@@ -78,15 +78,6 @@ static oct_operand wgrad_input(oct_planner *p) {
     return oct_direction(p->b, x, OCTET_USE_COL, &how, oct_wgrad_hadamard(p));
 }
 
-static uint8_t main_grad_argument(oct_planner *p) {
-    octet_proto proto = p->args->weight;
-    proto.dtype = p->args->main_grad_dtype ? p->args->main_grad_dtype : OCTET_F32;
-    proto.quantizer = oct_quantizer_default(OCTET_SCHEME_NONE);
-    uint8_t tensor = oct_linear_argument(p, OCTET_NAME_MAIN_GRAD, &proto);
-    p->b->plan->args[p->b->plan->buffers[oct_buffer_of(p->b, tensor)].port].is_mutable = 1;
-    return tensor;
-}
-
 void oct_plan_wgrad(oct_planner *p, oct_operand grad_output) {
     oct_operand x = wgrad_input(p);
     const octet_quantizer *q = &p->facts.role[OCTET_GRAD_WEIGHT];
@@ -98,7 +89,8 @@ void oct_plan_wgrad(oct_planner *p, oct_operand grad_output) {
                            p->args->main_grad == OCTET_MAIN_GRAD_ADD,
                            p->facts.quantized_back && p->args->recipe.split_wgrad};
     if (p->args->main_grad) {
-        product.dst = main_grad_argument(p);
+        product.dst = oct_written_argument(p, OCTET_NAME_MAIN_GRAD, &p->args->weight,
+                                           p->args->main_grad_dtype);
         oct_gemm(p->b, &product);
         return;
     }
@@ -116,7 +108,7 @@ octet_status oct_plan_later_wgrad(octet_plan *plan, const octet_plan *backward,
     oct_restore(&b, backward);
     octet_quantizer q = oct_for_gemm(&b, p.facts.role[OCTET_GRAD_OUTPUT]);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
-    how.slot = 0;
+    how.slot = OCTET_SLOT_GRAD_OUTPUT;
     uint8_t kept = oct_kept(&b, OCTET_NAME_GRAD_OUTPUT);
     bool bytes = p.facts.quantized_back && !oct_tensor_is_plain(&b, kept);
     oct_operand dy = {kept, OCTET_USE_VALUES};

@@ -2,9 +2,9 @@
 #include "plan/names.h"
 
 static const char *const name_words[OCTET_NAMES] = {
-    "input",       "weight",    "bias",      "output",      "grad_output",  "grad_input",
-    "grad_weight", "grad_bias", "main_grad", "input_scale", "weight_scale", "scale",
-    "amax",        "seed",      "scratch",   "alpha",
+    "input",       "weight",    "bias",      "output",         "grad_output", "grad_input",
+    "grad_weight", "grad_bias", "main_grad", "bias_main_grad", "input_scale", "weight_scale",
+    "scale",       "amax",      "seed",      "scratch",        "alpha",
 };
 
 static const char *const form_words[OCTET_FORMS] = {

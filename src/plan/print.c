@@ -1,6 +1,4 @@
 /* print.c - a plan for people: what it reads, does, writes and keeps. */
-#include <string.h>
-
 #include "plan/names.h"
 #include "plan/ops.h"
 #include "quant/proto.h"
@@ -195,7 +193,8 @@ static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step
     oct_write(w, s->op < OCTET_OPS && verbs[s->op] ? verbs[s->op] : "? ");
     if (s->a != OCTET_ABSENT) {
         write_use(w, plan, s->a, s->a_use);
-        oct_write(w, s->accumulate ? " raises " : " -> ");
+        bool adds = s->accumulate && s->op == OCTET_OP_BIAS_GRAD;
+        oct_write(w, adds ? " added to " : s->accumulate ? " raises " : " -> ");
     }
     if (s->dst != OCTET_ABSENT) {
         oct_write_tensor_name(w, plan, s->dst);
@@ -336,8 +335,4 @@ size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
     }
     write_workspace(w, plan);
     return writer.length;
-}
-
-bool octet_plan_equal(const octet_plan *a, const octet_plan *b) {
-    return memcmp(a, b, sizeof *a) == 0;
 }

@@ -167,6 +167,7 @@ void oct_step_done(oct_builder *b, octet_step *step) {
     case OCTET_OP_BIAS_GRAD:
         step->reads = is_made(b, step->sums) ? 0 : part_bits(b, step->a, values);
         step->writes = part_bits(b, step->dst, values);
+        step->reads |= step->accumulate ? step->writes : 0;
         made_masks(b, step, step->sums);
         break;
     default: /* CAST, ADD_BIAS */

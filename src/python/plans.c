@@ -62,8 +62,9 @@ static int read_plan(octet_plan *plan, PyObject *args) {
 static PyObject *port_tuple(const octet_plan *plan, octet_place place, int index) {
     const octet_port *port = place == OCTET_PLACE_ARG ? &plan->args[index] : &plan->outs[index];
     char name[64], quantizer[OCTET_QUANTIZER_TEXT] = "none";
+    octet_group group = {.name = port->name, .form = port->form};
     int tensor = oct_port_tensor(plan, place, index);
-    oct_port_name(name, sizeof name, plan, place, index);
+    (void)octet_group_print(name, sizeof name, &group);
     if (tensor >= 0) {
         (void)octet_quantizer_print(quantizer, sizeof quantizer,
                                     &plan->tensors[tensor].quantizer);

@@ -80,7 +80,7 @@ static int read_call(octet_linear_args *out, PyObject *args) {
     const char *recipe;
     octet_error err;
     int grads[3];
-    *out = (octet_linear_args)OCTET_LINEAR_ARGS_INIT;
+    *out = OCTET_LINEAR_ARGS_INIT;
     if (!PyArg_ParseTuple(args, "OOs(ppp)O", &dtypes, &quantizers, &recipe, &grads[0],
                           &grads[1], &grads[2], &options) ||
         read_tensors(out, dtypes, quantizers) ||
@@ -177,8 +177,8 @@ static PyObject *saved_tuple(const octet_signature *s) {
 }
 
 static PyObject *lent_tuple(const octet_signature *s) {
-    static const char *const names[OCTET_LENTS] = {"scale", "history", "seed", "main_grad",
-                                                   "queue"};
+    static const char *const names[OCTET_LENTS] = {"scale",     "history",        "seed",
+                                                   "main_grad", "bias_main_grad", "queue"};
     PyObject *tuple = PyTuple_New(s->lent_count);
     for (int i = 0; tuple && i < s->lent_count; i++) {
         PyObject *name = PyUnicode_FromString(names[s->lent[i]]);

@@ -158,15 +158,6 @@ octet_status octet_proto_with_usage(octet_proto *out, const octet_proto *proto, 
     return status;
 }
 
-void oct_write_shape(oct_writer *writer, int rank, const int64_t *shape) {
-    oct_write(writer, "(");
-    for (int i = 0; i < rank; i++) {
-        oct_write(writer, i ? ", " : "");
-        oct_write_i64(writer, shape[i]);
-    }
-    oct_write(writer, ")");
-}
-
 void oct_write_device(oct_writer *writer, const octet_device *device) {
     oct_write(writer, device->kind < 2 ? oct_device_words[device->kind] : "?");
     if (device->kind == OCTET_CUDA) {
@@ -208,18 +199,8 @@ octet_status octet_device_parse(octet_device *out, const char *text, octet_error
     return status ? status : oct_device_parse_span(out, span, err);
 }
 
-/* bf16 (8, 128) mxfp8:e4m3/1x32+row+col on cuda:0/90 with grad */
-size_t octet_proto_print(char *text, size_t size, const octet_proto *proto) {
+size_t octet_device_print(char *text, size_t size, const octet_device *device) {
     oct_writer writer = oct_writer_start(text, size);
-    oct_write(&writer, octet_dtype_name(proto->dtype));
-    oct_write(&writer, " ");
-    oct_write_shape(&writer, proto->rank > OCTET_MAX_RANK ? 0 : proto->rank, proto->shape);
-    if (oct_quantizer_is(&proto->quantizer)) {
-        oct_write(&writer, " ");
-        oct_quantizer_write(&writer, &proto->quantizer);
-    }
-    oct_write(&writer, " on ");
-    oct_write_device(&writer, &proto->device);
-    oct_write(&writer, proto->requires_grad ? " with grad" : "");
+    oct_write_device(&writer, device);
     return writer.length;
 }

@@ -85,7 +85,7 @@ static void do_add_bias(const oct_work *work, const oct_threads *threads) {
 }
 
 static void do_bias_grad(const oct_work *work, const oct_threads *threads) {
-    oct_cpu_bias_grad(&work->dst, &work->a, threads);
+    oct_cpu_bias_grad(&work->dst, &work->a, work->step->accumulate, threads);
 }
 
 static void (*const ops[OCTET_OPS])(const oct_work *, const oct_threads *) = {

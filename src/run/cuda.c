@@ -188,7 +188,8 @@ static octet_status do_bias_grad(const oct_work *work, const oct_cuda_on *on,
     float *sums = work->sums.parts[OCTET_PART_VALUES];
     octet_status status =
         work->sums_made ? OCTET_OK : oct_cuda_sum_columns(on, sums, &work->a, err);
-    return status ? status : oct_cuda_bias_grad(on, &work->dst, sums, work->a.rows, err);
+    oct_cuda_joining joining = {&work->dst, sums, work->a.rows, work->step->accumulate};
+    return status ? status : oct_cuda_bias_grad(on, &joining, err);
 }
 
 static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on *,

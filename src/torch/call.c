@@ -8,11 +8,10 @@
 #include "torch/threads.h"
 
 static octet_status name_argument(octet_error *err, const octet_plan *plan, int port) {
-    char name[64];
+    char name[160];
     octet_error cause = *err;
-    oct_port_name(name, sizeof name, plan, OCTET_PLACE_ARG, port);
-    return oct_torch_fail(err, cause.status, "argument %d (%s): %.400s", port, name,
-                          cause.text);
+    (void)octet_port_print(name, sizeof name, &plan->args[port]);
+    return oct_torch_fail(err, cause.status, "argument %d, %s: %.300s", port, name, cause.text);
 }
 
 /* Arguments by port: mutable ones from `mutated`, the others from `in`, in order. */

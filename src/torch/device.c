@@ -83,7 +83,7 @@ octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octe
 octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err) {
     int32_t type = 0, index = 0;
     octet_status status = oct_tensor_where(&type, &index, tensor, err);
-    *out = (octet_exec)OCTET_EXEC_INIT;
+    *out = OCTET_EXEC_INIT;
     return status ? status : row_of_type(type)->exec(out, index, err);
 }
 

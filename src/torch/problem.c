@@ -66,7 +66,7 @@ static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_
 static octet_status plan_tensor(octet_plan *plan, const oct_problem *p, octet_error *err) {
     octet_proto proto;
     octet_status status = read_tensor(&proto, p, err);
-    *plan = (octet_plan)OCTET_PLAN_INIT;
+    *plan = OCTET_PLAN_INIT;
     if (status || p->kind == OCTET_PLAN_DEQUANTIZE) {
         return status ? status : octet_plan_dequantize(plan, &proto, err);
     }
@@ -182,13 +182,4 @@ int oct_port_tensor(const octet_plan *plan, octet_place place, int port) {
         }
     }
     return -1;
-}
-
-void oct_port_name(char *text, size_t size, const octet_plan *plan, octet_place place,
-                   int port) {
-    int tensor = oct_port_tensor(plan, place, port);
-    text[0] = 0;
-    if (tensor >= 0) {
-        (void)octet_plan_tensor_print(text, size, plan, tensor);
-    }
 }

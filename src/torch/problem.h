@@ -43,8 +43,5 @@ octet_status oct_port_shape(oct_shape *out, const octet_plan *plan, const octet_
 
 /* The tensor that an argument or output is part of; -1 where there is none. */
 int oct_port_tensor(const octet_plan *plan, octet_place place, int port);
-/* "input.quantized": what an argument or output is, for people. */
-void oct_port_name(char *text, size_t size, const octet_plan *plan, octet_place place,
-                   int port);
 
 #endif

@@ -56,7 +56,7 @@ static octet_status read_rule(octet_delayed *out, const char *text, octet_role r
     }
     status = status ? status : octet_recipe_quantizer(&quantizer, &recipe, role, err);
     if (!status) {
-        *out = (octet_delayed)OCTET_DELAYED_INIT;
+        *out = OCTET_DELAYED_INIT;
         out->format = quantizer.format;
         out->algo = recipe.algo;
         out->margin = recipe.margin;

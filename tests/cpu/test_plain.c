@@ -152,6 +152,7 @@ static float whole_sum(const cpu_tensor *x, int64_t col) {
     return sum;
 }
 
+/* What dst holds is added to the whole sum, and the result is rounded once. */
 TEST(bias_grad__is_a_fixed_tree_of_fp32_sums) {
     static const int64_t shapes[][2] = {{0, 5},   {1, 1},   {15, 255}, {113, 257},  {128, 7},
                                         {129, 3}, {240, 9}, {700, 5},  {1023, 300}, {5000, 2}};
@@ -164,10 +165,19 @@ TEST(bias_grad__is_a_fixed_tree_of_fp32_sums) {
         for (int t = 0; t < 3; t++) {
             cpu_tensor y = cpu_tensor_plain(to, 1, shape[1], shape[1]);
             oct_threads threads = cpu_threads(thread_counts[t]);
-            oct_cpu_bias_grad(&y.m, &x.m, &threads);
+            oct_cpu_bias_grad(&y.m, &x.m, false, &threads);
             for (int64_t c = 0; c < shape[1]; c++) {
                 CHECK_EQ_BITS(code_at(&y, 0, c), octet_encode(to, whole_sum(&x, c)));
             }
+            cpu_tensor old = cpu_tensor_plain(to, 1, shape[1], shape[1]);
+            cpu_fill(&old, CPU_INPUT_TIES, (uint64_t)i);
+            cpu_tensor_copy(&y, &old);
+            oct_cpu_bias_grad(&y.m, &x.m, true, &threads);
+            for (int64_t c = 0; c < shape[1]; c++) {
+                float sum = whole_sum(&x, c) + cpu_tensor_get(&old, 0, c);
+                CHECK_EQ_BITS(code_at(&y, 0, c), octet_encode(to, sum));
+            }
+            cpu_tensor_free(&old);
             CHECK(cpu_tensor_guarded(&y));
             cpu_tensor_free(&y);
         }
@@ -183,7 +193,7 @@ TEST(bias_grad__stays_near_the_exact_sum) {
     for (int64_t r = 0; r < 20000; r++) {
         cpu_tensor_set(&x, r, 1, 0.1f);
     }
-    oct_cpu_bias_grad(&y.m, &x.m, NULL);
+    oct_cpu_bias_grad(&y.m, &x.m, false, NULL);
     for (int64_t c = 0; c < 3; c++) {
         double exact = 0, size = 0;
         for (int64_t r = 0; r < 20000; r++) {

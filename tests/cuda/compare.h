@@ -145,9 +145,9 @@ static inline void cuda_check_sums(cpu_tensor *sums, const cpu_tensor *x) {
     if (sums->m.parts[0]) {
         cpu_tensor want = cpu_tensor_plain(OCTET_F32, 1, x->m.cols, x->m.cols);
         cpu_tensor got = cpu_tensor_plain(OCTET_F32, 1, x->m.cols, x->m.cols);
-        oct_cpu_bias_grad(&want.m, &x->m, NULL);
-        CHECK_EQ_INT(oct_cuda_bias_grad(cuda_on(), &got.m, sums->m.parts[0], x->m.rows, NULL),
-                     OCTET_OK);
+        oct_cuda_joining joining = {&got.m, sums->m.parts[0], x->m.rows, false};
+        oct_cpu_bias_grad(&want.m, &x->m, false, NULL);
+        CHECK_EQ_INT(oct_cuda_bias_grad(cuda_on(), &joining, NULL), OCTET_OK);
         cuda_check_plain(&got, &want, x);
         CHECK(cpu_tensor_guarded(sums));
         cpu_tensor_free(&want);

@@ -94,15 +94,19 @@ static void check_sums(const cpu_tensor *x, octet_dtype to, int64_t shift) {
     cpu_tensor want = cpu_tensor_plain(to, 1, x->m.cols, x->m.cols);
     cpu_tensor got = cpu_tensor_plain(to, 1, x->m.cols, x->m.cols);
     cpu_tensor from = cuda_exact(x, shift);
-    oct_cpu_bias_grad(&want.m, &x->m, NULL);
     cpu_tensor sums =
         cpu_tensor_plain(OCTET_F32, (x->m.rows + 127) / 128, x->m.cols, x->m.cols);
     CHECK_EQ_INT(oct_cuda_sum_columns(cuda_on(), sums.m.parts[0], &from.m, NULL), OCTET_OK);
-    CHECK_EQ_INT(oct_cuda_bias_grad(cuda_on(), &got.m, sums.m.parts[0], x->m.rows, NULL),
-                 OCTET_OK);
+    for (int adds = 0; adds < 2; adds++) {
+        oct_cuda_joining joining = {&got.m, sums.m.parts[0], x->m.rows, adds};
+        cpu_fill(&want, CPU_INPUT_TIES, (uint64_t)x->m.rows);
+        cpu_tensor_copy(&got, &want);
+        oct_cpu_bias_grad(&want.m, &x->m, adds, NULL);
+        CHECK_EQ_INT(oct_cuda_bias_grad(cuda_on(), &joining, NULL), OCTET_OK);
+        check_plain(&got, &want, (int)x->m.rows);
+    }
     CHECK(cpu_tensor_guarded(&sums));
     cpu_tensor_free(&sums);
-    check_plain(&got, &want, (int)x->m.rows);
     cuda_exact_free(&from, shift);
     cpu_tensor_free(&want);
     cpu_tensor_free(&got);

@@ -353,6 +353,31 @@ TEST(cuda_run__main_grad_in_every_dtype) {
     finish(&report, &ran, 72);
 }
 
+/* Sums that a cast has left, and sums that a step of their own makes. */
+TEST(cuda_run__bias_main_grad_in_every_dtype) {
+    static const char *const recipes[] = {"none",  "delayed", "current",
+                                          "block", "mxfp8",   "nvfp4"};
+    static const char *const dtypes[] = {"f32", "bf16", "f16"};
+    static const char *const ends[] = {"", " delay_wgrad main_grad=add", " grad=b"};
+    run_report report = {0};
+    tally ran = {0};
+    for (int i = 0; i < 6 * 3 * 2 * 3; i++) {
+        octet_linear_backward_args args;
+        run_options options = {.seed = (uint64_t)i, .fill = 0xFF, .cuda = gpu_of(HOPPER)};
+        char text[256];
+        (void)snprintf(
+            text, sizeof text,
+            "linear-backward m=%d k=32 n=49 in=bf16 bias recipe=%s bias_main_grad=%s "
+            "bias_main_grad_dtype=%s%s device=cuda:0/90",
+            i % 5 ? 16 : 147, recipes[i / 18], i % 2 ? "add" : "overwrite", dtypes[i / 2 % 3],
+            ends[i / 6 % 3]);
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+        }
+    }
+    finish(&report, &ran, 108);
+}
+
 /* Beside the products: what is measured, in one launch a pass, and what is cast, in one. NVFP4
  * measures and casts its weight apart, begins each pass with zeros, and has two copies to
  * decode; casts make the products' factors. */
@@ -389,4 +414,5 @@ TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_e
           cuda_run__a_library_without_blocks_multiplies_them_decoded,
           cuda_run__plans_for_other_architectures,
           cuda_run__block_layers_of_any_shape_are_the_librarys,
-          cuda_run__main_grad_in_every_dtype, cuda_run__few_launches_and_no_fill)
+          cuda_run__main_grad_in_every_dtype, cuda_run__bias_main_grad_in_every_dtype,
+          cuda_run__few_launches_and_no_fill)

@@ -26,7 +26,7 @@ TEST(launch__bad_options_and_old_gpus_are_refused) {
     octet_cuda_options options = {0};
     CHECK_EQ_INT(octet_cuda_open(&other, &options, &err), OCTET_INVALID);
     CHECK_EQ_INT(octet_cuda_open(&other, NULL, &err), OCTET_INVALID);
-    options = (octet_cuda_options)OCTET_CUDA_OPTIONS_INIT;
+    options = OCTET_CUDA_OPTIONS_INIT;
     CHECK_EQ_INT(octet_cuda_open(NULL, &options, &err), OCTET_INVALID);
     options.index = 3000000000u;
     CHECK_EQ_INT(octet_cuda_open(&other, &options, &err), OCTET_INVALID);

@@ -104,9 +104,9 @@ static inline bool check_step_blank(const octet_step *step) {
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
                  step->row_passes <= 1 && step->col_passes <= 1;
     flags = flags && !step->reserved && (step->seed != OCTET_ABSENT || !step->stream);
-    bool raises = step->accumulate && (quantize || step->op == OCTET_OP_AMAX);
+    bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
     bool product =
-        (!step->accumulate || raises) &&
+        (!step->accumulate || adds) &&
         !(step->gemm | step->split | step->native | step->b_use) &&
         (step->b & step->dst_copy & step->b_scales & step->scratch) == OCTET_ABSENT &&
         (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);

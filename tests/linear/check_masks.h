@@ -127,8 +127,10 @@ static inline check_traffic check_bias_grad(const octet_plan *plan, const octet_
     int summer = check_summer(plan, step->a);
     uint64_t sums = check_sums_mask(plan, step);
     uint64_t made = summer < 0 ? 0 : check_sums_mask(plan, &plan->steps[summer]);
-    check_traffic traffic = {sums & made ? sums : check_values(plan, step->a),
-                             check_tensor_mask(plan, step->dst) | (sums & ~made)};
+    uint64_t dst = check_tensor_mask(plan, step->dst);
+    check_traffic traffic = {(sums & made ? sums : check_values(plan, step->a)) |
+                                 (step->accumulate ? dst : 0),
+                             dst | (sums & ~made)};
     return traffic;
 }
 

@@ -176,7 +176,8 @@ static inline void check_grads(const check_case *at) {
                        .dtype = (octet_dtype)args->weight.dtype,
                        .quantizer = check_rowwise(&wants->role[OCTET_GRAD_WEIGHT])};
     check_result db = {.name = OCTET_NAME_GRAD_BIAS,
-                       .exists = backward && wants->bias_grad,
+                       .exists = backward && wants->bias_grad &&
+                                 args->bias_main_grad == OCTET_MAIN_GRAD_NONE,
                        .rows = 1,
                        .cols = wants->n,
                        .dtype = (octet_dtype)args->bias.dtype};
@@ -188,31 +189,52 @@ static inline void check_grads(const check_case *at) {
     check_result_is(at, &db);
 }
 
-/* main_grad: an argument of the plan that does wgrad, written there, read only to be added to.
- */
-static inline void check_main_grad(const check_case *at) {
+/* A gradient that goes to the caller's memory. */
+typedef struct check_into {
+    octet_plan_name name;
+    bool wanted;
+    uint8_t how, dtype; /* octet_main_grad, octet_dtype */
+    int64_t cols;       /* 0: it is a vector of N */
+} check_into;
+
+/* An argument, written, and read only to be added to. */
+static inline void check_written(const check_case *at, const check_into *want) {
+    const octet_plan *plan = at->plan;
+    int port = check_find_port(plan->args, plan->arg_count, want->name);
+    if (!MEANS(at, (port >= 0) == want->wanted, "main_grad %d is %s", want->name,
+               want->wanted ? "missing" : "there and nobody asked for it") ||
+        !want->wanted) {
+        return;
+    }
+    const octet_port *to = &plan->args[port];
+    int dtype = want->dtype ? want->dtype : OCTET_F32;
+    uint64_t mask = check_place_mask(plan, OCTET_PLACE_ARG, port);
+    bool read = (check_all_reads(plan) & mask) != 0;
+    MEANS(at, to->is_mutable && (check_all_writes(plan) & mask) == mask && mask,
+          "main_grad %d is not written as a mutable argument", want->name);
+    MEANS(at, read == (want->how == OCTET_MAIN_GRAD_ADD), "main_grad %d is %s", want->name,
+          read ? "overwritten, yet it is read" : "added to, yet it is not read");
+    MEANS(at,
+          to->dtype == dtype && to->ndim == 1 + (want->cols > 0) &&
+              to->shape[0] == at->wants.n && to->shape[1] == want->cols,
+          "main_grad %d has another shape or dtype", want->name);
+}
+
+/* The weight's in the plan that does wgrad, the bias's in backward's. */
+static inline void check_main_grads(const check_case *at) {
     const octet_plan *plan = at->plan;
     const octet_linear_args *args = at->args;
     bool last = plan == &at->chain->plans[check_wgrad_stage(at->chain)];
-    bool wanted = args->main_grad != OCTET_MAIN_GRAD_NONE && at->wants.wgrad && last &&
-                  plan->kind != OCTET_PLAN_LINEAR;
-    int port = check_find_port(plan->args, plan->arg_count, OCTET_NAME_MAIN_GRAD);
-    if (!MEANS(at, (port >= 0) == wanted, "main_grad is %s",
-               wanted ? "missing" : "there and nobody asked for it") ||
-        !wanted) {
-        return;
-    }
-    int dtype = args->main_grad_dtype ? args->main_grad_dtype : OCTET_F32;
-    uint64_t mask = check_place_mask(plan, OCTET_PLACE_ARG, port);
-    bool read = (check_all_reads(plan) & mask) != 0;
-    MEANS(at, plan->args[port].is_mutable && (check_all_writes(plan) & mask) == mask && mask,
-          "main_grad is not written as a mutable argument");
-    MEANS(at, read == (args->main_grad == OCTET_MAIN_GRAD_ADD), "main_grad is %s",
-          read ? "overwritten, yet it is read" : "added to, yet it is not read");
-    MEANS(at,
-          plan->args[port].dtype == dtype && plan->args[port].shape[0] == at->wants.n &&
-              plan->args[port].shape[1] == at->wants.k,
-          "main_grad has another shape or dtype");
+    check_into weight = {OCTET_NAME_MAIN_GRAD,
+                         args->main_grad != OCTET_MAIN_GRAD_NONE && at->wants.wgrad && last &&
+                             plan->kind != OCTET_PLAN_LINEAR,
+                         args->main_grad, args->main_grad_dtype, at->wants.k};
+    check_into bias = {OCTET_NAME_BIAS_MAIN_GRAD,
+                       args->bias_main_grad != OCTET_MAIN_GRAD_NONE && at->wants.bias_grad &&
+                           plan->kind == OCTET_PLAN_LINEAR_BACKWARD,
+                       args->bias_main_grad, args->bias_main_grad_dtype, 0};
+    check_written(at, &weight);
+    check_written(at, &bias);
 }
 
 static inline void check_gemm_counts(const check_case *at) {
@@ -326,7 +348,7 @@ static inline void check_meaning(const check_case *at) {
     check_arguments(at);
     check_y(at);
     check_grads(at);
-    check_main_grad(at);
+    check_main_grads(at);
     check_gemm_counts(at);
     check_bias(at);
     check_kept(at);

@@ -58,6 +58,7 @@ static inline void check_slot(check_record *record, const check_link *link, int 
 static inline bool check_is_own(const octet_plan *plan, const octet_port *port) {
     switch (port->name) {
     case OCTET_NAME_GRAD_OUTPUT:
+    case OCTET_NAME_BIAS_MAIN_GRAD:
         return plan->kind == OCTET_PLAN_LINEAR_BACKWARD;
     case OCTET_NAME_MAIN_GRAD:
     case OCTET_NAME_SCALE:

@@ -50,8 +50,10 @@ static inline void check_identity(const check_case *at, int index) {
     }
     const octet_plan_tensor *a = &plan->tensors[step->a], *dst = &plan->tensors[step->dst];
     if (step->op == OCTET_OP_BIAS_GRAD) {
+        bool result =
+            dst->name == OCTET_NAME_GRAD_BIAS || dst->name == OCTET_NAME_BIAS_MAIN_GRAD;
         MEANS(at,
-              a->name == OCTET_NAME_GRAD_OUTPUT && dst->name == OCTET_NAME_GRAD_BIAS &&
+              a->name == OCTET_NAME_GRAD_OUTPUT && result &&
                   check_same_dim(&a->cols, &dst->cols) && !check_is_quantized(a),
               "step %d does not sum grad_output", index);
         return;

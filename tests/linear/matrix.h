@@ -26,6 +26,8 @@ typedef enum matrix_option {
     OPT_OVERRIDE,
     OPT_MAIN_GRAD,
     OPT_MAIN_GRAD_DTYPE,
+    OPT_BIAS_MAIN_GRAD,
+    OPT_BIAS_MAIN_GRAD_DTYPE,
     OPT_DELAY,
     OPT_PARALLEL,
     OPT_SEQUENCE,
@@ -195,6 +197,8 @@ static const matrix_levels matrix_table[OPTIONS] = {
     [OPT_OVERRIDE] = {3, 75},
     [OPT_MAIN_GRAD] = {3, 70},
     [OPT_MAIN_GRAD_DTYPE] = {3, 60}, /* none, bf16, f32 */
+    [OPT_BIAS_MAIN_GRAD] = {3, 60},
+    [OPT_BIAS_MAIN_GRAD_DTYPE] = {3, 60}, /* likewise */
     [OPT_DELAY] = {2, 75},
     [OPT_PARALLEL] = {3, 40},
     [OPT_SEQUENCE] = {2, 60},
@@ -303,6 +307,7 @@ static inline void matrix_tensors(octet_linear_args *args, const matrix_row *row
 static inline void matrix_options(octet_linear_args *args, const uint8_t *level) {
     static const uint32_t ranks[] = {2, 4, 1};
     static const uint8_t grads[] = {OCTET_NONE, OCTET_BF16, OCTET_F32};
+    bool adds_bias = level[OPT_BIAS] && !level[OPT_RETURN_BIAS];
     args->output_dtype = level[OPT_OUTPUT_DTYPE] ? OCTET_F32 : OCTET_NONE;
     args->input_requires_grad = !level[OPT_INPUT_GRAD];
     args->weight_requires_grad = !level[OPT_WEIGHT_GRAD];
@@ -314,6 +319,8 @@ static inline void matrix_options(octet_linear_args *args, const uint8_t *level)
     args->weight_cache = level[OPT_CACHE];
     args->main_grad = level[OPT_MAIN_GRAD];
     args->main_grad_dtype = grads[level[OPT_MAIN_GRAD_DTYPE]];
+    args->bias_main_grad = adds_bias ? level[OPT_BIAS_MAIN_GRAD] : 0;
+    args->bias_main_grad_dtype = grads[level[OPT_BIAS_MAIN_GRAD_DTYPE]];
     args->delay_wgrad = level[OPT_DELAY];
     args->calibrate = level[OPT_CALIBRATE];
     args->raise_amax = level[OPT_RAISE_AMAX];

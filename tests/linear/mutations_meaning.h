@@ -201,6 +201,27 @@ static inline bool ask_to_overwrite_main_grad(check_chain *chain) {
     return adds && ask(chain)->weight_requires_grad;
 }
 
+static inline bool has_bias_grad(check_chain *chain) {
+    return chain->count > 1 && check_wants_of(ask(chain)).bias_grad;
+}
+
+static inline bool ask_for_bias_main_grad(check_chain *chain) {
+    bool had = ask(chain)->bias_main_grad != OCTET_MAIN_GRAD_NONE;
+    ask(chain)->bias_main_grad = OCTET_MAIN_GRAD_ADD;
+    return !had && has_bias_grad(chain);
+}
+
+static inline bool ask_to_overwrite_bias_main_grad(check_chain *chain) {
+    bool adds = ask(chain)->bias_main_grad == OCTET_MAIN_GRAD_ADD;
+    ask(chain)->bias_main_grad = OCTET_MAIN_GRAD_OVERWRITE;
+    return adds && has_bias_grad(chain);
+}
+
+static inline bool ask_for_another_bias_main_grad(check_chain *chain) {
+    ask(chain)->bias_main_grad_dtype = OCTET_F16;
+    return ask(chain)->bias_main_grad && has_bias_grad(chain);
+}
+
 static inline bool ask_for_the_bias_back(check_chain *chain) {
     bool adds = ask(chain)->bias.dtype != OCTET_NONE && !ask(chain)->return_bias;
     ask(chain)->return_bias = 1;

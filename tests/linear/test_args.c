@@ -25,6 +25,10 @@ TEST(args__canonical_texts_are_fixpoints) {
          "recipe=nvfp4+norht",
          "linear m=1 k=3 n=2 in=bf16 qin=mxfp8:e4m3/1x32+row qw=fp8-tensor:e4m3+row+col "
          "recipe=nvfp4+norht grad=w"},
+        {"linear m=1 k=3 n=2 in=bf16 bias delay_wgrad bias_main_grad_dtype=f16 "
+         "bias_main_grad=overwrite main_grad=add",
+         "linear m=1 k=3 n=2 in=bf16 bias main_grad=add bias_main_grad=overwrite "
+         "bias_main_grad_dtype=f16 delay_wgrad"},
         {"linear m=8 k=3 n=2 in=bf16 recipe=current cache=write main_grad=add "
          "main_grad_dtype=bf16 delay_wgrad fsdp threads=3 device=cuda:1/90 out=f32 "
          "quantize_output quantize_grad_input save_original_input parallel=row sequence tp=2 "
@@ -124,6 +128,9 @@ TEST(args__wrong_text_and_combinations_say_what_and_why) {
         {SMALL "quantize_output", 0, "needs a recipe with an output quantizer"},
         {SMALL "return_bias", 0, "return_bias without a bias"},
         {SMALL "grad=b", 0, "bias_requires_grad without a bias"},
+        {SMALL "bias_main_grad=add", 0, "bias_main_grad without a bias"},
+        {SMALL "bias return_bias bias_main_grad=add", 0, "bias_main_grad with return_bias"},
+        {SMALL "bias bias_main_grad=sum", 49, "allowed: none, add, overwrite"},
         {SMALL "calibrate", 0, "there is none"},
         {SMALL "recipe=delayed save_original_input", 0, "delayed scaling's state moves"},
         {SMALL "sequence tp=2", 0, "sequence_parallel without a parallel mode"},
@@ -176,6 +183,8 @@ TEST(args__wrong_structs_are_refused_and_nothing_is_written) {
     REFUSED(args.input.size = 0, "input: octet_proto.size is 0");
     REFUSED(memset(&args.weight, 0, sizeof args.weight), "weight is not set; octet_proto_make");
     REFUSED(args.main_grad_dtype = OCTET_U8, "main_grad_dtype must be");
+    REFUSED(args.bias_main_grad_dtype = OCTET_U8, "bias_main_grad_dtype must be");
+    REFUSED(args.bias_main_grad = 3, "bias_main_grad is 3; it must be below 3");
     CHECK_EQ_INT(octet_plan_linear(NULL, &good, &err), OCTET_INVALID);
     CHECK_EQ_INT(octet_plan_linear(&plan, NULL, &err), OCTET_INVALID);
     plan.size = 12;

@@ -59,6 +59,16 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
             _ops.linear_backward_into[2],
             ([torch.zeros(44, 70)], [grad, block], SIZES, into, ""),
         ),
+        "linear_backward_into, bias": (
+            _ops.linear_backward_into[1],
+            (
+                [torch.zeros(44, 70), torch.zeros(44)],
+                [grad, block],
+                SIZES,
+                f"{into} bias_main_grad=add",
+                "",
+            ),
+        ),
         "linear_backward_into, amaxes": (
             _ops.linear_backward_into[3],
             ([grad_history], [grad, grad_scale, scaled], SIZES, delayed, ""),
@@ -194,6 +204,19 @@ def test_ops__amaxes_are_raised_as_they_are_recorded(before: float) -> None:
         assert torch.equal(raised[:, 0].nan_to_num(-7.0), recorded[:, 0].nan_to_num(-7.0))
         assert scales[0][0] == scales[1][0]
     assert scales[0][0] != 1
+
+
+def test_ops__the_bias_gradient_goes_to_its_main_grad() -> None:
+    args, grad = operands()
+    block = _ops.linear(args, SIZES, PROBLEM)[1]
+    dx, dw, db = _ops.linear_backward([grad, block], SIZES, PROBLEM)
+    main_grad = torch.full((44,), float("nan"))
+    for count, how in enumerate(("overwrite", "add"), 1):
+        found = _ops.linear_backward_into[2](
+            [main_grad], [grad, block], SIZES, f"{PROBLEM} bias_main_grad={how}", ""
+        )
+        assert all(map(torch.equal, found, (dx, dw)))
+        assert torch.equal((main_grad / count).bfloat16(), db)
 
 
 def test_ops__many_states_move_as_each_would() -> None:

@@ -4,20 +4,49 @@ import re
 from pathlib import Path
 
 import pytest
-from tree import CC, CXX, HEADER, PARTS, STRICT, need, run
+from tree import CC, CXX, HEADER, PARTS, STATIC_LIBRARY, STRICT, need, run
 
+# An initializer where it is one, assigned, an element, a member, and passed by value.
 USE = """
+struct holds_{type} {{
+    {type} value;
+    int rest;
+}};
+static bool is_sized_{type}({type} value) {{
+    return value.size == sizeof value;
+}}
+static bool check_{type}(void) {{
+    {type} made = {init}, all[2] = {{{init}, {init}}};
+    struct holds_{type} whole = {{{init}, 1}};
+    bool good = is_sized_{type}(made) && is_sized_{type}(all[1]) && is_sized_{type}({init});
+    made.size = 0;
+    made = {init};
+    whole.value.size = 0;
+    whole.value = {init};
+    return good && is_sized_{type}(made) && is_sized_{type}(whole.value) && whole.rest == 1;
+}}
+"""
+STATIC = "static {type} fixed_{type} = {{.size = sizeof({type})}};\n"
+WRAPPED = """
+extern "C" {{
+#include "{header}"
+}}
+#include "{header}"
+int main() {{
+    return 0;
+}}
+"""
+RUNS = """
+extern "C" {
 #include "octet.h"
-#include "octet.h"
-
+}
 int main() {
-    octet_linear_args args = OCTET_LINEAR_ARGS_INIT;
-    octet_linear_backward_args backward = OCTET_LINEAR_BACKWARD_ARGS_INIT;
+    octet_linear_args args;
     octet_plan plan = OCTET_PLAN_INIT;
-    args.input_requires_grad = 1;
-    backward.forward = args;
-    bool sized = args.size == sizeof args && backward.size == sizeof backward;
-    return sized && plan.size == sizeof plan && plan.step_count == 0 ? 0 : 1;
+    args = OCTET_LINEAR_ARGS_INIT;
+    bool good = octet_linear_parse(&args, "linear m=4 k=8 n=8 in=f32", nullptr) == OCTET_OK &&
+                octet_plan_linear(&plan, &args, nullptr) == OCTET_OK;
+    return good && octet_port_find(plan.args, plan.arg_count, "weight") == 1 ? 0 : 1;
 }
 """
 
@@ -47,14 +76,67 @@ def test_header__is_the_whole_of_its_parts() -> None:
     )
 
 
+def initializers() -> dict[str, str]:
+    """The structs by the macros that make them."""
+    text = "".join(part.read_text() for part in PARTS)
+    found = dict(
+        re.findall(r"^#define (OCTET_\w+_INIT) OCTET_SIZED\((\w+)\)$", text, re.MULTILINE)
+    )
+    assert set(found) == set(re.findall(r"\b(OCTET_\w+_INIT)\b", text))
+    return found
+
+
 @pytest.mark.parametrize("language", ["c", "cpp"])
-def test_header__initializers_set_the_size(tmp_path: Path, language: str) -> None:
+def test_header__initializers_set_the_size_wherever_they_stand(
+    tmp_path: Path, language: str
+) -> None:
     source = tmp_path / f"use.{language}"
     program = tmp_path / "use"
+    found = initializers()
+    assert len(found) > 5
+    checks = " && ".join(f"check_{name}()" for name in found.values())
+    text = '#include "octet.h"\n#include "octet.h"\n'
+    text += "".join(USE.format(init=init, type=name) for init, name in found.items())
+    text += f"int main(void) {{ return {checks} ? 0 : 1; }}\n"
+    source.write_text(text)
     if language == "c":
-        source.write_text(USE.replace("main()", "main(void)"))
         compile_c(source, "-o", program)
     else:
-        source.write_text(USE)
         compile_cxx(source, "-o", program)
+    run([program])
+
+
+def test_header__static_structs_have_an_initializer(tmp_path: Path) -> None:
+    source = tmp_path / "use.c"
+    names = initializers().values()
+    text = '#include "octet.h"\n' + "".join(STATIC.format(type=name) for name in names)
+    sizes = " + ".join(f"fixed_{name}.size - sizeof({name})" for name in names)
+    source.write_text(f"{text}int main(void) {{ return ({sizes}) != 0; }}\n")
+    compile_c(source, "-o", tmp_path / "use")
+    run([tmp_path / "use"])
+
+
+@pytest.mark.parametrize("header", [HEADER, *PARTS], ids=lambda path: path.name)
+def test_header__may_be_wrapped_in_extern_c(tmp_path: Path, header: Path) -> None:
+    source = tmp_path / "use.cpp"
+    source.write_text(WRAPPED.format(header=header.relative_to(HEADER.parent)))
+    compile_cxx(source, "-fsyntax-only")
+
+
+def test_header__wrapped_in_extern_c_links(tmp_path: Path) -> None:
+    source, program = tmp_path / "use.cpp", tmp_path / "use"
+    source.write_text(RUNS)
+    run(
+        [
+            *CXX,
+            "-std=c++17",
+            *STRICT,
+            f"-I{HEADER.parent}",
+            source,
+            STATIC_LIBRARY,
+            "-pthread",
+            "-o",
+            program,
+        ]
+    )
     run([program])

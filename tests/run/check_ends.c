@@ -202,7 +202,9 @@ static void check_products(run_report *report, const run_group *group, octet_gem
 
 /* Column sums of the rows that a rank has. */
 static void check_bias_grad(run_report *report, const run_group *group, int rank) {
-    int tensor = group->count > 1 ? result_tensor(&group->plans[1], OCTET_NAME_GRAD_BIAS) : -1;
+    const octet_linear_args *args = &group->args.forward;
+    int name = args->bias_main_grad ? OCTET_NAME_BIAS_MAIN_GRAD : OCTET_NAME_GRAD_BIAS;
+    int tensor = group->count > 1 ? result_tensor(&group->plans[1], name) : -1;
     if (tensor < 0) {
         return;
     }
@@ -213,9 +215,11 @@ static void check_bias_grad(run_report *report, const run_group *group, int rank
     octet_quantizer given = dy.quantizer;
     run_view v = run_view_of(group, rank, 1, tensor);
     run_values own = run_local(&group->layer.dy, rank, dy.shape[0], dy.shape[1]);
+    run_values old = run_local(&group->layer.bias_main_grad, rank, 1, v.cols);
+    bool adds = args->bias_main_grad == OCTET_MAIN_GRAD_ADD;
     double amax = run_amax(&group->layer.dy);
     for (int64_t c = 0; c < v.cols; c++) {
-        double want = 0, bound = run_least(v.dtype), magnitude = 0;
+        double want = adds ? old.at[c] : 0, bound = run_least(v.dtype), magnitude = fabs(want);
         for (int64_t r = 0; r < own.rows; r++) {
             want += *run_cell(&own, r, c);
             magnitude += fabs(*run_cell(&own, r, c));
@@ -232,6 +236,7 @@ static void check_bias_grad(run_report *report, const run_group *group, int rank
                    (long long)c, got, want, bound);
     }
     run_values_free(&own);
+    run_values_free(&old);
 }
 
 void run_check_ends(run_report *report, run_group *group) {

@@ -62,7 +62,9 @@ void run_make_layer(run_group *group) {
     l->w = run_values_random(n, k, (octet_dtype)args->weight.dtype, &state);
     l->b = run_values_random(1, n, args->bias.dtype ? args->bias.dtype : OCTET_F32, &state);
     l->dy = run_values_random(m, n, (octet_dtype)group->args.grad_output.dtype, &state);
+    octet_dtype bias_main = args->bias_main_grad_dtype ? args->bias_main_grad_dtype : OCTET_F32;
     l->main_grad = run_values_random(n, k, main_dtype, &state);
+    l->bias_main_grad = run_values_random(1, n, bias_main, &state);
     multiply(l, args);
     const run_values *forward[] = {&l->x, &l->w, &l->y}, *backward[] = {&l->dy, &l->dx};
     for (int i = 0; i < 3; i++) {
@@ -128,6 +130,8 @@ const run_values *run_whole(const run_layer *l, int name) {
         return &l->dw;
     case OCTET_NAME_GRAD_BIAS:
         return &l->db;
+    case OCTET_NAME_BIAS_MAIN_GRAD:
+        return &l->bias_main_grad;
     default:
         return &l->main_grad;
     }
@@ -235,7 +239,7 @@ octet_status run_give_memory(run_group *group, int rank, int plan) {
     octet_memory *m = &group->memory[rank][plan];
     octet_status status = OCTET_OK;
     int fill = group->options.fill;
-    *m = (octet_memory)OCTET_MEMORY_INIT;
+    *m = OCTET_MEMORY_INIT;
     if (plan) {
         give_kept(group, rank, plan);
     }

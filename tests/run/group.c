@@ -16,7 +16,7 @@ octet_status run_group_make(run_group *group, const octet_linear_backward_args *
     octet_linear_args *call = &group->args.forward;
     call->threads = (uint32_t)(options->lanes ? options->lanes : options->threads);
     for (int i = 0; i < RUN_PLANS; i++) {
-        group->plans[i] = (octet_plan)OCTET_PLAN_INIT;
+        group->plans[i] = OCTET_PLAN_INIT;
     }
     bool grads = call->input_requires_grad || call->weight_requires_grad ||
                  (call->bias.dtype && call->bias_requires_grad && !call->return_bias);

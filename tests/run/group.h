@@ -22,12 +22,13 @@ typedef struct run_options {
 
 /* The whole layer in double precision, whatever the ranks hold of it. */
 typedef struct run_layer {
-    run_values x, w, b, dy;   /* b is 1 x N */
-    run_values y, dx, dw, db; /* db is 1 x N */
-    run_values main_grad;     /* before the run */
-    float scale[2][3];        /* delayed scaling's, forward and backward */
-    float amax[2][3];         /* likewise, before the run, where it raises them */
-    int64_t seed;             /* stochastic rounding */
+    run_values x, w, b, dy;              /* b is 1 x N */
+    run_values y, dx, dw, db;            /* db is 1 x N */
+    run_values main_grad;                /* before the run, */
+    run_values bias_main_grad;           /* as is this, 1 x N */
+    float scale[2][OCTET_FORWARD_SLOTS]; /* delayed scaling's, forward and backward */
+    float amax[2][OCTET_FORWARD_SLOTS];  /* likewise, before the run, where it raises them */
+    int64_t seed;                        /* stochastic rounding */
 } run_layer;
 
 typedef struct run_group {

@@ -99,5 +99,27 @@ TEST(run__main_grad_in_every_dtype) {
     finish(&report, "main_grad", 72);
 }
 
+TEST(run__bias_main_grad_in_every_dtype) {
+    static const char *const recipes[] = {"none",  "delayed", "current",
+                                          "block", "mxfp8",   "nvfp4"};
+    static const char *const dtypes[] = {"f32", "bf16", "f16"};
+    static const char *const ends[] = {"", " delay_wgrad main_grad=add", " grad=b", " in=f32"};
+    run_report report = {0};
+    for (int i = 0; i < 6 * 3 * 2 * 4; i++) {
+        octet_linear_backward_args args;
+        const char *end = ends[i / 6 % 4];
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=37 k=5 n=261 bias recipe=%s bias_main_grad=%s "
+                       "bias_main_grad_dtype=%s%s%s",
+                       recipes[i / 24], i % 2 ? "add" : "overwrite", dtypes[i / 2 % 3], end,
+                       strstr(end, " in=") ? "" : " in=bf16");
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &args, (uint64_t)i);
+        }
+    }
+    finish(&report, "bias_main_grad", 144);
+}
+
 TEST_MAIN(run__every_option_under_every_recipe, run__options_at_random,
-          run__main_grad_in_every_dtype)
+          run__main_grad_in_every_dtype, run__bias_main_grad_in_every_dtype)

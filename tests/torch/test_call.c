@@ -288,7 +288,7 @@ TEST(call__threads_that_open_a_gpu_at_once_share_it) {
     octet_exec execs[THREADS];
     begin();
     for (int i = 0; i < THREADS; i++) {
-        execs[i] = (octet_exec)OCTET_EXEC_INIT;
+        execs[i] = OCTET_EXEC_INIT;
         CHECK_EQ_INT(pthread_create(&threads[i], NULL, open_first, &execs[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) {

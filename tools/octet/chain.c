@@ -21,7 +21,8 @@ void *oct_cli_chain_memory(oct_cli_chain *chain, int64_t bytes) {
 }
 
 void oct_cli_chain_drop(oct_cli_chain *chain) {
-    oct_cli_matrix *all[] = {&chain->x, &chain->w, &chain->b, &chain->dy, &chain->main_grad};
+    oct_cli_matrix *all[] = {&chain->x,  &chain->w,         &chain->b,
+                             &chain->dy, &chain->main_grad, &chain->bias_main_grad};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         oct_cli_matrix_drop(all[i]);
     }
@@ -53,17 +54,22 @@ static octet_status make_data(oct_cli_chain *chain, octet_error *err) {
     const octet_extents *e = &chain->plans[0].extents;
     octet_dtype bias = args->bias.dtype != OCTET_NONE ? args->bias.dtype : OCTET_F32;
     octet_dtype main_grad = args->main_grad_dtype ? args->main_grad_dtype : OCTET_F32;
+    octet_dtype bias_main_grad =
+        args->bias_main_grad_dtype ? args->bias_main_grad_dtype : OCTET_F32;
     chain->x = oct_cli_matrix_random(e->m, e->k, (octet_dtype)args->input.dtype, 1);
     chain->w = oct_cli_matrix_random(e->n, e->k, (octet_dtype)args->weight.dtype, 2);
     chain->b = oct_cli_matrix_random(1, e->n, bias, 3);
     chain->dy = oct_cli_matrix_random(dy.shape[0], e->n, (octet_dtype)dy.dtype, 4);
     chain->main_grad = oct_cli_matrix_random(e->n, e->k, main_grad, 5);
-    double amaxes[] = {oct_cli_matrix_amax(&chain->x), oct_cli_matrix_amax(&chain->w), 1,
-                       oct_cli_matrix_amax(&chain->dy), 1};
-    for (int role = OCTET_INPUT; role <= OCTET_GRAD_INPUT; role++) {
-        chain->scale[role / 3][role % 3] =
-            oct_cli_chain_scale(chain, (octet_role)role, amaxes[role]);
-    }
+    chain->bias_main_grad = oct_cli_matrix_random(1, e->n, bias_main_grad, 6);
+    double x = oct_cli_matrix_amax(&chain->x), w = oct_cli_matrix_amax(&chain->w);
+    double grad = oct_cli_matrix_amax(&chain->dy);
+    float *scales = chain->scale[0], *grad_scales = chain->scale[1];
+    scales[OCTET_SLOT_INPUT] = oct_cli_chain_scale(chain, OCTET_INPUT, x);
+    scales[OCTET_SLOT_WEIGHT] = oct_cli_chain_scale(chain, OCTET_WEIGHT, w);
+    scales[OCTET_SLOT_OUTPUT] = oct_cli_chain_scale(chain, OCTET_OUTPUT, 1);
+    grad_scales[OCTET_SLOT_GRAD_OUTPUT] = oct_cli_chain_scale(chain, OCTET_GRAD_OUTPUT, grad);
+    grad_scales[OCTET_SLOT_GRAD_INPUT] = oct_cli_chain_scale(chain, OCTET_GRAD_INPUT, 1);
     chain->seed = 20;
     return OCTET_OK;
 }
@@ -78,6 +84,8 @@ static const oct_cli_matrix *matrix_of(const oct_cli_chain *chain, uint8_t name)
         return &chain->b;
     case OCTET_NAME_GRAD_OUTPUT:
         return &chain->dy;
+    case OCTET_NAME_BIAS_MAIN_GRAD:
+        return &chain->bias_main_grad;
     default:
         return &chain->main_grad;
     }
@@ -121,8 +129,10 @@ static octet_status give_quantized(oct_cli_chain *chain, int plan, const octet_p
     memory.args[0] = store(chain, matrix_of(chain, name), (octet_dtype)given->dtype);
     for (int i = 1; i < quantize.arg_count; i++) {
         bool scale = quantize.args[i].name == OCTET_NAME_SCALE;
-        const float *slot =
-            name == OCTET_NAME_GRAD_OUTPUT ? &chain->scale[1][0] : &chain->scale[0][name];
+        const float *slot = name == OCTET_NAME_GRAD_OUTPUT
+                                ? &chain->scale[1][OCTET_SLOT_GRAD_OUTPUT]
+                            : name == OCTET_NAME_WEIGHT ? &chain->scale[0][OCTET_SLOT_WEIGHT]
+                                                        : &chain->scale[0][OCTET_SLOT_INPUT];
         memory.args[i] = scale ? (const void *)slot : (const void *)&chain->seed;
     }
     for (int i = 0; i < quantize.out_count; i++) {
@@ -186,7 +196,7 @@ static octet_status give_memory(oct_cli_chain *chain, int plan, octet_error *err
     const octet_plan *p = &chain->plans[plan];
     octet_memory *m = &chain->memory[plan];
     octet_status status = OCTET_OK;
-    *m = (octet_memory)OCTET_MEMORY_INIT;
+    *m = OCTET_MEMORY_INIT;
     if (plan > 0) {
         give_kept(chain, plan);
     }
@@ -220,7 +230,7 @@ static octet_status read_problem(oct_cli_chain *chain, const char *problem, octe
 static octet_status make_plans(oct_cli_chain *chain, octet_error *err) {
     const octet_linear_args *args = &chain->args.forward;
     for (int i = 0; i < OCT_CLI_PLANS; i++) {
-        chain->plans[i] = (octet_plan)OCTET_PLAN_INIT;
+        chain->plans[i] = OCTET_PLAN_INIT;
     }
     bool has_backward = args->input_requires_grad || args->weight_requires_grad ||
                         (args->bias_requires_grad && !args->return_bias);

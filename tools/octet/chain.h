@@ -11,11 +11,13 @@ typedef struct oct_cli_chain {
     octet_plan plans[OCT_CLI_PLANS]; /* forward, and backward and wgrad where there are any */
     octet_memory memory[OCT_CLI_PLANS];
     int count;
-    oct_cli_matrix x, w, b, dy, main_grad; /* b is 1 x N; main_grad as it was before */
-    float scale[2][3];                     /* delayed scaling's, forward and backward */
-    float amax[2][3];                      /* likewise, where the plans raise them */
-    int64_t seed;                          /* stochastic rounding */
-    void **blocks;                         /* everything allocated */
+    oct_cli_matrix x, w, b, dy;          /* b is 1 x N */
+    oct_cli_matrix main_grad;            /* as it was before, */
+    oct_cli_matrix bias_main_grad;       /* as was this, 1 x N */
+    float scale[2][OCTET_FORWARD_SLOTS]; /* delayed scaling's, forward and backward */
+    float amax[2][OCTET_FORWARD_SLOTS];  /* likewise, where the plans raise them */
+    int64_t seed;                        /* stochastic rounding */
+    void **blocks;                       /* everything allocated */
     int block_count;
 } oct_cli_chain;
 

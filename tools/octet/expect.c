@@ -117,17 +117,24 @@ static oct_cli_result multiply(const octet_step *step, const operand *a, const o
 
 /* ---- the results of a problem ---------------------------------------------------------- */
 
-/* Adds what stands besides the product: the bias, which may be narrowed to bf16, or what
- * main_grad held. */
+/* What a main_grad held that the result is added to; NULL where it is not. */
+static const double *old_of(const oct_cli_result *r, const oct_cli_chain *chain) {
+    const octet_linear_args *args = &chain->args.forward;
+    bool weight = r->name == OCTET_NAME_MAIN_GRAD && args->main_grad == OCTET_MAIN_GRAD_ADD;
+    bool bias =
+        r->name == OCTET_NAME_BIAS_MAIN_GRAD && args->bias_main_grad == OCTET_MAIN_GRAD_ADD;
+    return weight ? chain->main_grad.at : bias ? chain->bias_main_grad.at : NULL;
+}
+
+/* Adds what stands besides the sums: the bias, which may be narrowed to bf16, or what main_grad
+ * held. */
 static void add_rest(oct_cli_result *r, const oct_cli_chain *chain, octet_dtype dtype) {
     const octet_linear_args *args = &chain->args.forward;
+    const double *old = old_of(r, chain);
     bool adds_bias =
         r->name == OCTET_NAME_OUTPUT && args->bias.dtype != OCTET_NONE && !args->return_bias;
-    bool adds_old = r->name == OCTET_NAME_MAIN_GRAD && args->main_grad == OCTET_MAIN_GRAD_ADD;
     for (int64_t i = 0; i < r->want.rows * r->want.cols; i++) {
-        double more = adds_bias  ? chain->b.at[i % r->want.cols]
-                      : adds_old ? chain->main_grad.at[i]
-                                 : 0;
+        double more = adds_bias ? chain->b.at[i % r->want.cols] : old ? old[i] : 0;
         r->want.at[i] += more;
         r->bound.at[i] += adds_bias ? 0x1p-8 * size_of(more) : 0;
         r->bound.at[i] += 2 * oct_cli_unit_of(dtype) * size_of(more);
@@ -142,7 +149,7 @@ static oct_cli_result column_sums(const oct_cli_chain *chain, octet_dtype dtype)
     operand a = operand_of(chain, &dy, OCTET_USE_VALUES);
     int64_t rows = a.own.rows, cols = a.own.cols;
     double transforms = chain->args.grad_output.quantizer.hadamard ? 16 : 1;
-    oct_cli_result made = {.name = OCTET_NAME_GRAD_BIAS, .plan = 1};
+    oct_cli_result made = {.plan = 1};
     made.want = oct_cli_matrix_make(1, cols);
     made.bound = oct_cli_matrix_make(1, cols);
     for (int64_t c = 0; c < cols; c++) {
@@ -178,7 +185,9 @@ int oct_cli_expect(oct_cli_result results[OCT_CLI_RESULTS], const oct_cli_chain 
                 drop_operand(&a);
                 drop_operand(&b);
             } else if (s->op == OCTET_OP_BIAS_GRAD) {
-                results[count++] = column_sums(chain, dtype);
+                results[count] = column_sums(chain, dtype);
+                results[count].name = dst->name;
+                add_rest(&results[count++], chain, dtype);
             }
         }
     }

@@ -69,9 +69,12 @@ static void widen(oct_cli_result *r, const octet_quantizer *q, octet_dtype dtype
 static bool show_result(oct_cli_table *table, const oct_cli_result *r,
                         const oct_cli_matrix *got) {
     static const char *const names[OCTET_NAMES] = {
-        [OCTET_NAME_OUTPUT] = "output",           [OCTET_NAME_GRAD_INPUT] = "grad_input",
-        [OCTET_NAME_GRAD_WEIGHT] = "grad_weight", [OCTET_NAME_MAIN_GRAD] = "main_grad",
+        [OCTET_NAME_OUTPUT] = "output",
+        [OCTET_NAME_GRAD_INPUT] = "grad_input",
+        [OCTET_NAME_GRAD_WEIGHT] = "grad_weight",
+        [OCTET_NAME_MAIN_GRAD] = "main_grad",
         [OCTET_NAME_GRAD_BIAS] = "grad_bias",
+        [OCTET_NAME_BIAS_MAIN_GRAD] = "bias_main_grad",
     };
     double worst = 0, error = 0, bound = 0;
     int64_t wrong = 0, count = got->rows * got->cols;
@@ -110,9 +113,10 @@ static void set_result_scales(oct_cli_chain *chain, const oct_cli_result *result
     for (int i = 0; i < count; i++) {
         double amax = oct_cli_matrix_amax(&results[i].want);
         if (results[i].name == OCTET_NAME_OUTPUT) {
-            chain->scale[0][2] = oct_cli_chain_scale(chain, OCTET_OUTPUT, amax);
+            chain->scale[0][OCTET_SLOT_OUTPUT] = oct_cli_chain_scale(chain, OCTET_OUTPUT, amax);
         } else if (results[i].name == OCTET_NAME_GRAD_INPUT) {
-            chain->scale[1][1] = oct_cli_chain_scale(chain, OCTET_GRAD_INPUT, amax);
+            chain->scale[1][OCTET_SLOT_GRAD_INPUT] =
+                oct_cli_chain_scale(chain, OCTET_GRAD_INPUT, amax);
         }
     }
 }

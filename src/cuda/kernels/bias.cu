@@ -121,6 +121,17 @@ static inline float total(float out, const float (*sums)[OCT_GRAD_COLS],
     return out;
 }
 
+/* The sum of one column, with what is there where it is added, rounded once. */
+static inline void put_total(const oct_bias_grad_params &p, int64_t col, float *value) {
+    oct_plain_row dst = oct_plain_row_of(p.dst, 0);
+    if (p.accumulate) {
+        float old[8];
+        oct_eight_floats(old, oct_load_some(dst, col, 1), p.dst.dtype);
+        value[0] += old[0];
+    }
+    oct_store_some(dst, col, oct_eight_of(value, p.dst.dtype), 1);
+}
+
 extern "C" __global__ void __launch_bounds__(OCT_GRAD_THREADS)
     bias_grad(const oct_bias_grad_params p) {
     oct_after();
@@ -154,7 +165,6 @@ extern "C" __global__ void __launch_bounds__(OCT_GRAD_THREADS)
     }
     if (threadIdx.x < OCT_GRAD_COLS && block + threadIdx.x < p.cols) {
         float value[8] = {total(rest[threadIdx.x], sums, above, count, rounds)};
-        oct_store_some(oct_plain_row_of(p.dst, 0), block + threadIdx.x,
-                       oct_eight_of(value, p.dst.dtype), 1);
+        put_total(p, block + threadIdx.x, value);
     }
 }

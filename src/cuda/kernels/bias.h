@@ -20,6 +20,7 @@ typedef struct oct_bias_grad_params {
     const float *sums;  /* of the columns of each 128 rows, as column_sums.h says */
     int64_t rows, cols; /* of the matrix */
     uint8_t paired;     /* two of them may be read at once */
+    uint8_t accumulate; /* they are added to dst */
 } oct_bias_grad_params;
 
 #endif
