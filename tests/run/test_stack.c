@@ -132,14 +132,17 @@ static void plan_all(void *arg) {
     octet_signature signature;
     octet_backward_signature backward;
     octet_linear_backward_args back;
+    static octet_chain chain; /* the caller's, as its plans are */
     octet_status status = octet_plan_linear(&plan, &args->forward, NULL);
     status = status ? status : octet_plan_linear_backward(&plan, args, NULL);
     if (!status && args->forward.delay_wgrad && args->forward.weight_requires_grad) {
         status = octet_plan_linear_wgrad(&plan, args, NULL);
     }
     (void)octet_plan_print(text, sizeof text, &plan);
-    status = status ? status : octet_linear_signature(&signature, &args->forward, false, NULL);
-    status = status ? status : octet_linear_backward_signature(&backward, args, false, NULL);
+    status = status ? status : octet_plan_chain(&chain, args, NULL);
+    status = status ? status : octet_chain_bind(&chain, &plan.extents, NULL);
+    octet_signature_of(&signature, &chain, false);
+    octet_backward_signature_of(&backward, &chain, false);
     (void)octet_linear_backward_print(text, sizeof text, args);
     status = status ? status : octet_linear_backward_parse(&back, text, NULL);
     CHECK_EQ_INT(status, OCTET_OK);
