@@ -156,7 +156,7 @@ class EagerLinear(LinearRun):
         """Adds what a call takes besides its operands."""
         buffers = self._buffers
         if decided.draws:
-            seed = seeds.draw(tensors[0].device, "seed" in decided.state)
+            seed = seeds.draw(tensors[0].device)
         for name in decided.state:
             if name == "cache":
                 tensors.extend([getattr(cached, part) for part in decided.cached])

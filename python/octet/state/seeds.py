@@ -23,13 +23,11 @@ _LIBRARY.define(
 _LIKE: dict[torch.device, torch.Tensor] = {}  # one a device: what seeds are made like
 
 
-def draw(device: torch.device, is_read: bool = True) -> torch.Tensor:
+def draw(device: torch.device) -> torch.Tensor:
     """A seed on a device, from torch's default generator there."""
     like = _LIKE.get(device)
     if like is None:
         like = _LIKE[device] = torch.empty(1, dtype=torch.int64, device=device)
-    if not is_read:  # the generator moves on, and that is all
-        return like.random_()
     return torch.empty_like(like).random_()
 
 
