@@ -97,7 +97,7 @@ static void encode_part(uint8_t *codes, const nv_part *part, const oct_factors *
 
 static void store_rows(const oct_quantize_call *call, const oct_rect *rect,
                        const uint8_t *codes) {
-    int64_t stride = oct_nv_line_bytes(call->dst, OCTET_USE_ROW);
+    int64_t stride = oct_line_bytes(call->dst, OCTET_USE_ROW);
     uint8_t *data = call->dst->parts[OCTET_PART_ROW_DATA];
     for (int64_t r = 0; r < rect->rows; r++) {
         call->kernels->pack(data + (rect->row + r) * stride + rect->col / 2,
@@ -229,7 +229,7 @@ static void quantize_group(const oct_quantize_call *call, const oct_rect *rect,
 static void quantize_tile(const oct_quantize_call *call, const oct_rect *rect) {
     uint8_t pairs[TALL / 2 * SCALES];
     uint8_t *data = call->dst->parts[OCTET_PART_COL_DATA];
-    int64_t stride = oct_nv_line_bytes(call->dst, OCTET_USE_COL);
+    int64_t stride = oct_line_bytes(call->dst, OCTET_USE_COL);
     int64_t bytes = oct_min(TALL / 2, stride - rect->row / 2);
     oct_bytes out = {data ? data + rect->col * stride + rect->row / 2 : NULL, stride};
     for (int64_t r = 0; r < rect->rows; r += BLOCK) {

@@ -13,10 +13,9 @@ static const scheme_fn schemes[OCTET_SCHEMES] = {
  * padding is. */
 static oct_scales clear_scales(const oct_matrix *m, octet_use use) {
     oct_scales scales = oct_scales_of(m, use);
-    int64_t size = m->quantizer.scheme == OCTET_FP8_BLOCK ? (int64_t)sizeof(float) : 1;
     void *buffer = m->parts[oct_scale_part(use)];
     if (buffer) {
-        memset(buffer, 0, (size_t)(scales.count * size));
+        memset(buffer, 0, (size_t)(scales.count * oct_scale_bytes(&m->quantizer)));
     }
     return scales;
 }

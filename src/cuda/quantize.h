@@ -4,6 +4,7 @@
 
 #include "cuda/device.h"
 #include "cuda/kernels/quantize.h"
+#include "format/scheme.h"
 
 /* One call of oct_cuda_quantize. */
 typedef struct oct_cuda_quantize_call {

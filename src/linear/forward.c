@@ -30,7 +30,7 @@ static keeping input_keeping(const oct_planner *p) {
 static void keep_scale(oct_planner *p, octet_role role) {
     bool again =
         p->facts.quantized && p->args->recipe.override_ != OCTET_OVERRIDE_HIGH_PRECISION;
-    if (!again || p->facts.role[role].scheme != OCTET_FP8_DELAYED) {
+    if (!again || !oct_scheme_of(&p->facts.role[role])->given) {
         return;
     }
     octet_plan_name name =
@@ -218,7 +218,7 @@ static void calibrate(oct_planner *p, uint8_t x, uint8_t w) {
     const uint8_t tensors[] = {x, w};
     for (int role = OCTET_INPUT; role <= OCTET_WEIGHT; role++) {
         octet_quantizer q = oct_recipe_role(&p->args->recipe, (octet_role)role);
-        if (q.scheme == OCTET_FP8_DELAYED) {
+        if (oct_scheme_of(&q)->given) {
             octet_step *step;
             uint8_t values = oct_values(p->b, tensors[role], p->facts.dtype, OCTET_PLACE_WORK);
             uint8_t amax = oct_amax_slot(p->b, role);

@@ -6,8 +6,8 @@
 #include "quant/quantizer.h"
 
 /* Per-tensor bytes multiply each other whoever chose their scales. */
-static uint8_t family(const octet_quantizer *q) {
-    return oct_quantizer_one_scale(q) ? OCTET_FP8_TENSOR : q->scheme;
+static bool same_family(const octet_quantizer *x, const octet_quantizer *y) {
+    return x->scheme == y->scheme || (oct_quantizer_one_scale(x) && oct_quantizer_one_scale(y));
 }
 
 static bool native_pair(const oct_builder *b, const octet_quantizer *x,
@@ -15,10 +15,10 @@ static bool native_pair(const oct_builder *b, const octet_quantizer *x,
     if (b->device.kind == OCTET_CPU || (!oct_quantizer_is(x) && !oct_quantizer_is(y))) {
         return true;
     }
-    bool both_squares = x->scheme == OCTET_FP8_BLOCK && x->block_rows > 1 && y->block_rows > 1;
+    bool both_squares = oct_has_float_scales(x) && x->block_rows > 1 && y->block_rows > 1;
     bool both_e5m2 = x->format == OCTET_E5M2 && y->format == OCTET_E5M2;
-    return family(x) == family(y) && octet_scheme_native(x->scheme, &b->device) &&
-           !both_squares && !both_e5m2 && !x->row_scaled && !y->row_scaled;
+    return same_family(x, y) && octet_scheme_native(x->scheme, &b->device) && !both_squares &&
+           !both_e5m2 && !x->row_scaled && !y->row_scaled;
 }
 
 /* Elements and block scales of these fit bf16 exactly; the rest of the scale is a factor. */
@@ -27,7 +27,7 @@ static bool exact_in_bf16(const octet_plan_tensor *t) {
     if (!oct_quantizer_is(q)) {
         return t->dtype == OCTET_BF16;
     }
-    return q->scheme != OCTET_FP8_BLOCK || q->pow2;
+    return !oct_has_float_scales(q) || q->pow2;
 }
 
 /* Rows of whole 16 bytes are what tensor cores read best, and all that they read of FP8. */
@@ -42,7 +42,7 @@ static octet_dim whole(octet_dim cols, uint8_t dtype) {
 /* The cast of this phase that makes an operand's bytes and has them at hand as bf16, too. */
 static octet_step *maker_of(const oct_builder *b, oct_operand operand, uint8_t dtype) {
     const octet_quantizer *q = &b->plan->tensors[operand.tensor].quantizer;
-    bool blocks = q->scheme == OCTET_MXFP8 || (q->scheme == OCTET_NVFP4 && !q->four_over_six);
+    bool blocks = oct_has_byte_scales(q) && !q->four_over_six;
     bool may = blocks && dtype == OCTET_BF16 && !b->after_collective;
     for (int i = 0; may && i < b->plan->step_count; i++) {
         octet_step *step = &b->plan->steps[i];
@@ -141,7 +141,7 @@ static void pad(oct_builder *b, octet_step *step) {
 /* Whether a native product is of FP8 whose blocks, if any, longer rows leave as they are. */
 static bool may_pad(const oct_builder *b, const octet_quantizer *q) {
     return b->device.kind == OCTET_CUDA &&
-           (oct_quantizer_one_scale(q) || q->scheme == OCTET_FP8_BLOCK);
+           (oct_quantizer_one_scale(q) || oct_has_float_scales(q));
 }
 
 /* ---- operands -------------------------------------------------------------------------- */
@@ -150,8 +150,7 @@ static bool may_pad(const oct_builder *b, const octet_quantizer *q) {
 static oct_operand swizzled(oct_builder *b, oct_operand operand) {
     octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
     octet_quantizer q = oct_for_gemm(b, from.quantizer);
-    bool blocks = q.scheme == OCTET_MXFP8 || q.scheme == OCTET_NVFP4;
-    if (b->device.kind == OCTET_CPU || !blocks || from.quantizer.swizzled) {
+    if (b->device.kind == OCTET_CPU || !oct_has_byte_scales(&q) || from.quantizer.swizzled) {
         return operand;
     }
     bool row = operand.use == OCTET_USE_ROW;
@@ -190,7 +189,7 @@ static bool needs_scratch(oct_builder *b, const oct_product *product, bool nativ
  */
 static uint32_t scratch_bytes(oct_builder *b, const oct_product *product, bool native) {
     const octet_quantizer *x = &oct_tensor_at(b, product->a.tensor)->quantizer;
-    bool blocks = native && x->scheme == OCTET_FP8_BLOCK;
+    bool blocks = native && oct_has_float_scales(x);
     bool one_scale = native && oct_quantizer_one_scale(x);
     if (b->device.kind == OCTET_CPU) {
         return OCT_CPU_LANE_BYTES;
@@ -221,7 +220,7 @@ static uint8_t provide_scratch(oct_builder *b, uint32_t bytes) {
 }
 
 static bool needs_split(const octet_quantizer *q) {
-    return q->scheme == OCTET_FP8_BLOCK || q->scheme == OCTET_NVFP4;
+    return oct_scheme_of(q)->split;
 }
 
 void oct_gemm(oct_builder *b, const oct_product *product) {

@@ -88,7 +88,7 @@ static void write_padding(oct_writer *w, const octet_plan *plan, const octet_ste
 
 /* Of a product of 128-blocks on a GPU, the rows that are multiplied apart from the others. */
 static void write_rows_behind(oct_writer *w, const octet_plan *plan, const octet_step *s) {
-    bool blocks = plan->tensors[s->a].quantizer.scheme == OCTET_FP8_BLOCK;
+    bool blocks = oct_has_float_scales(&plan->tensors[s->a].quantizer);
     int64_t rows = 0;
     if (blocks && s->dst_copy != OCTET_ABSENT &&
         !octet_dim_eval(&rows, &plan->tensors[s->dst].rows, &plan->extents, NULL) &&

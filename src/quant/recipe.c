@@ -66,12 +66,28 @@ const octet_field oct_recipe_rows[] = {
     OCT_ROWS_END,
 };
 
+static const uint8_t kind_scheme[OCTET_RECIPES] = {
+    [OCTET_RECIPE_DELAYED] = OCTET_FP8_DELAYED, [OCTET_RECIPE_CURRENT] = OCTET_FP8_TENSOR,
+    [OCTET_RECIPE_BLOCK] = OCTET_FP8_BLOCK,     [OCTET_RECIPE_MXFP8] = OCTET_MXFP8,
+    [OCTET_RECIPE_NVFP4] = OCTET_NVFP4,
+};
+
+/* The row of a recipe's scheme; of a custom one, none's. */
+static const oct_scheme *scheme_of(int kind) {
+    return &oct_schemes[kind_scheme[kind]];
+}
+
 int oct_recipe_groups(int kind, const octet_field *row) {
     if (!(row->scope >> kind & 1)) {
         return 0;
     }
-    return kind == OCTET_RECIPE_MXFP8 ? OCT_GROUP_WEIGHT
-                                      : OCT_GROUP_INPUT | OCT_GROUP_WEIGHT | OCT_GROUP_GRAD;
+    int groups = OCT_GROUP_WEIGHT;
+    for (const octet_field *of = activation_rows; of->name; of++) {
+        if (of->offset == row->offset && (of->scope >> kind & 1)) {
+            groups |= OCT_GROUP_INPUT | OCT_GROUP_GRAD;
+        }
+    }
+    return groups;
 }
 
 int oct_recipe_shorthand(int kind, const octet_field *row) {
@@ -79,7 +95,7 @@ int oct_recipe_shorthand(int kind, const octet_field *row) {
     if (kind == OCTET_RECIPE_BLOCK && row->offset == offsetof(octet_qparams, two_d)) {
         return 0;
     }
-    if (kind != OCTET_RECIPE_NVFP4 || !groups) {
+    if (!(scheme_of(kind)->takes & OCT_TAKES_TRANSFORM) || !groups) {
         return groups;
     }
     return row->offset == offsetof(octet_qparams, hadamard) ? OCT_GROUP_INPUT | OCT_GROUP_GRAD
@@ -127,13 +143,9 @@ octet_recipe oct_recipe_default(octet_recipe_kind kind) {
     return recipe;
 }
 
-static const uint8_t kind_scheme[OCTET_RECIPES] = {
-    [OCTET_RECIPE_DELAYED] = OCTET_FP8_DELAYED, [OCTET_RECIPE_CURRENT] = OCTET_FP8_TENSOR,
-    [OCTET_RECIPE_BLOCK] = OCTET_FP8_BLOCK,     [OCTET_RECIPE_MXFP8] = OCTET_MXFP8,
-    [OCTET_RECIPE_NVFP4] = OCTET_NVFP4,
-};
-
-static void add_nvfp4_options(octet_quantizer *q, const octet_recipe *recipe, octet_role role) {
+/* Zero where the recipe has none. */
+static void add_factor_options(octet_quantizer *q, const octet_recipe *recipe,
+                               octet_role role) {
     int scope = role == OCTET_WEIGHT ? OCTET_SCOPE_WEIGHTS : OCTET_SCOPE_ACTIVATIONS;
     if (role != OCTET_WEIGHT) {
         q->row_scaled = recipe->row_scaled;
@@ -164,8 +176,8 @@ octet_quantizer oct_recipe_role(const octet_recipe *recipe, octet_role role) {
     q.hadamard = params->hadamard;
     q.stochastic = params->stochastic;
     oct_quantizer_set_block(&q, params->two_d);
-    if (recipe->kind == OCTET_RECIPE_NVFP4 && !is_grad) {
-        add_nvfp4_options(&q, recipe, role);
+    if (!is_grad) {
+        add_factor_options(&q, recipe, role);
     }
     return q;
 }
@@ -196,9 +208,9 @@ static octet_status check_sense(const octet_recipe *r, octet_error *err) {
     const char *why = NULL;
     if (r->kind == OCTET_RECIPE_DELAYED && r->history == 0) {
         why = "history is 0; it holds at least one amax";
-    } else if ((r->kind == OCTET_RECIPE_BLOCK || r->kind == OCTET_RECIPE_NVFP4) && !all_split) {
+    } else if (scheme_of(r->kind)->split && !all_split) {
         why = "block scales are applied in split accumulation; fast has no meaning";
-    } else if (r->kind == OCTET_RECIPE_NVFP4 && r->error_mode == OCTET_4OVER6_NONE) {
+    } else if ((scheme_of(r->kind)->takes & OCT_TAKES_FACTOR) && !r->error_mode) {
         why = "err is none; it is mae or mse";
     } else if (r->weight.hadamard) {
         why =

@@ -2,7 +2,8 @@
 #include "octet.h"
 
 /* Compute capabilities, first to last, whose tensor cores take a scheme's bytes and scales
- * directly. Two ranges: the consumer parts between them lack MXFP8 in every layout. */
+ * directly; none: by emulation. Two ranges: the consumer parts between them lack MXFP8 in every
+ * layout. */
 typedef struct native_range {
     uint16_t from, to, also_from;
 } native_range;
@@ -21,6 +22,6 @@ bool octet_scheme_native(octet_scheme scheme, const octet_device *device) {
         return true; /* the CPU's GEMM decodes while it packs, whatever the scheme */
     }
     const native_range *range = &cuda_native[scheme];
-    return (device->arch >= range->from && device->arch <= range->to) ||
-           device->arch >= range->also_from;
+    return range->from && ((device->arch >= range->from && device->arch <= range->to) ||
+                           device->arch >= range->also_from);
 }

@@ -46,15 +46,15 @@ static inline float nv_factor(const oct_decode_params &p, uint8_t code, int64_t 
 }
 
 static inline float factor_at(const oct_decode_params &p, int64_t line, int64_t block) {
-    if (p.scheme == OCTET_FP8_TENSOR) {
+    if (p.scale_format == OCTET_NONE) {
         return p.scale ? *(const float *)p.scale : 1.0f;
     }
     int64_t at = oct_scale_at(&p.scales, line, block);
-    if (p.scheme == OCTET_FP8_BLOCK) {
+    if (p.scale_format == OCTET_F32) {
         return ((const float *)p.scale)[at];
     }
     uint8_t code = ((const uint8_t *)p.scale)[at];
-    return p.scheme == OCTET_MXFP8 ? oct_e8m0_decode(code) : nv_factor(p, code, line);
+    return p.scale_format == OCTET_E8M0 ? oct_e8m0_decode(code) : nv_factor(p, code, line);
 }
 
 /* ---- stores ---------------------------------------------------------------------------- */
