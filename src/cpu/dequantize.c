@@ -6,8 +6,9 @@
 #include "cpu/schemes.h"
 #include "format/hadamard.h"
 
-#define WIDE 256 /* columns of a tile of columnwise bytes */
-#define TALL 64  /* its rows at most */
+#define WIDE 256  /* columns of a tile of columnwise bytes */
+#define TALL 64   /* its rows at most */
+#define PACKED 32 /* of packed codes: a block's at most */
 #define ROW_TILE_ROWS 4
 #define ROW_TILE_COLS 1024
 #define FACTORS 256 /* of a tile, in either direction */
@@ -78,7 +79,7 @@ static oct_bytes codes_of(uint8_t *scratch, const decode_work *work, const oct_r
     if (packed && row) {
         unpack_lines(scratch, work, rect);
     } else if (packed) {
-        uint8_t lines[WIDE * OCT_HADAMARD_ROWS];
+        uint8_t lines[WIDE * PACKED];
         oct_rect turned = {rect->col, rect->row, rect->cols, rect->rows};
         turned.cols = q->hadamard ? OCT_HADAMARD_ROWS : rect->rows;
         unpack_lines(lines, work, &turned);
@@ -134,8 +135,9 @@ void oct_cpu_dequantize(const oct_matrix *dst, const oct_matrix *source, octet_u
                         const oct_threads *threads) {
     const octet_quantizer *q = &source->quantizer;
     decode_work work = {dst, source, use, oct_cpu_kernels(), {0}, {0}};
-    int64_t tall = q->block_cols && q->block_cols < TALL ? q->block_cols : TALL;
     bool row = use == OCTET_USE_ROW;
+    int64_t tall = q->block_cols && q->block_cols < TALL ? q->block_cols : TALL;
+    tall = q->hadamard ? OCT_HADAMARD_ROWS : tall;
     work.grid = (oct_grid){source->rows, source->cols, row ? ROW_TILE_ROWS : tall,
                            row ? ROW_TILE_COLS : WIDE};
     if (q->block_cols) {

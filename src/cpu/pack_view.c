@@ -70,10 +70,10 @@ typedef struct scale_range {
     bool power; /* of two */
 } scale_range;
 
-/* Those that keep every code of the format a normal bf16: the least code is 2^-9 or 2^-16, the
- * largest below 2^9 or 2^16. */
+/* Those that keep every code of the format a normal bf16: the least code is 2^-9, 2^-16 or
+ * 2^-1, the largest below 2^9, 2^16 or 2^3. */
 static scale_range fitting(const oct_view *v) {
-    uint8_t reach = v->format == OCTET_E4M3 ? 9 : 16;
+    uint8_t reach = v->format == OCTET_E4M3 ? 9 : v->format == OCTET_E5M2 ? 16 : 3;
     return (scale_range){(uint8_t)(1 + reach), (uint8_t)(255 - reach), true};
 }
 
@@ -85,10 +85,13 @@ static bool block_is_zero(const oct_view *v, int64_t row, int64_t block) {
     int64_t rows = v->across ? v->depth : v->outer, cols = v->across ? v->outer : v->depth;
     int64_t last_row = oct_min(row + v->row_run, rows);
     int64_t last_col = oct_min((block + 1) << v->shift, cols);
+    bool packed = v->format == OCTET_E2M1;
+    int64_t first = oct_code_bytes(v, block << v->shift);
+    int64_t last = oct_code_bytes(v, last_col + (packed && last_col % 2));
     uint32_t found = 0;
     for (int64_t r = row; r < last_row; r++) {
-        for (int64_t c = block << v->shift; c < last_col; c++) {
-            found |= v->data[r * v->pitch + c] & 0x7fu;
+        for (int64_t c = first; c < last; c++) {
+            found |= v->data[r * v->pitch + c] & (packed ? 0x77u : 0x7fu);
         }
     }
     return found == 0;
@@ -157,7 +160,7 @@ static bool view_fits(const oct_view *view, scale_range range) {
 
 /* E2M1 codes times E4M3 scales have 6 bits and lie within 2^-10 .. 2688, so they always fit. */
 bool oct_view_fits_bf16(const oct_view *view) {
-    if (!view->scale || view->format == OCTET_E2M1) {
+    if (!view->scale || view->scale_format == OCTET_E4M3) {
         return view->format != OCTET_F32 && view->format != OCTET_F16;
     }
     return view_fits(view, fitting(view));
@@ -201,7 +204,7 @@ bool oct_view_is_moderate(const oct_view *view) {
     if (view->format == OCTET_F32 || view->format == OCTET_BF16) {
         return plain_is_moderate(view);
     }
-    if (!view->scale || view->format == OCTET_E2M1) {
+    if (!view->scale || view->scale_format == OCTET_E4M3) {
         return true;
     }
     return view_fits(view, (scale_range){LEAST + 16, MOST - 16, false});

@@ -4,9 +4,11 @@
 typedef void (*scheme_fn)(const oct_quantize_call *call, const oct_threads *threads);
 
 static const scheme_fn schemes[OCTET_SCHEMES] = {
-    [OCTET_FP8_TENSOR] = oct_quantize_per_tensor, [OCTET_FP8_DELAYED] = oct_quantize_per_tensor,
-    [OCTET_FP8_BLOCK] = oct_quantize_block,       [OCTET_MXFP8] = oct_quantize_mxfp8,
-    [OCTET_NVFP4] = oct_quantize_nvfp4,
+    [OCTET_FP8_TENSOR] = oct_quantize_per_tensor,
+    [OCTET_FP8_DELAYED] = oct_quantize_per_tensor,
+    [OCTET_FP8_BLOCK] = oct_quantize_block,
+    [OCTET_MXFP8] = oct_quantize_mxfp8,
+    [OCTET_NVFP4] = oct_quantize_fp4,
 };
 
 /* Scales are a few hundredths of the data: zeroing them whole is cheaper than finding where the
