@@ -43,7 +43,9 @@ static const char *stream_of(const oct_decode_params *p) {
         return NULL;
     }
     if (p->format == OCTET_E2M1) {
-        return p->amax ? NULL : "decode_nibbles_bf16";
+        return p->amax                         ? NULL
+               : p->scale_format == OCTET_E8M0 ? "decode_nibbles32_bf16"
+                                               : "decode_nibbles_bf16";
     }
     int factors = p->scale_format == OCTET_E8M0 ? 1 + p->by_column : 0;
     return names[factors][p->format == OCTET_E5M2];
