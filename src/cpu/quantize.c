@@ -9,6 +9,7 @@ static const scheme_fn schemes[OCTET_SCHEMES] = {
     [OCTET_FP8_BLOCK] = oct_quantize_block,
     [OCTET_MXFP8] = oct_quantize_mxfp8,
     [OCTET_NVFP4] = oct_quantize_fp4,
+    [OCTET_MXFP4] = oct_quantize_fp4,
 };
 
 /* Scales are a few hundredths of the data: zeroing them whole is cheaper than finding where the

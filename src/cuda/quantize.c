@@ -10,6 +10,7 @@ static const scheme_fn schemes[OCTET_SCHEMES] = {
     [OCTET_FP8_BLOCK] = oct_cuda_quantize_block,
     [OCTET_MXFP8] = oct_cuda_quantize_mxfp8,
     [OCTET_NVFP4] = oct_cuda_quantize_nvfp4,
+    [OCTET_MXFP4] = oct_cuda_quantize_mxfp4,
 };
 
 uint32_t oct_cuda_tiles(int64_t rows, int64_t cols) {

@@ -47,7 +47,11 @@ typedef struct oct_scheme {
         OCT_TAKES_BLOCKS | OCT_TAKES_TRANSFORM | OCT_TAKES_STOCHASTIC | OCT_TAKES_FACTOR |     \
             OCT_TAKES_SWIZZLED,                                                                \
         .formats = {OCTET_E2M1}, .block = 16, .scale_format = OCTET_E4M3, .packed = true,      \
-        .amax = true, .split = true)
+        .amax = true, .split = true)                                                           \
+    ROW(with, MXFP4, "mxfp4",                                                                  \
+        OCT_TAKES_BLOCKS | OCT_TAKES_TRANSFORM | OCT_TAKES_STOCHASTIC | OCT_TAKES_SWIZZLED,    \
+        .formats = {OCTET_E2M1}, .block = 32, .scale_format = OCTET_E8M0, .packed = true,      \
+        .split = true)
 
 /* By octet_scheme. */
 extern const oct_scheme oct_schemes[OCTET_SCHEMES];

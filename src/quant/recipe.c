@@ -10,7 +10,7 @@
 _Static_assert(sizeof(octet_recipe) == 48 + 32 * OCTET_ROLES, "a recipe has no padding");
 
 const char *const oct_recipe_words[OCTET_RECIPES + 1] = {
-    "none", "delayed", "current", "block", "mxfp8", "nvfp4", "custom", NULL,
+    "none", "delayed", "current", "block", "mxfp8", "nvfp4", "mxfp4", "custom", NULL,
 };
 const char *const oct_role_words[OCTET_ROLES + 1] = {
     "input", "weight", "output", "grad_output", "grad_input", "grad_weight", NULL,
@@ -27,19 +27,20 @@ static const char *const scope_words[] = {"none", "weights", "activations", "all
 #define R octet_recipe
 #define ON(kind) (1u << OCTET_RECIPE_##kind)
 #define QUANTIZED (OCT_ANY & ~ON(NONE))
+#define FP4 (ON(NVFP4) | ON(MXFP4))
 
 /* MXFP8 offers square blocks for weights alone. */
 #define PARAMETER_ROWS(two_d_scope)                                                            \
     OCT_FLAG(Q, pow2, "pow2", ON(CURRENT) | ON(BLOCK), "scales are powers of two"),            \
-        OCT_WORD(Q, hadamard, "rht", oct_hadamard_words, ON(NVFP4), "Hadamard transform"),     \
-        OCT_FLAG(Q, stochastic, "sr", ON(NVFP4), "stochastic rounding"),                       \
+        OCT_WORD(Q, hadamard, "rht", oct_hadamard_words, FP4, "Hadamard transform"),           \
+        OCT_FLAG(Q, stochastic, "sr", FP4, "stochastic rounding"),                             \
         OCT_FLAG(Q, two_d, "2d", two_d_scope, "square blocks"),                                \
         OCT_NUMBER(Q, epsilon, "eps", OCTET_FIELD_F32, ON(CURRENT) | ON(BLOCK),                \
                    "the least amax a scale is made from"),                                     \
         OCT_ROWS_END
 
-static const octet_field activation_rows[] = {PARAMETER_ROWS(ON(BLOCK) | ON(NVFP4))};
-const octet_field oct_qparams_rows[] = {PARAMETER_ROWS(ON(BLOCK) | ON(MXFP8) | ON(NVFP4))};
+static const octet_field activation_rows[] = {PARAMETER_ROWS(ON(BLOCK) | FP4)};
+const octet_field oct_qparams_rows[] = {PARAMETER_ROWS(ON(BLOCK) | ON(MXFP8) | FP4)};
 
 const octet_field oct_recipe_rows[] = {
     OCT_WORD(R, kind, NULL, oct_recipe_words, OCT_ANY, "the recipe"),
@@ -69,7 +70,7 @@ const octet_field oct_recipe_rows[] = {
 static const uint8_t kind_scheme[OCTET_RECIPES] = {
     [OCTET_RECIPE_DELAYED] = OCTET_FP8_DELAYED, [OCTET_RECIPE_CURRENT] = OCTET_FP8_TENSOR,
     [OCTET_RECIPE_BLOCK] = OCTET_FP8_BLOCK,     [OCTET_RECIPE_MXFP8] = OCTET_MXFP8,
-    [OCTET_RECIPE_NVFP4] = OCTET_NVFP4,
+    [OCTET_RECIPE_NVFP4] = OCTET_NVFP4,         [OCTET_RECIPE_MXFP4] = OCTET_MXFP4,
 };
 
 /* The row of a recipe's scheme; of a custom one, none's. */
@@ -133,6 +134,11 @@ static const octet_recipe defaults[OCTET_RECIPES] = {
                             .input.hadamard = OCTET_HADAMARD_SIGNED,
                             .weight.two_d = 1,
                             .grad = {.hadamard = OCTET_HADAMARD_SIGNED, .stochastic = 1}},
+    [OCTET_RECIPE_MXFP4] = {.split_fprop = 1,
+                            .split_dgrad = 1,
+                            .split_wgrad = 1,
+                            .weight.two_d = 1,
+                            .grad.stochastic = 1},
     [OCTET_RECIPE_CUSTOM] = {.split_dgrad = 1, .split_wgrad = 1},
 };
 
