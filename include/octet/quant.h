@@ -17,6 +17,7 @@ typedef enum octet_scheme {
     OCTET_FP8_BLOCK,       /* 1x128 or 128x128 blocks, fp32 scales */
     OCTET_MXFP8,           /* 1x32 or 32x32 blocks, E8M0 scales */
     OCTET_NVFP4,           /* 1x16 or 16x16 blocks, E4M3 scales under one fp32 amax */
+    OCTET_MXFP4,           /* 1x32 or 32x32 blocks of FP4, E8M0 scales */
     OCTET_SCHEMES
 } octet_scheme;
 
@@ -223,12 +224,13 @@ typedef enum octet_recipe_kind {
     OCTET_RECIPE_BLOCK,
     OCTET_RECIPE_MXFP8,
     OCTET_RECIPE_NVFP4,
+    OCTET_RECIPE_MXFP4,
     OCTET_RECIPE_CUSTOM,
     OCTET_RECIPES
 } octet_recipe_kind;
 
 typedef enum octet_recipe_format {
-    OCTET_FORMAT_E4M3 = 0, /* E4M3 everywhere (E2M1 for nvfp4) */
+    OCTET_FORMAT_E4M3 = 0, /* E4M3 everywhere (E2M1 for nvfp4 and mxfp4) */
     OCTET_FORMAT_HYBRID    /* E4M3 forward, E5M2 for gradients */
 } octet_recipe_format;
 

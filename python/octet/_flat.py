@@ -18,7 +18,7 @@ _MARK = "._octet"
 _TEXT = re.compile(r"(\w+) (scalar|\d+(?:x\d+)*) (\S+)", re.ASCII)
 _LONGEST = 4096  # bytes of a text; real ones have about forty
 # One quantizer of each scheme: their buffers are known even where the text is lost.
-_SCHEMES = ("fp8-tensor:e4m3", "fp8-block:e4m3", "mxfp8:e4m3", "nvfp4:e2m1")
+_SCHEMES = ("fp8-tensor:e4m3", "fp8-block:e4m3", "mxfp8:e4m3", "nvfp4:e2m1", "mxfp4:e2m1")
 _SIDES = ((True, False), (False, True))
 
 

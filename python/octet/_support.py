@@ -10,6 +10,7 @@ _SCHEMES = {
     "fp8_block_scaling": "fp8-block:e4m3",
     "mxfp8": "mxfp8:e4m3",
     "nvfp4": "nvfp4:e2m1",
+    "mxfp4": "mxfp4:e2m1",
 }
 
 
@@ -67,6 +68,11 @@ def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[
 
 def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """Whether NVFP4 runs here; ``support()`` tells how."""
+    return _available(return_reason)
+
+
+def is_mxfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether MXFP4 runs here; ``support()`` tells how."""
     return _available(return_reason)
 
 

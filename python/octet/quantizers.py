@@ -19,6 +19,13 @@ def _refuse_reduction(name: str, with_amax_reduction: bool) -> None:
         )
 
 
+def _seed(text: str, device: torch.device) -> list[torch.Tensor]:
+    """The seed of one quantize that rounds stochastically, from torch's generator."""
+    if not _texts.is_stochastic(text):
+        return []
+    return [torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)]
+
+
 class _Value(Quantizer):
     """A quantizer that is its text; a subclass may keep more, and is equal by all it keeps."""
 
@@ -235,9 +242,48 @@ class NVFP4Quantizer(_Value):
     def _live(self, device: torch.device) -> list[torch.Tensor]:
         if getattr(self, "amax_reduction_group", None) is not None:
             refuse_process_group(self)
-        if not _texts.is_stochastic(self.text):
-            return []
-        return [torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)]
+        return _seed(self.text, device)
+
+
+@register_value_opaque_quantizer
+class MXFP4Quantizer(_Value):
+    """FP4 with a power-of-two scale per 32 elements.
+
+    Stochastic rounding takes its seed from the caller: ``q.quantize(x)`` draws one from torch's
+    default generator.
+
+    >>> octet.MXFP4Quantizer(with_2d_quantization=True)
+    MXFP4Quantizer('mxfp4:e2m1/32x32+row+col')
+    """
+
+    with_rht = _options.RHT
+    with_2d_quantization = _options.square(32)
+    stochastic_rounding = _options.STOCHASTIC
+    with_random_sign_mask = _options.SIGNS
+
+    def __init__(
+        self,
+        fp4_dtype: object = DType.kFloat4E2M1,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_rht: bool = False,
+        with_2d_quantization: bool = False,
+        stochastic_rounding: bool = False,
+        with_random_sign_mask: bool = True,
+    ) -> None:
+        transform = "signed" if with_random_sign_mask else "plain"
+        fields = {
+            "rowwise": rowwise,
+            "columnwise": columnwise,
+            "hadamard": transform if with_rht else "none",
+            "stochastic": stochastic_rounding,
+        }
+        block = "32x32" if with_2d_quantization else "1x32"
+        text = f"mxfp4:{format_name(fp4_dtype)}/{block}"
+        super().__init__(_texts.quantizer(text, **fields))
+
+    def _live(self, device: torch.device) -> list[torch.Tensor]:
+        return _seed(self.text, device)
 
 
 class Float8Quantizer(Quantizer):
@@ -299,6 +345,7 @@ _CLASSES: dict[str, type[Quantizer]] = {
     "fp8-block": Float8BlockQuantizer,
     "mxfp8": MXFP8Quantizer,
     "nvfp4": NVFP4Quantizer,
+    "mxfp4": MXFP4Quantizer,
 }
 
 

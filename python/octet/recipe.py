@@ -29,6 +29,7 @@ __all__ = [
     "Float8CurrentScaling",
     "Format",
     "MMParams",
+    "MXFP4BlockScaling",
     "MXFP8BlockScaling",
     "NVFP4BlockScaling",
     "QParams",
@@ -129,6 +130,7 @@ _CLASSES = {
     "block": "Float8BlockScaling",
     "mxfp8": "MXFP8BlockScaling",
     "nvfp4": "NVFP4BlockScaling",
+    "mxfp4": "MXFP4BlockScaling",
 }
 
 
@@ -255,6 +257,11 @@ class Recipe:
     def nvfp4(cls) -> bool:
         """NVFP4."""
         return issubclass(cls, NVFP4BlockScaling)
+
+    @classmethod
+    def mxfp4(cls) -> bool:
+        """MXFP4."""
+        return issubclass(cls, MXFP4BlockScaling)
 
     @classmethod
     def custom(cls) -> bool:
@@ -443,6 +450,22 @@ class Float8BlockScaling(Recipe):
         )
 
 
+def _fp4_groups(recipe: "NVFP4BlockScaling | MXFP4BlockScaling") -> Fields:
+    """How an FP4 recipe quantizes inputs, weights and gradients."""
+    _check_params(recipe, "fp4")
+    if recipe.fp4_format is not Format.E2M1:
+        raise ValueError(f"fp4_format is {recipe.fp4_format}; it is Format.E2M1")
+    rht, rounding = not recipe.disable_rht, not recipe.disable_stochastic_rounding
+    x = QParams(random_hadamard_transform=rht)
+    w = QParams(fp4_2d_quantization=not recipe.disable_2d_quantization)
+    g = QParams(random_hadamard_transform=rht, stochastic_rounding=rounding)
+    return (
+        ("input", (recipe.fp4_quant_fwd_inp or x)._fields()),
+        ("weight", (recipe.fp4_quant_fwd_weight or w)._fields()),
+        ("grad", (recipe.fp4_quant_bwd_grad or g)._fields()),
+    )
+
+
 @_recipe
 class NVFP4BlockScaling(Recipe):
     """FP4 with an E4M3 scale per 16 elements.
@@ -468,20 +491,11 @@ class NVFP4BlockScaling(Recipe):
     fp4_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_params(self, "fp4")
-        if self.fp4_format is not Format.E2M1:
-            raise ValueError(f"fp4_format is {self.fp4_format}; it is Format.E2M1")
-        rht, rounding = not self.disable_rht, not self.disable_stochastic_rounding
-        x = QParams(random_hadamard_transform=rht)
-        w = QParams(fp4_2d_quantization=not self.disable_2d_quantization)
-        g = QParams(random_hadamard_transform=rht, stochastic_rounding=rounding)
         self._set(
             "nvfp4",
             (
                 _format(self.fp8_format),
-                ("input", (self.fp4_quant_fwd_inp or x)._fields()),
-                ("weight", (self.fp4_quant_fwd_weight or w)._fields()),
-                ("grad", (self.fp4_quant_bwd_grad or g)._fields()),
+                *_fp4_groups(self),
                 ("row_scaled", self.row_scaled_activation),
                 ("four_over_six", self.nvfp4_4over6),
                 ("max256", self.nvfp4_4over6_e4m3_use_256),
@@ -489,6 +503,29 @@ class NVFP4BlockScaling(Recipe):
                 _override(self.backward_override),
             ),
         )
+
+
+@_recipe
+class MXFP4BlockScaling(Recipe):
+    """FP4 with a power-of-two scale per 32 elements.
+
+    >>> octet.recipe.MXFP4BlockScaling(disable_rht=False)
+    MXFP4BlockScaling('mxfp4+rht')
+    """
+
+    disable_rht: bool = True
+    disable_stochastic_rounding: bool = False
+    disable_2d_quantization: bool = False
+    fp4_format: Format = Format.E2M1
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+    fp4_quant_fwd_inp: QParams | None = field(default=None, kw_only=True)
+    fp4_quant_fwd_weight: QParams | None = field(default=None, kw_only=True)
+    fp4_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._set("mxfp4", (*_fp4_groups(self), _override(self.backward_override)))
 
 
 _ROLES = ("input", "weight", "output", "grad_output", "grad_input")

@@ -26,8 +26,8 @@ static void join_lines(uint8_t *out, const uint8_t *x, int64_t lines, int64_t le
 static void join_nibbles(const oct_matrix *dst, const oct_matrix *source, int64_t ranks) {
     const uint8_t *x = source->parts[OCTET_PART_COL_DATA];
     uint8_t *out = dst->parts[OCTET_PART_COL_DATA];
-    int64_t from = oct_nv_line_bytes(source, OCTET_USE_COL);
-    int64_t to = oct_nv_line_bytes(dst, OCTET_USE_COL);
+    int64_t from = oct_line_bytes(source, OCTET_USE_COL);
+    int64_t to = oct_line_bytes(dst, OCTET_USE_COL);
     memset(out, 0, (size_t)(to * dst->cols));
     for (int64_t i = 0; i < dst->cols; i++) {
         for (int64_t r = 0; r < ranks * source->rows; r++) {
@@ -43,13 +43,11 @@ static void join_columns(const oct_matrix *dst, const oct_matrix *source, int64_
     const octet_quantizer *q = &source->quantizer;
     const uint8_t *x = source->parts[OCTET_PART_COL_DATA];
     uint8_t *out = dst->parts[OCTET_PART_COL_DATA];
-    if (q->scheme == OCTET_MXFP8) {
+    bool halves = oct_scheme_of(q)->packed && source->rows % 2 != 0;
+    if (oct_scheme_of(q)->as_rows) {
         stack_rows(out, x, ranks * source->rows * source->cols);
-    } else if (q->scheme != OCTET_NVFP4) {
-        join_lines(out, x, source->cols, source->rows, ranks);
-    } else if (source->rows % 2 == 0 || ranks == 1) { /* one rank's lines are the whole's */
-        int64_t bytes = oct_nv_line_bytes(source, OCTET_USE_COL);
-        join_lines(out, x, source->cols, bytes, ranks);
+    } else if (!halves || ranks == 1) { /* one rank's lines are the whole's */
+        join_lines(out, x, source->cols, oct_line_bytes(source, OCTET_USE_COL), ranks);
     } else {
         join_nibbles(dst, source, ranks);
     }
@@ -59,7 +57,7 @@ static void join_columns(const oct_matrix *dst, const oct_matrix *source, int64_
 static void join_scales(const oct_matrix *dst, const oct_matrix *source, octet_use use,
                         int64_t ranks) {
     oct_scales from = oct_scales_of(source, use), to = oct_scales_of(dst, use);
-    size_t size = source->quantizer.scheme == OCTET_FP8_BLOCK ? sizeof(float) : 1;
+    size_t size = (size_t)oct_scale_bytes(&source->quantizer);
     const uint8_t *x = source->parts[oct_scale_part(use)];
     uint8_t *out = dst->parts[oct_scale_part(use)];
     bool row = use == OCTET_USE_ROW;
@@ -81,8 +79,7 @@ void oct_cpu_assemble(const oct_matrix *dst, const oct_matrix *source, int64_t r
     void *const *from = source->parts;
     void *const *to = dst->parts;
     const octet_quantizer *q = &source->quantizer;
-    int64_t line =
-        q->scheme == OCTET_NVFP4 ? oct_nv_line_bytes(source, OCTET_USE_ROW) : source->cols;
+    int64_t line = oct_line_bytes(source, OCTET_USE_ROW);
     if (from[OCTET_PART_ROW_DATA]) {
         stack_rows(to[OCTET_PART_ROW_DATA], from[OCTET_PART_ROW_DATA],
                    ranks * source->rows * line);

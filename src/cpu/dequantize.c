@@ -6,8 +6,9 @@
 #include "cpu/schemes.h"
 #include "format/hadamard.h"
 
-#define WIDE 256 /* columns of a tile of columnwise bytes */
-#define TALL 64  /* its rows at most */
+#define WIDE 256  /* columns of a tile of columnwise bytes */
+#define TALL 64   /* its rows at most */
+#define PACKED 32 /* of packed codes: a block's at most */
 #define ROW_TILE_ROWS 4
 #define ROW_TILE_COLS 1024
 #define FACTORS 256 /* of a tile, in either direction */
@@ -25,11 +26,12 @@ static float factor_at(const decode_work *work, int64_t line, int64_t block) {
     const oct_matrix *m = work->source;
     const void *scales = m->parts[oct_scale_part(work->use)];
     int64_t at = oct_scale_at(&work->scales, line, block);
-    if (m->quantizer.scheme == OCTET_FP8_BLOCK) {
+    uint8_t format = oct_scheme_of(&m->quantizer)->scale_format;
+    if (format == OCTET_F32) {
         return ((const float *)scales)[at];
     }
     uint8_t code = ((const uint8_t *)scales)[at];
-    if (m->quantizer.scheme == OCTET_MXFP8) {
+    if (format == OCTET_E8M0) {
         return oct_e8m0_decode(code);
     }
     const float *amax = m->parts[oct_amax_part(work->use)];
@@ -58,9 +60,9 @@ static oct_factors factors_of(float *factors, const decode_work *work, const oct
     return (oct_factors){factors, block, across};
 }
 
-/* NVFP4: nibbles to bytes, along the lines of the direction. */
+/* Nibbles to bytes, along the lines of the direction. */
 static void unpack_lines(uint8_t *out, const decode_work *work, const oct_rect *at) {
-    int64_t stride = oct_nv_line_bytes(work->source, work->use);
+    int64_t stride = oct_line_bytes(work->source, work->use);
     const uint8_t *data = work->source->parts[oct_data_part(work->use)];
     for (int64_t i = 0; i < at->rows; i++) {
         work->kernels->unpack(out + i * at->cols, data + (at->row + i) * stride + at->col / 2,
@@ -71,19 +73,19 @@ static void unpack_lines(uint8_t *out, const decode_work *work, const oct_rect *
 /* A tile's codes, one a byte, as the rows lie: where they are, or in scratch. */
 static oct_bytes codes_of(uint8_t *scratch, const decode_work *work, const oct_rect *rect) {
     const octet_quantizer *q = &work->source->quantizer;
-    bool row = work->use == OCTET_USE_ROW;
+    bool row = work->use == OCTET_USE_ROW, packed = oct_scheme_of(q)->packed;
     octet_part part = oct_data_part(work->use);
     oct_bytes tile = {scratch, rect->cols};
-    if (q->scheme == OCTET_NVFP4 && row) {
+    if (packed && row) {
         unpack_lines(scratch, work, rect);
-    } else if (q->scheme == OCTET_NVFP4) {
-        uint8_t lines[WIDE * OCT_HADAMARD_ROWS];
+    } else if (packed) {
+        uint8_t lines[WIDE * PACKED];
         oct_rect turned = {rect->col, rect->row, rect->cols, rect->rows};
         turned.cols = q->hadamard ? OCT_HADAMARD_ROWS : rect->rows;
         unpack_lines(lines, work, &turned);
         work->kernels->transpose(&tile, &(oct_bytes){lines, turned.cols}, turned.rows,
                                  turned.cols);
-    } else if (row || q->scheme == OCTET_MXFP8) {
+    } else if (!oct_is_turned(q, work->use)) {
         tile = oct_data_at(work->source, part, rect);
     } else {
         oct_bytes turned = oct_turned_at(work->source, part, rect);
@@ -133,8 +135,9 @@ void oct_cpu_dequantize(const oct_matrix *dst, const oct_matrix *source, octet_u
                         const oct_threads *threads) {
     const octet_quantizer *q = &source->quantizer;
     decode_work work = {dst, source, use, oct_cpu_kernels(), {0}, {0}};
-    int64_t tall = q->block_cols && q->block_cols < TALL ? q->block_cols : TALL;
     bool row = use == OCTET_USE_ROW;
+    int64_t tall = q->block_cols && q->block_cols < TALL ? q->block_cols : TALL;
+    tall = q->hadamard ? OCT_HADAMARD_ROWS : tall;
     work.grid = (oct_grid){source->rows, source->cols, row ? ROW_TILE_ROWS : tall,
                            row ? ROW_TILE_COLS : WIDE};
     if (q->block_cols) {

@@ -90,7 +90,7 @@ static block_scale choose(float (*x)[SIDE], int64_t lines, const oct_nv_global *
 static void encode_line(const square_work *work, const square *s, int64_t i, float factor) {
     const oct_matrix *dst = work->call->dst;
     uint8_t *data = dst->parts[oct_data_part(work->use)];
-    int64_t stride = oct_nv_line_bytes(dst, work->use);
+    int64_t stride = oct_line_bytes(dst, work->use);
     uint8_t codes[SIDE];
     for (int64_t k = 0; k < s->elements; k++) {
         codes[k] = oct_e2m1_encode(s->x[i][k] * factor);

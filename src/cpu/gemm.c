@@ -4,8 +4,8 @@
  * times the factor of the operand (or of its row or column). Block scales are applied
  * while packing, factors to the sum. Packed are floats, or bf16 where the instruction set
  * multiplies them and every code times its block scale is exactly a normal bf16 (per-tensor FP8
- * and NVFP4 always; MXFP8 and FP8 blocks with powers of two unless a scale is near the ends of
- * fp32's range, which is looked at first; plain bf16 by definition).
+ * and NVFP4 always; MXFP8, MXFP4 and FP8 blocks with powers of two unless a scale is near the
+ * ends of fp32's range, which is looked at first; plain bf16 by definition).
  *
  * The bound. With u = 2^-24, n the length of the product, S = sum |a||b| + |bias| + |old dst|:
  *     |result in fp32 - exact| <= (n + 8) u / (1 - (n + 8) u) S + 2^-126 (n F + T) + 2^-148,

@@ -26,7 +26,8 @@ _Static_assert(COLS <= OCT_PACK_OUTER, "the bias of a tile fits its room");
 bool oct_gemm_streams(const oct_gemm_job *job) {
     const oct_view *b = &job->b;
     int shift = b->scale ? b->shift : 0;
-    bool along = b->format == OCTET_E2M1 ? shift == 4 : !b->scale || shift == 5 || shift == 7;
+    bool along = b->format == OCTET_E2M1 ? shift == 4 || shift == 5
+                                         : !b->scale || shift == 5 || shift == 7;
     return along && b->outer * b->depth >= job->kernels->stream_least &&
            job->a.outer <= job->kernels->stream_rows &&
            job->kernels->stream_f32[b->format].dot && oct_view_is_moderate(&job->a);
@@ -66,6 +67,17 @@ static int64_t blocks_of(const stream_work *w) {
     return ((w->count - 1) >> w->job->b.shift) + 1;
 }
 
+/* Kernels know blocks of 16 E2M1 codes: the scale of 32 stands there twice. */
+static bool doubles(const stream_work *w) {
+    return w->job->b.format == OCTET_E2M1 && w->job->b.shift == 5;
+}
+
+static void double_scales(float *scales, int64_t count) {
+    for (int64_t n = count - 1; n >= 0; n--) {
+        scales[2 * n] = scales[2 * n + 1] = scales[n];
+    }
+}
+
 /* Whether each row's scales follow those of the row before, all of them of this part, and a row
  * is whole groups: the kernel sees no scale of the next row then. */
 static bool scales_follow(const stream_work *w) {
@@ -84,7 +96,12 @@ static const float *read_scales(const stream_work *w, int64_t row, float *room) 
         return (const float *)b->scale + oct_scale_index(b, row, w->from >> b->shift);
     }
     oct_pack_scales(&reader, &(oct_span){row, w->from, w->count}, room);
-    memset(room + blocks_of(w), 0, OCT_STREAM_SCALES * sizeof *room);
+    int64_t count = blocks_of(w);
+    if (doubles(w)) {
+        double_scales(room, count);
+        count *= 2;
+    }
+    memset(room + count, 0, OCT_STREAM_SCALES * sizeof *room);
     return room;
 }
 
@@ -99,8 +116,11 @@ static void find_scales(const stream_work *w, int64_t row, oct_stream_call *call
         oct_decode_call all = {
             .out = room, .codes = codes, .count = OCT_GEMM_ROWS * blocks_of(w)};
         w->job->kernels->packer.f32[b->scale_format](&all);
+        if (doubles(w)) {
+            double_scales(room, all.count);
+        }
         for (int j = 0; j < OCT_GEMM_ROWS; j++) {
-            call->scales[j] = room + j * blocks_of(w);
+            call->scales[j] = room + j * blocks_of(w) * (doubles(w) ? 2 : 1);
         }
         return;
     }
@@ -132,7 +152,9 @@ static void add_columns(const stream_work *w, const oct_rect *tile, int64_t col)
     oct_stream_call call = {.out = dots,
                             .a_pitch = w->a_pitch * a_bytes(w),
                             .count = w->count,
-                            .shift = job->b.scale ? job->b.shift : 0};
+                            .shift = !job->b.scale ? 0
+                                     : doubles(w)  ? 4
+                                                   : job->b.shift};
     find_rows(w, tile->col + col, &call);
     for (int64_t row = 0; row < tile->rows; row += OCT_STREAM_ROWS) {
         call.a = (const char *)w->room->a + row * call.a_pitch;

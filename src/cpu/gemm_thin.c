@@ -108,7 +108,7 @@ static bool rows_fit(const oct_gemm_job *job, const oct_span *span) {
     const oct_view *b = &job->b;
     int64_t rows = oct_min(OCT_GEMM_ROWS, b->outer - span->row);
     bool fits = job->bf16;
-    for (int64_t r = 0; fits && b->scale && b->format != OCTET_E2M1 && r < rows; r++) {
+    for (int64_t r = 0; fits && b->scale && b->scale_format != OCTET_E4M3 && r < rows; r++) {
         fits = oct_span_fits_bf16(b, &(oct_span){span->row + r, span->from, span->count});
     }
     return fits;

@@ -97,7 +97,7 @@ OCT_BF16_INLINE __m512 widen_e2m1(const uint8_t *codes) {
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), values);
 }
 
-/* Element times scale has at most 6 bits: the conversion is exact. */
+/* Element times scale has at most 6 bits; blocks are 16 or 32: the conversion is exact. */
 OCT_BF16 static void decode_e2m1(const oct_decode_call *call) {
     const float *scales = call->scales;
     uint16_t *out = call->out;
@@ -106,8 +106,9 @@ OCT_BF16 static void decode_e2m1(const oct_decode_call *call) {
         const uint8_t *codes = codes_at(call, c, 4, tail);
         bool more = call->count - c > 16;
         __m512 low = widen_e2m1(codes), high = widen_e2m1(codes + 8);
-        low = _mm512_mul_ps(low, _mm512_set1_ps(scales[c >> 4]));
-        high = _mm512_mul_ps(high, _mm512_set1_ps(more ? scales[(c >> 4) + 1] : 0.0f));
+        low = _mm512_mul_ps(low, _mm512_set1_ps(scales[c >> call->shift]));
+        high =
+            _mm512_mul_ps(high, _mm512_set1_ps(more ? scales[(c + 16) >> call->shift] : 0.0f));
         _mm512_storeu_si512(out + c, (__m512i)_mm512_cvtne2ps_pbh(high, low));
     }
 }

@@ -17,22 +17,19 @@ static void view_per_tensor(oct_view *v, const oct_matrix *m) {
 
 /* Square blocks: the scales of a block's first storage row serve all its rows. */
 static void view_blocks(oct_view *v, const oct_matrix *m, octet_use use) {
-    static const uint8_t formats[OCTET_SCHEMES] = {
-        [OCTET_FP8_BLOCK] = OCTET_F32, [OCTET_MXFP8] = OCTET_E8M0, [OCTET_NVFP4] = OCTET_E4M3};
     const octet_quantizer *q = &m->quantizer;
     v->scale = m->parts[oct_scale_part(use)];
     v->scales = oct_scales_of(m, use);
-    v->scale_format = (octet_dtype)formats[q->scheme];
-    v->lines_down = q->scheme == OCTET_MXFP8 && use == OCTET_USE_COL;
+    v->scale_format = (octet_dtype)oct_scheme_of(q)->scale_format;
+    v->lines_down = use == OCTET_USE_COL && oct_scheme_of(q)->as_rows;
     v->shift = v->lines_down ? 0 : oct_log2(q->block_cols);
     v->row_run = v->lines_down ? q->block_cols : q->block_rows;
     v->row_shift = oct_log2(v->row_run);
 }
 
 /* An element is code times block scale times amax / (6 Emax); the last factor is left out. */
-static void view_nvfp4(oct_view *v, const oct_matrix *m, octet_use use) {
+static void view_amax(oct_view *v, const oct_matrix *m, octet_use use) {
     const float *amax = m->parts[oct_amax_part(use)];
-    v->pitch = oct_nv_line_bytes(m, use);
     v->factor = 1.0 / (6.0 * (m->quantizer.max256 ? 256.0 : 448.0));
     if (m->quantizer.row_scaled) {
         v->factors = amax;
@@ -43,7 +40,7 @@ static void view_nvfp4(oct_view *v, const oct_matrix *m, octet_use use) {
 
 oct_view oct_view_make(const oct_matrix *m, octet_use use, bool by_rows) {
     const octet_quantizer *q = &m->quantizer;
-    bool turned = use == OCTET_USE_COL && q->scheme != OCTET_MXFP8;
+    bool turned = oct_is_turned(q, use);
     oct_view v = {.outer = by_rows ? m->cols : m->rows,
                   .depth = by_rows ? m->rows : m->cols,
                   .factor = 1.0,
@@ -55,14 +52,14 @@ oct_view oct_view_make(const oct_matrix *m, octet_use use, bool by_rows) {
     }
     v.data = m->parts[oct_data_part(use)];
     v.format = (octet_dtype)q->format;
-    v.pitch = turned ? m->rows : m->cols;
-    if (q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED) {
+    v.pitch = oct_line_bytes(m, turned ? OCTET_USE_COL : OCTET_USE_ROW);
+    if (oct_scheme_of(q)->one_scale) {
         view_per_tensor(&v, m);
         return v;
     }
     view_blocks(&v, m, use);
-    if (q->scheme == OCTET_NVFP4) {
-        view_nvfp4(&v, m, use);
+    if (oct_scheme_of(q)->amax) {
+        view_amax(&v, m, use);
     }
     return v;
 }
@@ -73,10 +70,10 @@ typedef struct scale_range {
     bool power; /* of two */
 } scale_range;
 
-/* Those that keep every code of the format a normal bf16: the least code is 2^-9 or 2^-16, the
- * largest below 2^9 or 2^16. */
+/* Those that keep every code of the format a normal bf16: the least code is 2^-9, 2^-16 or
+ * 2^-1, the largest below 2^9, 2^16 or 2^3. */
 static scale_range fitting(const oct_view *v) {
-    uint8_t reach = v->format == OCTET_E4M3 ? 9 : 16;
+    uint8_t reach = v->format == OCTET_E4M3 ? 9 : v->format == OCTET_E5M2 ? 16 : 3;
     return (scale_range){(uint8_t)(1 + reach), (uint8_t)(255 - reach), true};
 }
 
@@ -88,10 +85,13 @@ static bool block_is_zero(const oct_view *v, int64_t row, int64_t block) {
     int64_t rows = v->across ? v->depth : v->outer, cols = v->across ? v->outer : v->depth;
     int64_t last_row = oct_min(row + v->row_run, rows);
     int64_t last_col = oct_min((block + 1) << v->shift, cols);
+    bool packed = v->format == OCTET_E2M1;
+    int64_t first = oct_code_bytes(v, block << v->shift);
+    int64_t last = oct_code_bytes(v, last_col + (packed && last_col % 2));
     uint32_t found = 0;
     for (int64_t r = row; r < last_row; r++) {
-        for (int64_t c = block << v->shift; c < last_col; c++) {
-            found |= v->data[r * v->pitch + c] & 0x7fu;
+        for (int64_t c = first; c < last; c++) {
+            found |= v->data[r * v->pitch + c] & (packed ? 0x77u : 0x7fu);
         }
     }
     return found == 0;
@@ -160,7 +160,7 @@ static bool view_fits(const oct_view *view, scale_range range) {
 
 /* E2M1 codes times E4M3 scales have 6 bits and lie within 2^-10 .. 2688, so they always fit. */
 bool oct_view_fits_bf16(const oct_view *view) {
-    if (!view->scale || view->format == OCTET_E2M1) {
+    if (!view->scale || view->scale_format == OCTET_E4M3) {
         return view->format != OCTET_F32 && view->format != OCTET_F16;
     }
     return view_fits(view, fitting(view));
@@ -204,7 +204,7 @@ bool oct_view_is_moderate(const oct_view *view) {
     if (view->format == OCTET_F32 || view->format == OCTET_BF16) {
         return plain_is_moderate(view);
     }
-    if (!view->scale || view->format == OCTET_E2M1) {
+    if (!view->scale || view->scale_format == OCTET_E4M3) {
         return true;
     }
     return view_fits(view, (scale_range){LEAST + 16, MOST - 16, false});

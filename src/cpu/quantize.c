@@ -4,19 +4,21 @@
 typedef void (*scheme_fn)(const oct_quantize_call *call, const oct_threads *threads);
 
 static const scheme_fn schemes[OCTET_SCHEMES] = {
-    [OCTET_FP8_TENSOR] = oct_quantize_per_tensor, [OCTET_FP8_DELAYED] = oct_quantize_per_tensor,
-    [OCTET_FP8_BLOCK] = oct_quantize_block,       [OCTET_MXFP8] = oct_quantize_mxfp8,
-    [OCTET_NVFP4] = oct_quantize_nvfp4,
+    [OCTET_FP8_TENSOR] = oct_quantize_per_tensor,
+    [OCTET_FP8_DELAYED] = oct_quantize_per_tensor,
+    [OCTET_FP8_BLOCK] = oct_quantize_block,
+    [OCTET_MXFP8] = oct_quantize_mxfp8,
+    [OCTET_NVFP4] = oct_quantize_fp4,
+    [OCTET_MXFP4] = oct_quantize_fp4,
 };
 
 /* Scales are a few hundredths of the data: zeroing them whole is cheaper than finding where the
  * padding is. */
 static oct_scales clear_scales(const oct_matrix *m, octet_use use) {
     oct_scales scales = oct_scales_of(m, use);
-    int64_t size = m->quantizer.scheme == OCTET_FP8_BLOCK ? (int64_t)sizeof(float) : 1;
     void *buffer = m->parts[oct_scale_part(use)];
     if (buffer) {
-        memset(buffer, 0, (size_t)(scales.count * size));
+        memset(buffer, 0, (size_t)(scales.count * oct_scale_bytes(&m->quantizer)));
     }
     return scales;
 }

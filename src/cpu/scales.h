@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cpu/parallel.h"
-#include "format/scales.h"
+#include "format/scheme.h"
 
 /* Scales of one byte, of consecutive blocks of a line. */
 static inline void oct_put_line(uint8_t *scales, const oct_scales *s, const int64_t at[2],

@@ -20,7 +20,8 @@ typedef struct oct_quantize_call {
 void oct_quantize_per_tensor(const oct_quantize_call *call, const oct_threads *threads);
 void oct_quantize_block(const oct_quantize_call *call, const oct_threads *threads);
 void oct_quantize_mxfp8(const oct_quantize_call *call, const oct_threads *threads);
-void oct_quantize_nvfp4(const oct_quantize_call *call, const oct_threads *threads);
+/* NVFP4 and its kin. */
+void oct_quantize_fp4(const oct_quantize_call *call, const oct_threads *threads);
 /* NVFP4 where each block may map its amax to 4 instead of 6. */
 void oct_quantize_four_over_six(const oct_quantize_call *call, const oct_threads *threads);
 

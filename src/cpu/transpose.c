@@ -25,21 +25,21 @@ static void turn_nibbles(const turn_work *work, const oct_rect *at) {
     uint8_t lines[SIDE * SIDE], turned[SIDE * SIDE];
     const uint8_t *from = work->source->parts[oct_data_part(work->have)];
     uint8_t *to = work->dst->parts[oct_data_part(work->want)];
-    int64_t stride = oct_nv_line_bytes(work->source, work->have);
+    int64_t stride = oct_line_bytes(work->source, work->have);
     for (int64_t i = 0; i < at->rows; i++) {
         work->kernels->unpack(lines + i * SIDE, from + (at->row + i) * stride + at->col / 2,
                               at->cols);
     }
     oct_bytes out = {turned, SIDE}, x = {lines, SIDE};
     work->kernels->transpose(&out, &x, at->rows, at->cols);
-    stride = oct_nv_line_bytes(work->dst, work->want);
+    stride = oct_line_bytes(work->dst, work->want);
     for (int64_t i = 0; i < at->cols; i++) {
         work->kernels->pack(to + (at->col + i) * stride + at->row / 2, turned + i * SIDE,
                             at->rows);
     }
 }
 
-/* MXFP8 stores both directions as the rows lie. */
+/* Where both directions are stored as the rows lie. */
 static void copy_bytes(const turn_work *work, const oct_rect *at) {
     bool row = work->have == OCTET_USE_ROW;
     oct_rect plain = row ? *at : (oct_rect){at->col, at->row, at->cols, at->rows};
@@ -52,16 +52,14 @@ static void copy_bytes(const turn_work *work, const oct_rect *at) {
 
 static void turn_task(void *arg, int64_t begin, int64_t end) {
     const turn_work *work = arg;
+    const oct_scheme *scheme = oct_scheme_of(&work->source->quantizer);
     for (int64_t i = begin; i < end; i++) {
         oct_rect rect = oct_grid_down(&work->grid, i);
-        switch (work->source->quantizer.scheme) {
-        case OCTET_MXFP8:
+        if (scheme->as_rows) {
             copy_bytes(work, &rect);
-            break;
-        case OCTET_NVFP4:
+        } else if (scheme->packed) {
             turn_nibbles(work, &rect);
-            break;
-        default:
+        } else {
             turn_bytes(work, &rect);
         }
     }
@@ -74,7 +72,7 @@ static void turn_scales(const turn_work *work) {
     oct_scales to = oct_scales_of(work->dst, work->want);
     const uint8_t *x = work->source->parts[oct_scale_part(work->have)];
     uint8_t *out = work->dst->parts[oct_scale_part(work->want)];
-    size_t size = q->scheme == OCTET_FP8_BLOCK ? sizeof(float) : 1;
+    size_t size = (size_t)oct_scale_bytes(q);
     memset(out, 0, (size_t)to.count * size);
     for (int64_t i = 0; i < to.lines; i += (int64_t)1 << to.share) {
         for (int64_t j = 0; j < to.blocks; j++) {

@@ -2,35 +2,30 @@
 #include "cuda/kernels/dequantize.h"
 #include "core/size.h"
 #include "cuda/device.h"
-#include "format/hadamard.h"
 #include "format/scaling.h"
-
-static bool one_scale(const octet_quantizer *q) {
-    return q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED;
-}
+#include "format/scheme.h"
 
 static oct_decode_params params_of(const oct_matrix *dst, const oct_matrix *source,
                                    octet_use use) {
     const octet_quantizer *q = &source->quantizer;
-    bool col = use == OCTET_USE_COL, nibbles = q->scheme == OCTET_NVFP4;
-    bool turned = col && q->scheme != OCTET_MXFP8;
+    const oct_scheme *scheme = oct_scheme_of(q);
+    bool turned = oct_is_turned(q, use), by_column = use == OCTET_USE_COL && !turned;
     oct_decode_params p = {.shape = oct_rows_of(dst->rows, source->cols),
                            .dst = oct_plain_of(dst),
                            .codes = source->parts[oct_data_part(use)],
                            .length = dst->rows,
-                           .scheme = one_scale(q) ? OCTET_FP8_TENSOR : q->scheme,
+                           .scale_format =
+                               scheme->one_scale ? OCTET_NONE : scheme->scale_format,
                            .format = q->format,
                            .row_scaled = q->row_scaled,
-                           .by_column = col && !turned};
-    p.scale = source->parts[one_scale(q) ? OCTET_PART_SCALE : oct_scale_part(use)];
-    p.block_shift = one_scale(q) ? 7 : oct_log2(q->block_cols);
-    p.line_bytes = nibbles  ? oct_nv_line_bytes(source, use)
-                   : turned ? source->rows
-                            : source->cols;
-    if (!one_scale(q)) {
+                           .by_column = by_column};
+    p.scale = source->parts[scheme->one_scale ? OCTET_PART_SCALE : oct_scale_part(use)];
+    p.block_shift = scheme->one_scale ? 7 : oct_log2(q->block_cols);
+    p.line_bytes = oct_line_bytes(source, by_column ? OCTET_USE_ROW : use);
+    if (!scheme->one_scale) {
         p.scales = oct_scales_of(source, use);
     }
-    uintptr_t width = (turned ? 16u : 8u) / (nibbles ? 2u : 1u);
+    uintptr_t width = (turned ? 16u : 8u) / (scheme->packed ? 2u : 1u);
     p.wide = ((uintptr_t)p.codes | (uintptr_t)p.line_bytes) % width == 0;
     return p;
 }
@@ -44,13 +39,15 @@ static const char *stream_of(const oct_decode_params *p) {
     };
     bool whole = p->dst.dtype == OCTET_BF16 && p->dst.wide && p->wide &&
                  p->shape.cols % 8 == 0 && p->shape.rows <= (int64_t)OCT_STREAM_ROWS * 65535;
-    if (!whole || p->scheme == OCTET_FP8_BLOCK) {
+    if (!whole || p->scale_format == OCTET_F32) {
         return NULL;
     }
-    if (p->scheme == OCTET_NVFP4) {
-        return p->amax ? NULL : "decode_nibbles_bf16";
+    if (p->format == OCTET_E2M1) {
+        return p->amax                         ? NULL
+               : p->scale_format == OCTET_E8M0 ? "decode_nibbles32_bf16"
+                                               : "decode_nibbles_bf16";
     }
-    int factors = p->scheme == OCTET_MXFP8 ? 1 + p->by_column : 0;
+    int factors = p->scale_format == OCTET_E8M0 ? 1 + p->by_column : 0;
     return names[factors][p->format == OCTET_E5M2];
 }
 
@@ -88,10 +85,10 @@ static octet_status decode_tiles(const oct_cuda_on *on, const oct_decode_params 
     return launch_over(on, p, launch, err);
 }
 
-/* Whole pieces of NVFP4's lines, 32 rows of 8, into bf16. */
+/* Whole pieces of lines of nibbles, 32 rows of 8, into bf16. */
 static bool may_turn(const oct_decode_params *p) {
     uintptr_t all = (uintptr_t)p->codes | (uintptr_t)p->line_bytes;
-    return p->scheme == OCTET_NVFP4 && !p->amax && p->dst.dtype == OCTET_BF16 && p->dst.wide &&
+    return p->format == OCTET_E2M1 && !p->amax && p->dst.dtype == OCTET_BF16 && p->dst.wide &&
            all % 16 == 0 && (uintptr_t)p->scale % 2 == 0 && p->shape.cols % 8 == 0 &&
            p->shape.rows % 32 == 0 && p->shape.rows <= (int64_t)OCT_TURN_ROWS * 65535;
 }
@@ -112,10 +109,6 @@ static octet_status decode(const oct_cuda_on *on, const oct_decode_params *p, bo
     return turned ? decode_turned(on, p, err) : decode_rows(on, p, err);
 }
 
-static bool is_turned(const oct_matrix *source, octet_use use) {
-    return use == OCTET_USE_COL && source->quantizer.scheme != OCTET_MXFP8;
-}
-
 octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, octet_use use, octet_error *err) {
     const octet_quantizer *q = &source->quantizer;
@@ -127,7 +120,7 @@ octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
         p.length = oct_round_up(dst->rows, OCT_HADAMARD_ROWS);
         return decode_tiles(on, &p, "decode_transformed", err);
     }
-    return decode(on, &p, is_turned(source, use), err);
+    return decode(on, &p, oct_is_turned(&source->quantizer, use), err);
 }
 
 octet_status oct_cuda_decode(const oct_cuda_on *on, const oct_matrix *dst,
@@ -136,6 +129,6 @@ octet_status oct_cuda_decode(const oct_cuda_on *on, const oct_matrix *dst,
         return oct_cuda_cast(on, dst, source, err);
     }
     oct_decode_params p = params_of(dst, source, use);
-    p.scale = one_scale(&source->quantizer) ? NULL : p.scale;
-    return decode(on, &p, is_turned(source, use), err);
+    p.scale = oct_scheme_of(&source->quantizer)->one_scale ? NULL : p.scale;
+    return decode(on, &p, oct_is_turned(&source->quantizer, use), err);
 }

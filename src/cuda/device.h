@@ -13,6 +13,7 @@
     X(block)                                                                                   \
     X(mxfp8)                                                                                   \
     X(nvfp4)                                                                                   \
+    X(mxfp4)                                                                                   \
     X(four_over_six)                                                                           \
     X(dequantize)                                                                              \
     X(moves)                                                                                   \

@@ -18,7 +18,7 @@ static oct_four_over_six_params params_of(const oct_cuda_quantize_call *call, oc
     p.line_step = row ? source->stride : 1;
     p.element_step = row ? 1 : source->stride;
     p.codes = dst->parts[oct_data_part(use)];
-    p.line_bytes = oct_nv_line_bytes(dst, use);
+    p.line_bytes = oct_line_bytes(dst, use);
     p.scales = dst->parts[oct_scale_part(use)];
     p.at = oct_scales_of(dst, use);
     p.amax = dst->parts[oct_amax_part(use)];

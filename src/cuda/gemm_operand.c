@@ -1,5 +1,6 @@
 /* gemm_operand.c - where the elements, scales and factors of an operand lie. */
 #include "cuda/gemm.h"
+#include "format/scheme.h"
 
 static void plain(oct_gemm_operand *o, const oct_matrix *m) {
     o->data = m->parts[OCTET_PART_VALUES];
@@ -8,18 +9,16 @@ static void plain(oct_gemm_operand *o, const oct_matrix *m) {
 }
 
 static void blocks(oct_gemm_operand *o, const oct_matrix *m, octet_use use) {
-    static const uint8_t formats[OCTET_SCHEMES] = {
-        [OCTET_FP8_BLOCK] = OCTET_F32, [OCTET_MXFP8] = OCTET_E8M0, [OCTET_NVFP4] = OCTET_E4M3};
     const octet_quantizer *q = &m->quantizer;
     o->scale = m->parts[oct_scale_part(use)];
     o->scales = oct_scales_of(m, use);
-    o->scale_format = formats[q->scheme];
-    o->lines_down = q->scheme == OCTET_MXFP8 && use == OCTET_USE_COL;
+    o->scale_format = oct_scheme_of(q)->scale_format;
+    o->lines_down = use == OCTET_USE_COL && oct_scheme_of(q)->as_rows;
     o->shift = oct_log2(q->block_cols);
 }
 
 /* What an amax is multiplied by, for a code that is multiplied by its block's scale. */
-static double nvfp4_unit(const octet_quantizer *q) {
+static double unit_of(const octet_quantizer *q) {
     return 1.0 / (6.0 * (q->max256 ? 256.0 : 448.0));
 }
 
@@ -29,23 +28,22 @@ oct_gemm_alpha_params oct_gemm_alpha_of(const oct_alpha *alpha) {
     }
     return (oct_gemm_alpha_params){.a = alpha->amaxes[0],
                                    .b = alpha->amaxes[1],
-                                   .unit = nvfp4_unit(alpha->quantizers[0]) *
-                                           nvfp4_unit(alpha->quantizers[1]),
+                                   .unit = unit_of(alpha->quantizers[0]) *
+                                           unit_of(alpha->quantizers[1]),
                                    .beta = alpha->accumulate ? 1.0f : 0.0f,
                                    .out = alpha->to};
 }
 
 /* An element is code times block scale times amax / (6 Emax); the last factor is left out. */
-static void nvfp4(oct_gemm_operand *o, const oct_matrix *m, octet_use use) {
+static void amax(oct_gemm_operand *o, const oct_matrix *m, octet_use use) {
     o->factor = m->parts[oct_amax_part(use)];
     o->factor_each = m->quantizer.row_scaled;
-    o->pitch = oct_nv_line_bytes(m, use);
-    o->unit = nvfp4_unit(&m->quantizer);
+    o->unit = unit_of(&m->quantizer);
 }
 
 oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by_rows) {
     const octet_quantizer *q = &m->quantizer;
-    bool turned = use == OCTET_USE_COL && q->scheme != OCTET_MXFP8;
+    bool turned = oct_is_turned(q, use);
     oct_gemm_operand o = {.outer = by_rows ? m->cols : m->rows,
                           .depth = by_rows ? m->rows : m->cols,
                           .unit = 1.0,
@@ -56,14 +54,14 @@ oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by
     }
     o.data = m->parts[oct_data_part(use)];
     o.format = q->format;
-    o.pitch = turned ? m->rows : m->cols;
-    if (q->scheme == OCTET_FP8_TENSOR || q->scheme == OCTET_FP8_DELAYED) {
+    o.pitch = oct_line_bytes(m, turned ? OCTET_USE_COL : OCTET_USE_ROW);
+    if (oct_scheme_of(q)->one_scale) {
         o.factor = m->parts[OCTET_PART_SCALE];
         return o;
     }
     blocks(&o, m, use);
-    if (q->scheme == OCTET_NVFP4) {
-        nvfp4(&o, m, use);
+    if (oct_scheme_of(q)->amax) {
+        amax(&o, m, use);
     }
     return o;
 }

@@ -8,7 +8,7 @@ static bool has(const oct_gemm_params *p, octet_dtype format) {
 
 /* Steps after which the sums of an operand's blocks are scaled: a block's length in steps. */
 static uint8_t flush_of(const oct_gemm_operand *o) {
-    bool apart = o->scale && o->format != OCTET_E2M1;
+    bool apart = o->scale && o->scale_format != OCTET_E4M3;
     return apart ? (uint8_t)((1 << o->shift) / OCT_GEMM_STEP) : 0;
 }
 

@@ -2,6 +2,7 @@
 #include "cuda/kernels/moves.h"
 #include "core/size.h"
 #include "cuda/device.h"
+#include "format/scheme.h"
 
 static octet_status launch(const oct_cuda_on *on, oct_cuda_launch call, octet_error *err) {
     call.module = OCT_MODULE_moves;
@@ -42,10 +43,6 @@ static octet_status move_scales(const oct_cuda_on *on, oct_scales_params *p, oct
                   err);
 }
 
-static uint8_t scale_bytes(const oct_matrix *m) {
-    return m->quantizer.scheme == OCTET_FP8_BLOCK ? 4 : 1;
-}
-
 octet_status oct_cuda_swizzle(const oct_cuda_on *on, const oct_matrix *dst,
                               const oct_matrix *source, octet_use use, octet_error *err) {
     oct_matrix compact = *source, turned = *source;
@@ -71,7 +68,7 @@ static oct_float_move float_move(void *to, const void *from) {
     return (oct_float_move){moves ? to : NULL, moves ? from : NULL};
 }
 
-/* MXFP8 stores both directions as the rows lie. */
+/* Where both directions are stored as the rows lie. */
 static octet_status copy_data(const oct_cuda_on *on, const oct_matrix *dst,
                               const oct_matrix *source, octet_use have, octet_error *err) {
     octet_use want = have == OCTET_USE_ROW ? OCTET_USE_COL : OCTET_USE_ROW;
@@ -81,14 +78,14 @@ static octet_status copy_data(const oct_cuda_on *on, const oct_matrix *dst,
 
 static octet_status turn_data(const oct_cuda_on *on, const oct_matrix *dst,
                               const oct_matrix *source, octet_use have, octet_error *err) {
-    bool row = have == OCTET_USE_ROW, nibbles = source->quantizer.scheme == OCTET_NVFP4;
+    bool row = have == OCTET_USE_ROW, nibbles = oct_scheme_of(&source->quantizer)->packed;
     octet_use want = row ? OCTET_USE_COL : OCTET_USE_ROW;
     oct_turn_params p = {.from = source->parts[oct_data_part(have)],
                          .to = dst->parts[oct_data_part(want)],
                          .lines = row ? source->rows : source->cols,
                          .length = row ? source->cols : source->rows};
-    p.from_bytes = nibbles ? oct_nv_line_bytes(source, have) : p.length;
-    p.to_bytes = nibbles ? oct_nv_line_bytes(dst, want) : p.lines;
+    p.from_bytes = oct_line_bytes(source, have);
+    p.to_bytes = oct_line_bytes(dst, want);
     p.wide_from = is_wide(p.from, p.from_bytes);
     p.wide_to = is_wide(p.to, p.to_bytes);
     p.floats[0] = float_move(dst->parts[OCTET_PART_SCALE], source->parts[OCTET_PART_SCALE]);
@@ -112,9 +109,9 @@ static octet_status turn_data(const oct_cuda_on *on, const oct_matrix *dst,
 octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
                                 const oct_matrix *source, octet_use have, octet_error *err) {
     octet_use want = have == OCTET_USE_ROW ? OCTET_USE_COL : OCTET_USE_ROW;
-    bool mx = source->quantizer.scheme == OCTET_MXFP8;
-    octet_status status =
-        mx ? copy_data(on, dst, source, have, err) : turn_data(on, dst, source, have, err);
+    octet_status status = oct_scheme_of(&source->quantizer)->as_rows
+                              ? copy_data(on, dst, source, have, err)
+                              : turn_data(on, dst, source, have, err);
     if (status || !source->quantizer.block_cols) {
         return status;
     }
@@ -124,7 +121,7 @@ octet_status oct_cuda_transpose(const oct_cuda_on *on, const oct_matrix *dst,
                            .to_at = oct_scales_of(dst, want),
                            .side = dst->quantizer.block_rows,
                            .way = OCT_SCALE_TURNED,
-                           .bytes = scale_bytes(source)};
+                           .bytes = (uint8_t)oct_scale_bytes(&source->quantizer)};
     return move_scales(on, &p, err);
 }
 
@@ -167,17 +164,18 @@ octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_cuda_padding *padding
 
 static octet_status join_columns(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, int64_t ranks, octet_error *err) {
-    bool nibbles = source->quantizer.scheme == OCTET_NVFP4;
-    bool halves = nibbles && source->rows % 2 && ranks > 1; /* one rank's lines are whole */
+    const oct_scheme *scheme = oct_scheme_of(&source->quantizer);
+    bool halves =
+        scheme->packed && source->rows % 2 && ranks > 1; /* one rank's lines are whole */
     oct_join_params p = {.from = source->parts[OCTET_PART_COL_DATA],
                          .to = dst->parts[OCTET_PART_COL_DATA],
                          .lines = source->cols,
                          .ranks = ranks,
                          .rows = source->rows};
-    p.bytes = nibbles ? oct_nv_line_bytes(source, OCTET_USE_COL) : source->rows;
-    p.to_bytes = nibbles ? oct_nv_line_bytes(dst, OCTET_USE_COL) : dst->rows;
+    p.bytes = oct_line_bytes(source, OCTET_USE_COL);
+    p.to_bytes = oct_line_bytes(dst, OCTET_USE_COL);
     p.wide = is_wide(p.from, p.bytes) && is_wide(p.to, p.bytes);
-    if (source->quantizer.scheme == OCTET_MXFP8) {
+    if (scheme->as_rows) {
         return oct_cuda_copy(on, dst->parts[OCTET_PART_COL_DATA], p.from,
                              ranks * source->rows * source->cols, err);
     }
@@ -204,7 +202,7 @@ static octet_status join_scales(const oct_cuda_on *on, const assembly *a, octet_
                            .from_at = oct_scales_of(a->source, use),
                            .to_at = oct_scales_of(a->dst, use),
                            .ranks = a->ranks,
-                           .bytes = scale_bytes(a->source)};
+                           .bytes = (uint8_t)oct_scale_bytes(&a->source->quantizer)};
     p.way = use == OCTET_USE_ROW ? OCT_SCALE_JOIN_LINES : OCT_SCALE_JOIN_BLOCKS;
     return move_scales(on, &p, err);
 }
@@ -233,9 +231,7 @@ static octet_status stack_amaxes(const oct_cuda_on *on, const assembly *a, octet
 octet_status oct_cuda_assemble(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, int64_t ranks, octet_error *err) {
     assembly a = {dst, source, ranks};
-    int64_t line = source->quantizer.scheme == OCTET_NVFP4
-                       ? oct_nv_line_bytes(source, OCTET_USE_ROW)
-                       : source->cols;
+    int64_t line = oct_line_bytes(source, OCTET_USE_ROW);
     octet_status status = stack(on, &a, OCTET_PART_ROW_DATA, ranks * source->rows * line, err);
     if (!status && source->parts[OCTET_PART_COL_DATA]) {
         status = join_columns(on, dst, source, ranks, err);

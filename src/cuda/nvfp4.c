@@ -34,8 +34,8 @@ static oct_nvfp4_params params_of(const oct_cuda_quantize_call *call) {
     p.col_amax = dst->parts[OCTET_PART_COL_AMAX];
     p.seed = q->stochastic ? call->live->seed : NULL;
     p.stream = call->live->stream;
-    p.row_bytes = oct_nv_line_bytes(dst, OCTET_USE_ROW);
-    p.col_bytes = oct_nv_line_bytes(dst, OCTET_USE_COL);
+    p.row_bytes = oct_line_bytes(dst, OCTET_USE_ROW);
+    p.col_bytes = oct_line_bytes(dst, OCTET_USE_COL);
     p.aim = oct_nv_aim(q);
     p.square = oct_is_square(q);
     p.row_scaled = q->row_scaled;

@@ -15,7 +15,7 @@ static oct_per_tensor_params params_of(const oct_cuda_quantize_call *call) {
     p.rule = (oct_scale_rule){oct_largest(q->format), q->epsilon, FLT_MAX, q->pow2};
     p.q.sums = call->live->sums;
     p.inverse = call->dst->parts[OCTET_PART_SCALE];
-    if (q->scheme == OCTET_FP8_DELAYED) {
+    if (oct_scheme_of(q)->given) {
         p.scale = call->live->scale;
         p.new_amax = call->live->new_amax;
     } else {

@@ -10,6 +10,7 @@ static const scheme_fn schemes[OCTET_SCHEMES] = {
     [OCTET_FP8_BLOCK] = oct_cuda_quantize_block,
     [OCTET_MXFP8] = oct_cuda_quantize_mxfp8,
     [OCTET_NVFP4] = oct_cuda_quantize_nvfp4,
+    [OCTET_MXFP4] = oct_cuda_quantize_mxfp4,
 };
 
 uint32_t oct_cuda_tiles(int64_t rows, int64_t cols) {
@@ -57,13 +58,11 @@ static uint8_t unit_of(const void *data, int64_t bytes, unsigned most, unsigned 
 static uint8_t codes_unit(const oct_matrix *dst, octet_use use) {
     const octet_quantizer *q = &dst->quantizer;
     const void *data = dst->parts[oct_data_part(use)];
-    if (q->scheme == OCTET_NVFP4) {
-        return unit_of(data, oct_nv_line_bytes(dst, use), 8, 8);
+    if (oct_scheme_of(q)->packed) {
+        return unit_of(data, oct_line_bytes(dst, use), 8, 8);
     }
-    if (use == OCTET_USE_ROW || q->scheme == OCTET_MXFP8) {
-        return unit_of(data, dst->cols, 8, 8);
-    }
-    return unit_of(data, dst->rows, 16, 4);
+    return oct_is_turned(q, use) ? unit_of(data, dst->rows, 16, 4)
+                                 : unit_of(data, dst->cols, 8, 8);
 }
 
 oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_matrix *source) {
@@ -111,7 +110,7 @@ static bool copy_fits(const oct_matrix *copy, const oct_matrix *dst, octet_use u
 oct_copies oct_cuda_copies(const oct_cuda_quantize_call *call) {
     const octet_quantizer *q = &call->dst->quantizer;
     const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;
-    bool casts = q->scheme == OCTET_MXFP8 || (q->scheme == OCTET_NVFP4 && !q->four_over_six);
+    bool casts = oct_has_byte_scales(q) && !q->four_over_six;
     bool whole = call->source->dtype != OCTET_F32 && call->source->rows % 16 == 0;
     oct_copies none = {NULL, NULL};
     bool alone = is_wanted(col) && !is_wanted(row) && call->dst->parts[OCTET_PART_ROW_DATA];

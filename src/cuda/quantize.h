@@ -4,6 +4,7 @@
 
 #include "cuda/device.h"
 #include "cuda/kernels/quantize.h"
+#include "format/scheme.h"
 
 /* One call of oct_cuda_quantize. */
 typedef struct oct_cuda_quantize_call {
@@ -12,7 +13,7 @@ typedef struct oct_cuda_quantize_call {
     const oct_cuda_live *live;
 } oct_cuda_quantize_call;
 
-/* One tensor, or two of one dtype and format: in one launch, but for NVFP4. */
+/* One tensor, or two of one dtype and format: in one launch, but for FP4. */
 octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *calls, int count,
                                           octet_error *err);
 octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *calls, int count,
@@ -20,6 +21,8 @@ octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *calls, int co
 octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *calls, int count,
                                      octet_error *err);
 octet_status oct_cuda_quantize_nvfp4(const oct_cuda_quantize_call *calls, int count,
+                                     octet_error *err);
+octet_status oct_cuda_quantize_mxfp4(const oct_cuda_quantize_call *calls, int count,
                                      octet_error *err);
 /* NVFP4 where each block may map its amax to 4 instead of 6. */
 octet_status oct_cuda_quantize_four_over_six(const oct_cuda_quantize_call *call,

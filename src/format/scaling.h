@@ -12,6 +12,8 @@
 #include "format/e8m0.h"
 #include "octet.h"
 
+#define OCT_SIXTH 0x3e2aaaabu /* fl32(1/6), of E2M1's largest value */
+
 /* a where it is less than b; b otherwise, also where a is NaN. */
 static inline float oct_least(float a, float b) {
     return a < b ? a : b;
@@ -57,9 +59,12 @@ static inline float oct_scale_of(float amax, const oct_scale_rule *rule) {
     return rule->pow2 ? oct_bits_f32(oct_f32_bits(scale) & 0xff800000u) : scale;
 }
 
-/* fl32(1 / largest) of MXFP8's element formats. */
+/* fl32(1 / largest) of an element format. An amax times it gives the scale that the amax over
+ * the largest gives, for every float. */
 static inline float oct_mx_unit(uint8_t format) {
-    return oct_bits_f32(format == OCTET_E4M3 ? 0x3b124925u : 0x37924925u);
+    return oct_bits_f32(format == OCTET_E4M3   ? 0x3b124925u
+                        : format == OCTET_E5M2 ? 0x37924925u
+                                               : OCT_SIXTH);
 }
 
 /* The E8M0 scale of a block of 32. 0 gives code 0, Inf 254. */
@@ -75,8 +80,6 @@ typedef struct oct_nv_global {
     float sixth;  /* S_enc / 6, what a block's amax is multiplied by */
 } oct_nv_global;
 
-#define OCT_NV_SIXTH 0x3e2aaaabu /* fl32(1/6) */
-
 /* What an amax is scaled to: the largest code times the largest block scale. */
 static inline float oct_nv_aim(const octet_quantizer *q) {
     return q->four_over_six && q->max256 ? 6.0f * 256.0f : 6.0f * 448.0f;
@@ -86,7 +89,7 @@ static inline float oct_nv_aim(const octet_quantizer *q) {
 static inline oct_nv_global oct_nv_global_of(float amax, float aim) {
     float encode = oct_least(aim / amax, FLT_MAX);
     encode = amax == 0.0f || encode == 0.0f ? 1.0f : encode;
-    oct_nv_global global = {amax, encode, 1.0f / encode, encode * oct_bits_f32(OCT_NV_SIXTH)};
+    oct_nv_global global = {amax, encode, 1.0f / encode, encode * oct_bits_f32(OCT_SIXTH)};
     return global;
 }
 

@@ -190,7 +190,7 @@ static octet_status check_parallel(const octet_linear_args *args, const oct_fact
 /* Options that contradict one another. */
 static octet_status check_options(const octet_linear_args *args, const oct_facts *f,
                                   octet_error *err) {
-    bool delayed_input = f->role[OCTET_INPUT].scheme == OCTET_FP8_DELAYED;
+    bool delayed_input = oct_scheme_of(&f->role[OCTET_INPUT])->given;
     const char *why = NULL;
     if (args->quantize_output && !oct_quantizer_is(&f->role[OCTET_OUTPUT])) {
         why = "quantize_output needs a recipe with an output quantizer";

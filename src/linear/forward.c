@@ -30,7 +30,7 @@ static keeping input_keeping(const oct_planner *p) {
 static void keep_scale(oct_planner *p, octet_role role) {
     bool again =
         p->facts.quantized && p->args->recipe.override_ != OCTET_OVERRIDE_HIGH_PRECISION;
-    if (!again || p->facts.role[role].scheme != OCTET_FP8_DELAYED) {
+    if (!again || !oct_scheme_of(&p->facts.role[role])->given) {
         return;
     }
     bool input = role == OCTET_INPUT;
@@ -220,7 +220,7 @@ static void calibrate(oct_planner *p, uint8_t x, uint8_t w) {
     static const octet_slot slots[] = {OCTET_SLOT_INPUT, OCTET_SLOT_WEIGHT};
     for (int role = OCTET_INPUT; role <= OCTET_WEIGHT; role++) {
         octet_quantizer q = oct_recipe_role(&p->args->recipe, (octet_role)role);
-        if (q.scheme == OCTET_FP8_DELAYED) {
+        if (oct_scheme_of(&q)->given) {
             octet_step *step;
             uint8_t values = oct_values(p->b, tensors[role], p->facts.dtype, OCTET_PLACE_WORK);
             uint8_t amax = oct_amax_slot(p->b, slots[role]);

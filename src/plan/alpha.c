@@ -1,8 +1,10 @@
-/* alpha.c - which cast leaves a product of NVFP4 its factor, on devices where casts do.
+/* alpha.c - which cast leaves a product its factor, where block scales have an amax and casts
+ * make factors.
  *
  * Elements are multiplied without their tensors' amaxes, and the sums by both of them. They are
  * known before the last cast of an operand begins, so that makes the factor on the way, and
  * there is no launch for it. */
+#include "format/scheme.h"
 #include "plan/build.h"
 #include "quant/layout.h"
 
@@ -19,7 +21,7 @@ uint64_t oct_alpha_factors(const octet_plan *plan, const octet_step *gemm) {
 /* One amax for all of a tensor. */
 static bool has_factor(const octet_plan *plan, uint8_t tensor, uint8_t use) {
     const octet_quantizer *q = &plan->tensors[tensor].quantizer;
-    return q->scheme == OCTET_NVFP4 && !q->row_scaled &&
+    return oct_scheme_of(q)->amax && !q->row_scaled &&
            amax_of(plan, tensor, use) != OCTET_ABSENT;
 }
 
@@ -29,7 +31,7 @@ static bool may_make(const octet_plan *plan, const octet_step *step, uint64_t fa
         return false;
     }
     const octet_quantizer *q = &plan->tensors[step->dst].quantizer;
-    return q->scheme == OCTET_NVFP4 && !q->four_over_six && (step->reads & factors) &&
+    return oct_scheme_of(q)->amax && !q->four_over_six && (step->reads & factors) &&
            step->alphas[1] == OCTET_ABSENT;
 }
 

@@ -9,7 +9,7 @@ static bool exact_in_bf16(const octet_plan_tensor *t) {
     if (!oct_quantizer_is(q)) {
         return t->dtype == OCTET_BF16;
     }
-    return q->scheme != OCTET_FP8_BLOCK || q->pow2;
+    return !oct_has_float_scales(q) || q->pow2;
 }
 
 /* Rows of as many bytes as the device reads best. */
@@ -22,7 +22,7 @@ static octet_dim whole(const oct_builder *b, octet_dim cols, uint8_t dtype) {
 /* The cast of this phase that makes an operand's bytes and has them at hand as bf16, too. */
 static octet_step *maker_of(const oct_builder *b, oct_operand operand, uint8_t dtype) {
     const octet_quantizer *q = &b->plan->tensors[operand.tensor].quantizer;
-    bool blocks = q->scheme == OCTET_MXFP8 || (q->scheme == OCTET_NVFP4 && !q->four_over_six);
+    bool blocks = oct_has_byte_scales(q) && !q->four_over_six;
     bool may = blocks && dtype == OCTET_BF16 && !b->after_collective;
     for (int i = 0; may && i < b->plan->step_count; i++) {
         octet_step *step = &b->plan->steps[i];
@@ -173,7 +173,7 @@ static uint8_t provide_scratch(oct_builder *b, oct_scratch wanted) {
 }
 
 static bool needs_split(const octet_quantizer *q) {
-    return q->scheme == OCTET_FP8_BLOCK || q->scheme == OCTET_NVFP4;
+    return oct_scheme_of(q)->split;
 }
 
 void oct_gemm(oct_builder *b, const oct_product *product) {

@@ -28,7 +28,7 @@ uint8_t oct_argument(oct_builder *b, octet_plan_name name, const octet_proto *pr
 }
 
 bool oct_shares_scale(const octet_quantizer *q) {
-    return oct_quantizer_one_scale(q) || q->scheme == OCTET_NVFP4;
+    return oct_quantizer_one_scale(q) || oct_scheme_of(q)->amax;
 }
 
 /* A collective must see what it reads or writes; the workspace is nobody else's. */
@@ -77,8 +77,8 @@ static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
     return oct_buffer_of(b, reduced);
 }
 
-/* NVFP4's amaxes are parts of the tensor. An amax per row is the rank's own; the others are
- * measured apart when they must be reduced. */
+/* Amaxes above block scales are parts of the tensor. An amax per row is the rank's own; the
+ * others are measured apart when they must be reduced. */
 static void measure_parts(oct_builder *b, uint8_t source, uint8_t dst,
                           const oct_quantizing *how) {
     bool reduce = how->reduce;
@@ -129,13 +129,13 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
         oct_place_row(b, dst, &layout.buffers[i], part_place(how, layout.buffers[i].part));
     }
     uint8_t scale = OCTET_ABSENT, amax = OCTET_ABSENT;
-    if (q->scheme == OCTET_FP8_DELAYED) {
+    if (oct_scheme_of(q)->given) {
         bool kept = how->kept_scale != OCTET_ABSENT;
         scale = kept ? how->kept_scale : oct_scale_slot(b, how->slot);
         amax = kept ? OCTET_ABSENT : oct_amax_slot(b, how->slot);
-    } else if (q->scheme == OCTET_FP8_TENSOR) {
+    } else if (oct_quantizer_one_scale(q)) {
         amax = measure_tensor(b, source, how->reduce);
-    } else if (q->scheme == OCTET_NVFP4) {
+    } else if (oct_scheme_of(q)->amax) {
         measure_parts(b, source, dst, how);
     }
     octet_step *step = oct_step(b, OCTET_OP_QUANTIZE);
@@ -148,7 +148,7 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
         step->seed = oct_seed(b);
         step->stream = stream_of(b, from.name);
     }
-    step->sums = q->scheme == OCTET_NVFP4 ? OCTET_ABSENT : how->sums;
+    step->sums = oct_scheme_of(q)->amax ? OCTET_ABSENT : how->sums;
     oct_step_done(b, step);
     return dst;
 }

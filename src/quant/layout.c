@@ -13,6 +13,7 @@ _Static_assert(sizeof(octet_dim) == 8, "a dimension is 8 bytes");
 #define K(div, align) {OCTET_AXIS_K, 0, 1, div, align}
 #define LEADING {OCTET_AXIS_LEADING, 0, 1, 1, 1}
 #define ONE {OCTET_AXIS_ONE, 0, 1, 1, 1}
+#define BLOCK 0 /* in the place of div: a block's length, which the quantizer says */
 #define NOTHING {0, 0, 0, 0, 0}
 
 /* A row per buffer: the usages that bring it (a buffer of both usages comes with either), and
@@ -36,44 +37,65 @@ static const layout_row per_tensor[] = {
     END,
 };
 
-static const layout_row block_rows[] = {
+static const layout_row float_rows[] = {
     U8("_rowwise_data", OCTET_PART_ROW_DATA, ROW, LEADING, K(1, 1)),
-    F32("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, K(128, 1), M(1, 4)),
+    F32("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, K(BLOCK, 1), M(1, 4)),
     U8("_columnwise_data", OCTET_PART_COL_DATA, COL, K(1, 1), LEADING),
-    F32("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, M(128, 1), K(1, 4)),
+    F32("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, M(BLOCK, 1), K(1, 4)),
     END,
 };
 
-static const layout_row block_squares[] = {
+static const layout_row float_squares[] = {
     U8("_rowwise_data", OCTET_PART_ROW_DATA, ROW, LEADING, K(1, 1)),
-    F32("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(128, 1), K(128, 4)),
+    F32("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(BLOCK, 1), K(BLOCK, 4)),
     U8("_columnwise_data", OCTET_PART_COL_DATA, COL, K(1, 1), LEADING),
-    F32("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, K(128, 1), M(128, 4)),
+    F32("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, K(BLOCK, 1), M(BLOCK, 4)),
     END,
 };
 
-static const layout_row mx[] = {
+static const layout_row as_rows[] = {
     U8("_rowwise_data", OCTET_PART_ROW_DATA, ROW, LEADING, K(1, 1)),
-    U8("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(1, 128), K(32, 4)),
+    U8("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(1, 128), K(BLOCK, 4)),
     U8("_columnwise_data", OCTET_PART_COL_DATA, COL, LEADING, K(1, 1)),
-    U8("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, M(32, 4), K(1, 128)),
+    U8("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, M(BLOCK, 4), K(1, 128)),
     END,
 };
 
 /* Columnwise codes are packed along the rows, so they are two-dimensional whatever the rank. */
-static const layout_row nvfp4[] = {
+static const layout_row packed[] = {
     U8("_rowwise_data", OCTET_PART_ROW_DATA, ROW, LEADING, K(2, 1)),
-    U8("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(1, 128), K(16, 4)),
+    U8("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(1, 128), K(BLOCK, 4)),
     U8("_columnwise_data", OCTET_PART_COL_DATA, COL, K(1, 1), M(2, 1)),
-    U8("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, K(1, 128), M(16, 4)),
+    U8("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, K(1, 128), M(BLOCK, 4)),
     VECTOR("_amax_rowwise", OCTET_PART_ROW_AMAX, ROW, ONE),
     VECTOR("_amax_columnwise", OCTET_PART_COL_AMAX, COL, ONE),
     END,
 };
 
-/* The transform keeps all 16 outputs of the last group of rows; row scaling has an amax per
- * row, and columnwise per column. */
-static void adjust_nvfp4(octet_buffer *buffer, const octet_quantizer *q) {
+static const layout_row *rows_of(const octet_quantizer *q) {
+    const oct_scheme *scheme = oct_scheme_of(q);
+    if (oct_has_float_scales(q)) {
+        return q->block_rows > 1 ? float_squares : float_rows;
+    }
+    return scheme->one_scale ? per_tensor : scheme->packed ? packed : as_rows;
+}
+
+/* Whether the quantizer has the buffer: its usage is on, and amaxes are the scheme's. */
+static bool has(const octet_quantizer *q, const layout_row *row) {
+    bool amax =
+        row->buffer.part == OCTET_PART_ROW_AMAX || row->buffer.part == OCTET_PART_COL_AMAX;
+    int wanted = (q->rowwise ? ROW : 0) | (q->columnwise ? COL : 0);
+    return (row->usage & wanted) && (!amax || oct_scheme_of(q)->amax);
+}
+
+/* A block is as long as the quantizer says. The transform keeps all 16 outputs of the last
+ * group of rows; amaxes are per row when the tensor is scaled by row, and columnwise per
+ * column.
+ */
+static void adjust(octet_buffer *buffer, const octet_quantizer *q) {
+    for (int i = 0; i < buffer->ndim; i++) {
+        buffer->dims[i].div = buffer->dims[i].div ? buffer->dims[i].div : q->block_cols;
+    }
     if (q->hadamard && buffer->part == OCTET_PART_COL_DATA) {
         buffer->dims[1] = oct_dim_of(OCTET_AXIS_M, 2, 8);
     } else if (q->row_scaled && buffer->part == OCTET_PART_ROW_AMAX) {
@@ -83,27 +105,13 @@ static void adjust_nvfp4(octet_buffer *buffer, const octet_quantizer *q) {
     }
 }
 
-static const layout_row *rows_of(const octet_quantizer *q) {
-    switch (q->scheme) {
-    case OCTET_FP8_BLOCK:
-        return q->block_rows > 1 ? block_squares : block_rows;
-    case OCTET_MXFP8:
-        return mx;
-    case OCTET_NVFP4:
-        return nvfp4;
-    default:
-        return per_tensor;
-    }
-}
-
 void oct_layout_fill(octet_layout *out, const octet_quantizer *quantizer) {
-    int wanted = (quantizer->rowwise ? ROW : 0) | (quantizer->columnwise ? COL : 0);
     memset(out, 0, sizeof *out);
     out->size = sizeof *out;
     for (const layout_row *row = rows_of(quantizer); row->buffer.name; row++) {
-        if (row->usage & wanted) {
+        if (has(quantizer, row)) {
             out->buffers[out->count] = row->buffer;
-            adjust_nvfp4(&out->buffers[out->count++], quantizer);
+            adjust(&out->buffers[out->count++], quantizer);
         }
     }
 }

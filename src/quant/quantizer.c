@@ -8,77 +8,57 @@
 
 _Static_assert(sizeof(octet_quantizer) == 32, "a quantizer is 32 bytes, without padding");
 
-/* One row per scheme: what it may be made of, and its defaults. */
-typedef struct scheme_traits {
-    uint8_t formats[3];                     /* octet_dtype, the default first, ended by NONE */
-    uint16_t row_block[2], square_block[2]; /* 0 x 0: the scheme has no blocks */
-    uint8_t pow2;
-} scheme_traits;
-
-static const scheme_traits traits[OCTET_SCHEMES] = {
-    [OCTET_FP8_TENSOR] = {{OCTET_E4M3, OCTET_E5M2}, {0, 0}, {0, 0}, 0},
-    [OCTET_FP8_DELAYED] = {{OCTET_E4M3, OCTET_E5M2}, {0, 0}, {0, 0}, 0},
-    [OCTET_FP8_BLOCK] = {{OCTET_E4M3, OCTET_E5M2}, {1, 128}, {128, 128}, 1},
-    [OCTET_MXFP8] = {{OCTET_E4M3, OCTET_E5M2}, {1, 32}, {32, 32}, 0},
-    [OCTET_NVFP4] = {{OCTET_E2M1}, {1, 16}, {16, 16}, 0},
-};
-
-const char *const oct_scheme_words[OCTET_SCHEMES + 1] = {
-    "none", "fp8-tensor", "fp8-delayed", "fp8-block", "mxfp8", "nvfp4", NULL,
-};
 const char *const oct_hadamard_words[4] = {"none", "signed", "plain", NULL};
 const char *const oct_four_over_six_words[4] = {"none", "mae", "mse", NULL};
 
 #define Q octet_quantizer
-#define ON(scheme) (1u << (scheme))
-#define QUANTIZED (OCT_ANY & ~ON(OCTET_SCHEME_NONE))
+#define QUANTIZED (OCT_ANY & ~(1u << OCTET_SCHEME_NONE))
+
+/* The schemes that take something of it, as a field's scope. */
+#define BIT(what, name, word, takes, ...) | ((takes) & (what) ? 1u << OCTET_##name : 0u)
+#define ON(what) (0u OCT_SCHEME_ROWS(BIT, OCT_TAKES_##what))
 
 const octet_field oct_quantizer_rows[] = {
     OCT_WORD(Q, scheme, NULL, oct_scheme_words, OCT_ANY, "how scales are chosen"),
     OCT_WORD(Q, format, NULL, oct_dtype_words, QUANTIZED, "element format"),
-    OCT_NUMBER(Q, block_rows, NULL, OCTET_FIELD_U16,
-               ON(OCTET_FP8_BLOCK) | ON(OCTET_MXFP8) | ON(OCTET_NVFP4),
-               "rows of a rowwise block"),
-    OCT_NUMBER(Q, block_cols, NULL, OCTET_FIELD_U16,
-               ON(OCTET_FP8_BLOCK) | ON(OCTET_MXFP8) | ON(OCTET_NVFP4),
-               "columns of a rowwise block"),
+    OCT_NUMBER(Q, block_rows, NULL, OCTET_FIELD_U16, ON(BLOCKS), "rows of a rowwise block"),
+    OCT_NUMBER(Q, block_cols, NULL, OCTET_FIELD_U16, ON(BLOCKS), "columns of a rowwise block"),
     OCT_FLAG(Q, rowwise, "row", QUANTIZED, "has rowwise bytes, for fprop and dgrad"),
     OCT_FLAG(Q, columnwise, "col", QUANTIZED, "has columnwise bytes, for wgrad and dgrad"),
-    OCT_FLAG(Q, pow2, "pow2", ON(OCTET_FP8_TENSOR) | ON(OCTET_FP8_BLOCK),
-             "scales are powers of two"),
-    OCT_NUMBER(Q, epsilon, "eps", OCTET_FIELD_F32, ON(OCTET_FP8_TENSOR) | ON(OCTET_FP8_BLOCK),
+    OCT_FLAG(Q, pow2, "pow2", ON(SCALING), "scales are powers of two"),
+    OCT_NUMBER(Q, epsilon, "eps", OCTET_FIELD_F32, ON(SCALING),
                "the least amax a scale is made from"),
-    OCT_WORD(Q, hadamard, "rht", oct_hadamard_words, ON(OCTET_NVFP4),
+    OCT_WORD(Q, hadamard, "rht", oct_hadamard_words, ON(TRANSFORM),
              "Hadamard transform of columnwise bytes"),
-    OCT_FLAG(Q, stochastic, "sr", ON(OCTET_NVFP4), "stochastic rounding"),
-    OCT_FLAG(Q, row_scaled, "rowscaled", ON(OCTET_NVFP4), "one amax per row"),
-    OCT_WORD(Q, four_over_six, "4over6", oct_four_over_six_words, ON(OCTET_NVFP4),
+    OCT_FLAG(Q, stochastic, "sr", ON(STOCHASTIC), "stochastic rounding"),
+    OCT_FLAG(Q, row_scaled, "rowscaled", ON(FACTOR), "one amax per row"),
+    OCT_WORD(Q, four_over_six, "4over6", oct_four_over_six_words, ON(FACTOR),
              "block scales map the amax to 6 or to 4, whichever errs less"),
-    OCT_FLAG(Q, max256, "max256", ON(OCTET_NVFP4), "four-over-six scales reach 256, not 448"),
-    OCT_FLAG(Q, swizzled, "swizzled", ON(OCTET_MXFP8) | ON(OCTET_NVFP4),
+    OCT_FLAG(Q, max256, "max256", ON(FACTOR), "four-over-six scales reach 256, not 448"),
+    OCT_FLAG(Q, swizzled, "swizzled", ON(SWIZZLED),
              "scales in the order tensor cores read them"),
     OCT_ROWS_END,
 };
 
 octet_quantizer oct_quantizer_default(octet_scheme scheme) {
-    const scheme_traits *row = &traits[scheme];
+    const oct_scheme *row = &oct_schemes[scheme];
     octet_quantizer quantizer = {
         .size = sizeof quantizer,
         .scheme = (uint8_t)scheme,
         .format = row->formats[0],
         .rowwise = scheme != OCTET_SCHEME_NONE,
         .columnwise = scheme != OCTET_SCHEME_NONE,
-        .block_rows = row->row_block[0],
-        .block_cols = row->row_block[1],
+        .block_rows = row->block ? 1 : 0,
+        .block_cols = row->block,
         .pow2 = row->pow2,
     };
     return quantizer;
 }
 
 void oct_quantizer_set_block(octet_quantizer *quantizer, bool two_d) {
-    const scheme_traits *row = &traits[quantizer->scheme];
-    quantizer->block_rows = two_d ? row->square_block[0] : row->row_block[0];
-    quantizer->block_cols = two_d ? row->square_block[1] : row->row_block[1];
+    uint16_t block = oct_scheme_of(quantizer)->block;
+    quantizer->block_rows = two_d || !block ? block : 1;
+    quantizer->block_cols = block;
 }
 
 bool octet_quantizer_transposable(const octet_quantizer *quantizer) {
@@ -88,7 +68,7 @@ bool octet_quantizer_transposable(const octet_quantizer *quantizer) {
 }
 
 static octet_status check_choice(const octet_quantizer *q, octet_error *err) {
-    const scheme_traits *row = &traits[q->scheme];
+    const oct_scheme *row = oct_scheme_of(q);
     const char *name = oct_scheme_words[q->scheme];
     if (!memchr(row->formats, q->format, 2) || q->format == OCTET_NONE) {
         return oct_fail(err, OCTET_INVALID, "%s does not store %s; it stores %s%s%s", name,
@@ -96,13 +76,10 @@ static octet_status check_choice(const octet_quantizer *q, octet_error *err) {
                         row->formats[1] ? " or " : "",
                         row->formats[1] ? octet_dtype_name(row->formats[1]) : "");
     }
-    bool row_block = q->block_rows == row->row_block[0] && q->block_cols == row->row_block[1];
-    bool square =
-        q->block_rows == row->square_block[0] && q->block_cols == row->square_block[1];
-    if (!row_block && !square) {
+    unsigned one = row->block ? 1 : 0; /* row of a block */
+    if (q->block_cols != row->block || (q->block_rows != one && q->block_rows != row->block)) {
         return oct_fail(err, OCTET_INVALID, "%s has blocks of %ux%u or %ux%u, not %ux%u", name,
-                        row->row_block[0], row->row_block[1], row->square_block[0],
-                        row->square_block[1], q->block_rows, q->block_cols);
+                        one, row->block, row->block, row->block, q->block_rows, q->block_cols);
     }
     if (!q->rowwise && !q->columnwise) {
         return oct_fail(err, OCTET_INVALID,

@@ -3,9 +3,9 @@
 #define OCT_QUANT_QUANTIZER_H
 
 #include "core/fields.h"
+#include "format/scheme.h"
 
 extern const octet_field oct_quantizer_rows[];
-extern const char *const oct_scheme_words[OCTET_SCHEMES + 1];
 extern const char *const oct_hadamard_words[4];
 extern const char *const oct_four_over_six_words[4];
 
@@ -25,7 +25,7 @@ static inline bool oct_quantizer_is(const octet_quantizer *quantizer) {
 
 /* One scale for the whole tensor, whoever chooses it. */
 static inline bool oct_quantizer_one_scale(const octet_quantizer *quantizer) {
-    return quantizer->scheme == OCTET_FP8_TENSOR || quantizer->scheme == OCTET_FP8_DELAYED;
+    return oct_scheme_of(quantizer)->one_scale;
 }
 
 #endif

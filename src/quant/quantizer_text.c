@@ -96,11 +96,12 @@ static octet_status parse_block(octet_quantizer *q, oct_span block, octet_error 
 
 static octet_status parse_format(octet_quantizer *q, oct_span word, octet_error *err) {
     int format = oct_span_find(word, oct_dtype_words);
-    bool fp4 = q->scheme == OCTET_NVFP4;
-    if (fp4 ? format != OCTET_E2M1 : format != OCTET_E4M3 && format != OCTET_E5M2) {
-        return oct_fail_at(err, word.column, "'%.*s' is not a format of %s; allowed: %s",
+    const uint8_t *formats = oct_scheme_of(q)->formats;
+    if (format <= OCTET_NONE || !memchr(formats, format, 2)) {
+        return oct_fail_at(err, word.column, "'%.*s' is not a format of %s; allowed: %s%s%s",
                            OCT_SHOW(word), oct_scheme_words[q->scheme],
-                           fp4 ? "e2m1" : "e4m3, e5m2");
+                           octet_dtype_name(formats[0]), formats[1] ? ", " : "",
+                           formats[1] ? octet_dtype_name(formats[1]) : "");
     }
     q->format = (uint8_t)format;
     return OCTET_OK;

@@ -10,7 +10,7 @@
 _Static_assert(sizeof(octet_recipe) == 48 + 32 * OCTET_ROLES, "a recipe has no padding");
 
 const char *const oct_recipe_words[OCTET_RECIPES + 1] = {
-    "none", "delayed", "current", "block", "mxfp8", "nvfp4", "custom", NULL,
+    "none", "delayed", "current", "block", "mxfp8", "nvfp4", "mxfp4", "custom", NULL,
 };
 const char *const oct_role_words[OCTET_ROLES + 1] = {
     "input", "weight", "output", "grad_output", "grad_input", "grad_weight", NULL,
@@ -27,19 +27,20 @@ static const char *const scope_words[] = {"none", "weights", "activations", "all
 #define R octet_recipe
 #define ON(kind) (1u << OCTET_RECIPE_##kind)
 #define QUANTIZED (OCT_ANY & ~ON(NONE))
+#define FP4 (ON(NVFP4) | ON(MXFP4))
 
 /* MXFP8 offers square blocks for weights alone. */
 #define PARAMETER_ROWS(two_d_scope)                                                            \
     OCT_FLAG(Q, pow2, "pow2", ON(CURRENT) | ON(BLOCK), "scales are powers of two"),            \
-        OCT_WORD(Q, hadamard, "rht", oct_hadamard_words, ON(NVFP4), "Hadamard transform"),     \
-        OCT_FLAG(Q, stochastic, "sr", ON(NVFP4), "stochastic rounding"),                       \
+        OCT_WORD(Q, hadamard, "rht", oct_hadamard_words, FP4, "Hadamard transform"),           \
+        OCT_FLAG(Q, stochastic, "sr", FP4, "stochastic rounding"),                             \
         OCT_FLAG(Q, two_d, "2d", two_d_scope, "square blocks"),                                \
         OCT_NUMBER(Q, epsilon, "eps", OCTET_FIELD_F32, ON(CURRENT) | ON(BLOCK),                \
                    "the least amax a scale is made from"),                                     \
         OCT_ROWS_END
 
-static const octet_field activation_rows[] = {PARAMETER_ROWS(ON(BLOCK) | ON(NVFP4))};
-const octet_field oct_qparams_rows[] = {PARAMETER_ROWS(ON(BLOCK) | ON(MXFP8) | ON(NVFP4))};
+static const octet_field activation_rows[] = {PARAMETER_ROWS(ON(BLOCK) | FP4)};
+const octet_field oct_qparams_rows[] = {PARAMETER_ROWS(ON(BLOCK) | ON(MXFP8) | FP4)};
 
 const octet_field oct_recipe_rows[] = {
     OCT_WORD(R, kind, NULL, oct_recipe_words, OCT_ANY, "the recipe"),
@@ -66,12 +67,28 @@ const octet_field oct_recipe_rows[] = {
     OCT_ROWS_END,
 };
 
+static const uint8_t kind_scheme[OCTET_RECIPES] = {
+    [OCTET_RECIPE_DELAYED] = OCTET_FP8_DELAYED, [OCTET_RECIPE_CURRENT] = OCTET_FP8_TENSOR,
+    [OCTET_RECIPE_BLOCK] = OCTET_FP8_BLOCK,     [OCTET_RECIPE_MXFP8] = OCTET_MXFP8,
+    [OCTET_RECIPE_NVFP4] = OCTET_NVFP4,         [OCTET_RECIPE_MXFP4] = OCTET_MXFP4,
+};
+
+/* The row of a recipe's scheme; of a custom one, none's. */
+static const oct_scheme *scheme_of(int kind) {
+    return &oct_schemes[kind_scheme[kind]];
+}
+
 int oct_recipe_groups(int kind, const octet_field *row) {
     if (!(row->scope >> kind & 1)) {
         return 0;
     }
-    return kind == OCTET_RECIPE_MXFP8 ? OCT_GROUP_WEIGHT
-                                      : OCT_GROUP_INPUT | OCT_GROUP_WEIGHT | OCT_GROUP_GRAD;
+    int groups = OCT_GROUP_WEIGHT;
+    for (const octet_field *of = activation_rows; of->name; of++) {
+        if (of->offset == row->offset && (of->scope >> kind & 1)) {
+            groups |= OCT_GROUP_INPUT | OCT_GROUP_GRAD;
+        }
+    }
+    return groups;
 }
 
 int oct_recipe_shorthand(int kind, const octet_field *row) {
@@ -79,7 +96,7 @@ int oct_recipe_shorthand(int kind, const octet_field *row) {
     if (kind == OCTET_RECIPE_BLOCK && row->offset == offsetof(octet_qparams, two_d)) {
         return 0;
     }
-    if (kind != OCTET_RECIPE_NVFP4 || !groups) {
+    if (!(scheme_of(kind)->takes & OCT_TAKES_TRANSFORM) || !groups) {
         return groups;
     }
     return row->offset == offsetof(octet_qparams, hadamard) ? OCT_GROUP_INPUT | OCT_GROUP_GRAD
@@ -117,6 +134,11 @@ static const octet_recipe defaults[OCTET_RECIPES] = {
                             .input.hadamard = OCTET_HADAMARD_SIGNED,
                             .weight.two_d = 1,
                             .grad = {.hadamard = OCTET_HADAMARD_SIGNED, .stochastic = 1}},
+    [OCTET_RECIPE_MXFP4] = {.split_fprop = 1,
+                            .split_dgrad = 1,
+                            .split_wgrad = 1,
+                            .weight.two_d = 1,
+                            .grad.stochastic = 1},
     [OCTET_RECIPE_CUSTOM] = {.split_dgrad = 1, .split_wgrad = 1},
 };
 
@@ -127,13 +149,9 @@ octet_recipe oct_recipe_default(octet_recipe_kind kind) {
     return recipe;
 }
 
-static const uint8_t kind_scheme[OCTET_RECIPES] = {
-    [OCTET_RECIPE_DELAYED] = OCTET_FP8_DELAYED, [OCTET_RECIPE_CURRENT] = OCTET_FP8_TENSOR,
-    [OCTET_RECIPE_BLOCK] = OCTET_FP8_BLOCK,     [OCTET_RECIPE_MXFP8] = OCTET_MXFP8,
-    [OCTET_RECIPE_NVFP4] = OCTET_NVFP4,
-};
-
-static void add_nvfp4_options(octet_quantizer *q, const octet_recipe *recipe, octet_role role) {
+/* Zero where the recipe has none. */
+static void add_factor_options(octet_quantizer *q, const octet_recipe *recipe,
+                               octet_role role) {
     int scope = role == OCTET_WEIGHT ? OCTET_SCOPE_WEIGHTS : OCTET_SCOPE_ACTIVATIONS;
     if (role != OCTET_WEIGHT) {
         q->row_scaled = recipe->row_scaled;
@@ -164,8 +182,8 @@ octet_quantizer oct_recipe_role(const octet_recipe *recipe, octet_role role) {
     q.hadamard = params->hadamard;
     q.stochastic = params->stochastic;
     oct_quantizer_set_block(&q, params->two_d);
-    if (recipe->kind == OCTET_RECIPE_NVFP4 && !is_grad) {
-        add_nvfp4_options(&q, recipe, role);
+    if (!is_grad) {
+        add_factor_options(&q, recipe, role);
     }
     return q;
 }
@@ -196,9 +214,9 @@ static octet_status check_sense(const octet_recipe *r, octet_error *err) {
     const char *why = NULL;
     if (r->kind == OCTET_RECIPE_DELAYED && r->history == 0) {
         why = "history is 0; it holds at least one amax";
-    } else if ((r->kind == OCTET_RECIPE_BLOCK || r->kind == OCTET_RECIPE_NVFP4) && !all_split) {
+    } else if (scheme_of(r->kind)->split && !all_split) {
         why = "block scales are applied in split accumulation; fast has no meaning";
-    } else if (r->kind == OCTET_RECIPE_NVFP4 && r->error_mode == OCTET_4OVER6_NONE) {
+    } else if ((scheme_of(r->kind)->takes & OCT_TAKES_FACTOR) && !r->error_mode) {
         why = "err is none; it is mae or mse";
     } else if (r->weight.hadamard) {
         why =

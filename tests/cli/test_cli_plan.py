@@ -302,3 +302,11 @@ def test_plan__room_for_padded_blocks_by_hand() -> None:
     # w (62, 96) and x (62, 48) with two lines more and a scale for each of x's; sums of dx, dw.
     copies = block(64 * 96) + block(64 * 48) + block(64 * 4)
     assert workspace(62) == whole + copies + block(48 * 64 * 4) + block(96 * 64 * 4)
+
+
+@pytest.mark.parametrize("arch", [80, 90, 100, 120])
+def test_plan__every_gpu_emulates_mxfp4_and_says_so(arch: int) -> None:
+    problem = "linear m=64 k=96 n=48 in=bf16 recipe=mxfp4"
+    out = good("plan", f"{problem} device=cuda:0/{arch}").out
+    assert out.count("emulated exactly in bf16") == 3
+    assert "emulated" not in good("plan", problem).out

@@ -114,7 +114,7 @@ static inline double operand_block_scale(operand *o, operand_kind kind, int64_t 
     int exponent = kind == OPERAND_APART ? apart + usual : usual;
     float value = operand_scale(q, kind == OPERAND_EXTREME && low ? -125 : exponent, &state);
     uint8_t code = (uint8_t)(operand_random(&state) % 0x7f);
-    if (q->scheme == OCTET_MXFP8) {
+    if (q->scheme == OCTET_MXFP8 || q->scheme == OCTET_MXFP4) {
         code = (uint8_t)(kind == OPERAND_EXTREME && low ? 0 : 127 + exponent);
         value = octet_decode(OCTET_E8M0, code);
     } else if (q->scheme == OCTET_NVFP4) {
@@ -130,7 +130,7 @@ static inline double operand_put(operand *o, int64_t line, int64_t at, uint8_t c
     bool row = o->use == OCTET_USE_ROW;
     uint8_t *data = o->m.parts[row ? OCTET_PART_ROW_DATA : OCTET_PART_COL_DATA];
     int64_t length = row ? o->m.cols : o->rows;
-    if (q->scheme == OCTET_NVFP4) {
+    if (q->format == OCTET_E2M1) {
         code &= 0xf;
         data[line * ((length + 1) / 2) + at / 2] |= (uint8_t)(code << (at % 2 * 4));
     } else if (q->scheme == OCTET_MXFP8 && !row) {
@@ -184,9 +184,10 @@ static inline void operand_fill(operand *o, operand_kind kind, uint64_t seed) {
                 code = 0;
             }
             if (kind == OPERAND_APART && q->scheme != OCTET_NVFP4) {
-                code &= q->format == OCTET_E4M3 ? 0x87 : 0x83;
+                code &= q->format == OCTET_E4M3 ? 0x87 : q->format == OCTET_E5M2 ? 0x83 : 0x9;
             }
-            if (kind == OPERAND_NAN && line == lines / 2 && at == length / 2) {
+            if (kind == OPERAND_NAN && q->format != OCTET_E2M1 && line == lines / 2 &&
+                at == length / 2) {
                 code = 0x7f;
             }
             double value = operand_put(o, line, at, code) * scale * factor;

@@ -44,6 +44,11 @@ void model_hadamard_inverse(float out[16], const float y[16], bool is_signed) {
     }
 }
 
+/* Two codes a byte, columns turned. */
+static bool is_fp4(const octet_quantizer *q) {
+    return q->scheme == OCTET_NVFP4 || q->scheme == OCTET_MXFP4;
+}
+
 /* ---- where things lie ------------------------------------------------------------------ */
 
 static int64_t up(int64_t n, int64_t to) {
@@ -70,19 +75,19 @@ size_t model_scale_index(const oct_matrix *m, octet_use use, int64_t line, int64
         return (size_t)(block * up(lines, 4) + line);
     }
     if (q->swizzled) {
-        int64_t per_tile = q->scheme == OCTET_MXFP8 ? 128 : 64;
+        int64_t per_tile = q->scheme == OCTET_NVFP4 ? 64 : 128;
         return swizzled_index(line, block, parts_of(length, per_tile));
     }
     if (q->scheme == OCTET_MXFP8 && !row) {
         return (size_t)(block * up(K, 128) + line);
     }
-    int64_t size = q->scheme == OCTET_MXFP8 ? 32 : 16;
+    int64_t size = q->scheme == OCTET_NVFP4 ? 16 : 32;
     return (size_t)(line * up(parts_of(length, size), 4) + block);
 }
 
 size_t model_code_index(const oct_matrix *m, octet_use use, int64_t line, int64_t k) {
     const octet_quantizer *q = &m->quantizer;
-    if (q->scheme == OCTET_NVFP4) {
+    if (is_fp4(q)) {
         int64_t length = use == OCTET_USE_ROW ? m->cols : m->rows;
         bool padded = use == OCTET_USE_COL && q->hadamard;
         return (size_t)(line * (padded ? up(length, 16) / 2 : parts_of(length, 2)) + k / 2);
@@ -100,13 +105,13 @@ static octet_part part_of(octet_use use, octet_part row_part, octet_part col_par
 uint32_t model_code(const oct_matrix *m, octet_use use, int64_t line, int64_t k) {
     const uint8_t *data = m->parts[part_of(use, OCTET_PART_ROW_DATA, OCTET_PART_COL_DATA)];
     uint8_t byte = data[model_code_index(m, use, line, k)];
-    return m->quantizer.scheme == OCTET_NVFP4 ? (k % 2 ? byte >> 4 : byte & 15) : byte;
+    return is_fp4(&m->quantizer) ? (k % 2 ? byte >> 4 : byte & 15) : byte;
 }
 
 static void put_code(const oct_matrix *m, octet_use use, int64_t at[2], uint32_t code) {
     uint8_t *data = m->parts[part_of(use, OCTET_PART_ROW_DATA, OCTET_PART_COL_DATA)];
     uint8_t *byte = &data[model_code_index(m, use, at[0], at[1])];
-    bool high = m->quantizer.scheme == OCTET_NVFP4 && at[1] % 2;
+    bool high = is_fp4(&m->quantizer) && at[1] % 2;
     *byte = (uint8_t)(high ? *byte | code << 4 : code);
 }
 
@@ -226,6 +231,12 @@ static model_scale mx_scale(float amax, uint8_t format) {
     return (model_scale){(float)code, ldexpf(1, 127 - (int)code)};
 }
 
+/* Rounded up as above, but a division: the largest code is 6. */
+static model_scale mx4_scale(float amax) {
+    uint32_t code = octet_encode(OCTET_E8M0, amax / 6.0f);
+    return (model_scale){(float)code, ldexpf(1, 127 - (int)code)};
+}
+
 static float six_emax(const octet_quantizer *q) {
     return q->four_over_six && q->max256 ? 1536.0f : 2688.0f;
 }
@@ -307,6 +318,8 @@ static model_scale scale_at(const direction *d, int64_t line, int64_t block) {
         return (model_scale){1.0f / s, s};
     case OCTET_MXFP8:
         return mx_scale(block_amax(d, line, block), q->format);
+    case OCTET_MXFP4:
+        return mx4_scale(block_amax(d, line, block));
     default:
         break;
     }

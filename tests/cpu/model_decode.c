@@ -16,7 +16,7 @@ static float factor_at(const oct_matrix *m, octet_use use, int64_t line, int64_t
         return ((const float *)scales)[at];
     }
     uint8_t code = ((const uint8_t *)scales)[at];
-    if (q->scheme == OCTET_MXFP8) {
+    if (q->scheme == OCTET_MXFP8 || q->scheme == OCTET_MXFP4) {
         return ldexpf(1, (int)code - 127);
     }
     const float *amax = m->parts[row ? OCTET_PART_ROW_AMAX : OCTET_PART_COL_AMAX];

@@ -7,8 +7,9 @@
 /* The quantizer number `index` of a scheme among all combinations of fields; false when that
  * combination is not a valid one. */
 static inline bool cpu_quantizer(octet_quantizer *out, octet_scheme scheme, int index) {
-    bool fp4 = scheme == OCTET_NVFP4, blocks = scheme >= OCTET_FP8_BLOCK;
-    int side = scheme == OCTET_FP8_BLOCK ? 128 : scheme == OCTET_MXFP8 ? 32 : 16;
+    bool fp4 = scheme == OCTET_NVFP4 || scheme == OCTET_MXFP4;
+    bool blocks = scheme >= OCTET_FP8_BLOCK;
+    int side = scheme == OCTET_FP8_BLOCK ? 128 : scheme == OCTET_NVFP4 ? 16 : 32;
     int usage = index % 3, square = index / 3 % 2, format = index / 6 % 2;
     int a = index / 12 % 2, b = index / 24 % 3, c = index / 72 % 2, d = index / 144 % 2;
     int e = index / 288 % 3, f = index / 864 % 2;

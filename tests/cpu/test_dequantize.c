@@ -87,6 +87,10 @@ TEST(dequantize__nvfp4_equals_the_model) {
     check_scheme(OCTET_NVFP4);
 }
 
+TEST(dequantize__mxfp4_equals_the_model) {
+    check_scheme(OCTET_MXFP4);
+}
+
 /* Every code under every scale, codes that no quantizer makes included. */
 TEST(dequantize__every_code) {
     static const octet_dtype formats[] = {OCTET_E4M3, OCTET_E5M2};
@@ -119,7 +123,8 @@ TEST(dequantize__undoes_quantize) {
         double bound; /* of the amax */
     } rows[] = {{"fp8-tensor:e4m3", 1.0 / 16}, {"mxfp8:e4m3", 1.0 / 16},
                 {"fp8-block:e4m3", 1.0 / 16},  {"nvfp4:e2m1", 0.25},
-                {"nvfp4:e2m1+4over6", 0.25},   {"nvfp4:e2m1+rht+col", 0.75}};
+                {"nvfp4:e2m1+4over6", 0.25},   {"nvfp4:e2m1+rht+col", 0.75},
+                {"mxfp4:e2m1", 0.34},          {"mxfp4:e2m1+rht+col", 1.0}};
     cpu_tensor x = cpu_tensor_plain(OCTET_F32, 70, 130, 130);
     for (int64_t i = 0; i < 70 * 130; i++) {
         cpu_tensor_set(&x, i / 130, i % 130, (float)((i * 7919) % 2001 - 1000) / 1000);
@@ -148,4 +153,5 @@ TEST(dequantize__undoes_quantize) {
 
 CPU_TEST_MAIN(dequantize__one_scale_equals_the_model, dequantize__blocks_equal_the_model,
               dequantize__mxfp8_equals_the_model, dequantize__nvfp4_equals_the_model,
-              dequantize__every_code, dequantize__undoes_quantize)
+              dequantize__mxfp4_equals_the_model, dequantize__every_code,
+              dequantize__undoes_quantize)

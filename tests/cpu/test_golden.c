@@ -213,4 +213,9 @@ TEST(golden__nvfp4) {
     CHECK_EQ_INT(run_file("nvfp4.txt"), 7);
 }
 
-CPU_TEST_MAIN(golden__per_tensor, golden__delayed, golden__block, golden__mxfp8, golden__nvfp4)
+TEST(golden__mxfp4) {
+    CHECK_EQ_INT(run_file("mxfp4.txt"), 6);
+}
+
+CPU_TEST_MAIN(golden__per_tensor, golden__delayed, golden__block, golden__mxfp8, golden__nvfp4,
+              golden__mxfp4)

@@ -8,7 +8,7 @@
 #define ROWS 96
 
 static const octet_scheme schemes[] = {OCTET_FP8_TENSOR, OCTET_FP8_DELAYED, OCTET_FP8_BLOCK,
-                                       OCTET_MXFP8, OCTET_NVFP4};
+                                       OCTET_MXFP8,      OCTET_NVFP4,       OCTET_MXFP4};
 
 static void fill_quantized(cpu_tensor *out, const cpu_tensor *x, const float *amaxes) {
     float scale = 3.0f, amax = model_amax(x);
@@ -57,7 +57,7 @@ static void check_turn(const octet_quantizer *q, const cpu_tensor *x, bool have_
 }
 
 TEST(transpose__equals_quantizing_the_other_direction) {
-    for (int i = 0; i < 5 * CPU_QUANTIZERS; i++) {
+    for (int i = 0; i < 6 * CPU_QUANTIZERS; i++) {
         octet_quantizer q;
         if (!cpu_quantizer(&q, schemes[i / CPU_QUANTIZERS], i % CPU_QUANTIZERS) ||
             !octet_quantizer_transposable(&q) || !q.rowwise || q.columnwise) {
@@ -193,7 +193,7 @@ static void check_assemble(const octet_quantizer *q, int64_t rows, int64_t cols,
 
 TEST(assemble__equals_quantizing_the_whole) {
     static const int64_t cols[] = {1, 33, 130};
-    for (int i = 0; i < 5 * CPU_QUANTIZERS; i++) {
+    for (int i = 0; i < 6 * CPU_QUANTIZERS; i++) {
         octet_quantizer q;
         if (!cpu_quantizer(&q, schemes[i / CPU_QUANTIZERS], i % CPU_QUANTIZERS) ||
             q.stochastic) {

@@ -126,6 +126,10 @@ TEST(quantize__nvfp4_with_a_decision_per_block_equals_the_model) {
     check_scheme(OCTET_NVFP4, decides);
 }
 
+TEST(quantize__mxfp4_equals_the_model) {
+    check_scheme(OCTET_MXFP4, NULL);
+}
+
 /* 256 x 256: every code of bf16 and f16 once, mixed, under several stored scales. */
 TEST(quantize__every_16_bit_value) {
     static const char *const texts[] = {
@@ -133,7 +137,8 @@ TEST(quantize__every_16_bit_value) {
         "fp8-delayed:e5m2",  "fp8-block:e4m3",    "fp8-block:e5m2/128x128",
         "mxfp8:e4m3",        "mxfp8:e5m2",        "mxfp8:e4m3/32x32",
         "nvfp4:e2m1",        "nvfp4:e2m1/16x16",  "nvfp4:e2m1+rht",
-        "nvfp4:e2m1+sr+row", "nvfp4:e2m1+4over6",
+        "nvfp4:e2m1+sr+row", "nvfp4:e2m1+4over6", "mxfp4:e2m1",
+        "mxfp4:e2m1/32x32",  "mxfp4:e2m1+rht",    "mxfp4:e2m1+sr",
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         for (uint64_t seed = 0; seed < 14; seed++) {
@@ -152,13 +157,14 @@ TEST(quantize__every_16_bit_value) {
  * of cache lines. */
 TEST(quantize__large_tensors_equal_the_model) {
     static const char *const texts[] = {"fp8-tensor:e4m3+col", "fp8-block:e4m3/128x128",
-                                        "fp8-block:e4m3+col", "nvfp4:e2m1+col"};
-    for (int i = 0; i < 5; i++) {
+                                        "fp8-block:e4m3+col", "nvfp4:e2m1+col",
+                                        "mxfp4:e2m1+col"};
+    for (int i = 0; i < 6; i++) {
         problem p = {.cols = 2053, .stride = 2053, .threads = 2, .seed = 3};
-        p.rows = i == 4 ? 2050 : 2048;
+        p.rows = i == 5 ? 2050 : 2048;
         p.input = CPU_INPUT_BLOCKS;
         p.dtype = OCTET_BF16;
-        CHECK_EQ_INT(octet_quantizer_parse(&p.q, texts[i % 4], NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_quantizer_parse(&p.q, texts[i % 5], NULL), OCTET_OK);
         check_problem(&p);
     }
 }
@@ -166,10 +172,10 @@ TEST(quantize__large_tensors_equal_the_model) {
 /* The same bytes whoever does the work. */
 TEST(quantize__threads_do_not_change_a_byte) {
     static const octet_scheme schemes[] = {OCTET_FP8_TENSOR, OCTET_FP8_DELAYED, OCTET_FP8_BLOCK,
-                                           OCTET_MXFP8, OCTET_NVFP4};
+                                           OCTET_MXFP8,      OCTET_NVFP4,       OCTET_MXFP4};
     cpu_tensor x = cpu_tensor_plain(OCTET_BF16, 270, 530, 531);
     cpu_fill(&x, CPU_INPUT_BLOCKS, 11);
-    for (int i = 0; i < 5 * 40; i++) {
+    for (int i = 0; i < 6 * 40; i++) {
         octet_quantizer q;
         if (!cpu_quantizer(&q, schemes[i / 40], i % 40 * 43 + 2)) {
             continue;
@@ -197,5 +203,5 @@ CPU_TEST_MAIN(quantize__per_tensor_equals_the_model, quantize__delayed_equals_th
               quantize__blocks_equal_the_model, quantize__mxfp8_equals_the_model,
               quantize__nvfp4_equals_the_model,
               quantize__nvfp4_with_a_decision_per_block_equals_the_model,
-              quantize__every_16_bit_value, quantize__large_tensors_equal_the_model,
-              quantize__threads_do_not_change_a_byte)
+              quantize__mxfp4_equals_the_model, quantize__every_16_bit_value,
+              quantize__large_tensors_equal_the_model, quantize__threads_do_not_change_a_byte)

@@ -13,9 +13,10 @@
 #include "test.h"
 
 static const octet_scheme cuda_schemes[] = {OCTET_FP8_TENSOR, OCTET_FP8_DELAYED,
-                                            OCTET_FP8_BLOCK, OCTET_MXFP8, OCTET_NVFP4};
+                                            OCTET_FP8_BLOCK,  OCTET_MXFP8,
+                                            OCTET_NVFP4,      OCTET_MXFP4};
 
-#define CUDA_QUANTIZERS (5 * CPU_QUANTIZERS)
+#define CUDA_QUANTIZERS (6 * CPU_QUANTIZERS)
 
 /* Quantizer number `index` of all schemes; false when there is none. */
 static inline bool cuda_quantizer(octet_quantizer *out, int index) {
@@ -176,7 +177,7 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
                                .new_amax = delayed ? &new_amax[1] : NULL,
                                .seed = q->stochastic ? &rounding : NULL,
                                .stream = stream};
-    bool blocks = q->scheme == OCTET_MXFP8 || q->scheme == OCTET_NVFP4;
+    bool blocks = q->scheme >= OCTET_MXFP8;
     cpu_tensor row = cuda_copy_of(&got, OCTET_USE_ROW, blocks && seed % 5 < 3);
     cpu_tensor col = cuda_copy_of(&got, OCTET_USE_COL, blocks && seed % 7 < 4);
     cpu_tensor sums = cuda_sums_of(&got, seed % 3 != 0);

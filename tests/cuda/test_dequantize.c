@@ -58,20 +58,26 @@ TEST(dequantize__nvfp4_equals_the_cpu) {
     check_scheme(OCTET_NVFP4);
 }
 
+TEST(dequantize__mxfp4_equals_the_cpu) {
+    check_scheme(OCTET_MXFP4);
+}
+
 /* Random bytes: every code under every scale, those that no quantizer makes included; shapes
  * whose rows and lines are aligned. */
 TEST(dequantize__any_bytes) {
-    static const char *const texts[] = {
-        "fp8-tensor:e4m3", "fp8-tensor:e5m2",     "fp8-block:e4m3", "fp8-block:e5m2/128x128",
-        "mxfp8:e4m3",      "mxfp8:e5m2+swizzled", "nvfp4:e2m1",     "nvfp4:e2m1+rht+col",
-        "nvfp4:e2m1/16x16"};
+    static const char *const texts[] = {"fp8-tensor:e4m3",   "fp8-tensor:e5m2",
+                                        "fp8-block:e4m3",    "fp8-block:e5m2/128x128",
+                                        "mxfp8:e4m3",        "mxfp8:e5m2+swizzled",
+                                        "nvfp4:e2m1",        "nvfp4:e2m1+rht+col",
+                                        "nvfp4:e2m1/16x16",  "mxfp4:e2m1",
+                                        "mxfp4:e2m1+rht+col"};
     static const int64_t shapes[][2] = {{128, 128}, {144, 272}, {300, 64}, {16, 4096}};
-    for (int i = 0; i < 9 * 4; i++) {
+    for (int i = 0; i < 11 * 4; i++) {
         octet_quantizer q;
         uint64_t seed = (uint64_t)i;
-        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i % 9], NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i % 11], NULL), OCTET_OK);
         cpu_tensor made =
-            cpu_tensor_quantized(&q, OCTET_F32, shapes[i / 9][0], shapes[i / 9][1], 1);
+            cpu_tensor_quantized(&q, OCTET_F32, shapes[i / 11][0], shapes[i / 11][1], 1);
         for (int part = 0; part < OCTET_PARTS; part++) {
             for (size_t b = 0; made.m.parts[part] && b < made.bytes[part]; b++) {
                 ((uint8_t *)made.m.parts[part])[b] = (uint8_t)cpu_random(&seed);
@@ -127,16 +133,16 @@ static void check_decode(const cpu_tensor *made, octet_use use, octet_dtype to) 
 
 /* Random bytes in shapes of whole vectors and of parts of them. */
 TEST(decode__any_bytes) {
-    static const char *const texts[] = {"nvfp4:e2m1",     "nvfp4:e2m1+swizzled",
-                                        "nvfp4:e2m1+rht", "mxfp8:e4m3+swizzled",
-                                        "mxfp8:e5m2",     "fp8-tensor:e4m3"};
+    static const char *const texts[] = {
+        "nvfp4:e2m1", "nvfp4:e2m1+swizzled", "nvfp4:e2m1+rht", "mxfp8:e4m3+swizzled",
+        "mxfp8:e5m2", "fp8-tensor:e4m3",     "mxfp4:e2m1",     "mxfp4:e2m1+swizzled"};
     static const int64_t shapes[][2] = {{64, 128}, {320, 264}, {75, 520}, {48, 17}};
-    for (int i = 0; i < 6 * 4; i++) {
+    for (int i = 0; i < 8 * 4; i++) {
         octet_quantizer q;
         uint64_t seed = 77 + (uint64_t)i;
-        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i % 6], NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i % 8], NULL), OCTET_OK);
         cpu_tensor made =
-            cpu_tensor_quantized(&q, OCTET_BF16, shapes[i / 6][0], shapes[i / 6][1], 1);
+            cpu_tensor_quantized(&q, OCTET_BF16, shapes[i / 8][0], shapes[i / 8][1], 1);
         for (int part = 0; part < OCTET_PARTS; part++) {
             for (size_t b = 0; made.m.parts[part] && b < made.bytes[part]; b++) {
                 ((uint8_t *)made.m.parts[part])[b] = (uint8_t)cpu_random(&seed);
@@ -152,9 +158,9 @@ TEST(decode__any_bytes) {
 }
 
 /* Nothing is lost in bf16. */
-TEST(decode__nvfp4_is_exact_in_bf16) {
+static void check_exact(const char *text) {
     octet_quantizer q;
-    CHECK_EQ_INT(octet_quantizer_parse(&q, "nvfp4:e2m1", NULL), OCTET_OK);
+    CHECK_EQ_INT(octet_quantizer_parse(&q, text, NULL), OCTET_OK);
     cpu_tensor x = cpu_tensor_plain(OCTET_BF16, 135, 260, 260);
     cpu_fill(&x, CPU_INPUT_BLOCKS, 4);
     cpu_tensor made = cuda_quantized(&q, &x, 1);
@@ -170,6 +176,11 @@ TEST(decode__nvfp4_is_exact_in_bf16) {
     }
     cpu_tensor_free(&made);
     cpu_tensor_free(&x);
+}
+
+TEST(decode__fp4_is_exact_in_bf16) {
+    check_exact("nvfp4:e2m1");
+    check_exact("mxfp4:e2m1");
 }
 
 TEST(decode__leaves_out_the_shared_factor) {
@@ -198,5 +209,5 @@ TEST(decode__leaves_out_the_shared_factor) {
 
 TEST_MAIN(dequantize__one_scale_equals_the_cpu, dequantize__blocks_equal_the_cpu,
           dequantize__mxfp8_equals_the_cpu, dequantize__nvfp4_equals_the_cpu,
-          dequantize__any_bytes, decode__any_bytes, decode__nvfp4_is_exact_in_bf16,
-          decode__leaves_out_the_shared_factor)
+          dequantize__mxfp4_equals_the_cpu, dequantize__any_bytes, decode__any_bytes,
+          decode__fp4_is_exact_in_bf16, decode__leaves_out_the_shared_factor)

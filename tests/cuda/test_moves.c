@@ -53,11 +53,12 @@ TEST(transpose__equals_the_cpu) {
 
 /* Aligned and wide enough that whole tiles are turned. */
 TEST(transpose__of_whole_tiles) {
-    static const char *const texts[] = {"fp8-tensor:e4m3", "nvfp4:e2m1/16x16"};
-    for (int i = 0; i < 6; i++) {
+    static const char *const texts[] = {"fp8-tensor:e4m3", "nvfp4:e2m1/16x16",
+                                        "mxfp4:e2m1/32x32"};
+    for (int i = 0; i < 9; i++) {
         octet_quantizer q;
-        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i % 2], NULL), OCTET_OK);
-        int64_t rows = i < 2 ? 256 : i < 4 ? 144 : 400, cols = i < 2 ? 384 : i < 4 ? 272 : 128;
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i % 3], NULL), OCTET_OK);
+        int64_t rows = i < 3 ? 256 : i < 6 ? 144 : 400, cols = i < 3 ? 384 : i < 6 ? 272 : 128;
         cpu_tensor x = cpu_tensor_plain(OCTET_BF16, rows, cols, cols);
         cpu_fill(&x, CPU_INPUT_CODES, (uint64_t)i);
         check_turn(q, &x, true);

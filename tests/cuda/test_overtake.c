@@ -18,9 +18,15 @@ static octet_status run_overtaking(const octet_plan *plan, int phase,
 }
 
 TEST(overtake__every_recipe_computes_what_it_does_in_order) {
-    static const char *const recipes[] = {
-        "none",        "delayed raise_amax",        "current", "block", "mxfp8", "nvfp4",
-        "nvfp4+norht", "nvfp4+norht:4over6=weights"};
+    static const char *const recipes[] = {"none",
+                                          "delayed raise_amax",
+                                          "current",
+                                          "block",
+                                          "mxfp8",
+                                          "nvfp4",
+                                          "mxfp4",
+                                          "nvfp4+norht",
+                                          "nvfp4+norht:4over6=weights"};
     static const char *const ends[] = {"", " bias", " main_grad=add"};
     static const int rows[] = {272, 37, 400, 0};
     enum { RECIPES = sizeof recipes / sizeof recipes[0], ENDS = 3, ROWS = 4 };

@@ -51,6 +51,10 @@ TEST(quantize__nvfp4_equals_the_cpu) {
     check_scheme(OCTET_NVFP4, 2);
 }
 
+TEST(quantize__mxfp4_equals_the_cpu) {
+    check_scheme(OCTET_MXFP4, 1);
+}
+
 /* 256 x 256: every code of bf16 and f16 once, mixed. */
 TEST(quantize__every_16_bit_value) {
     static const char *const texts[] = {
@@ -59,6 +63,8 @@ TEST(quantize__every_16_bit_value) {
         "mxfp8:e4m3",        "mxfp8:e5m2",        "mxfp8:e4m3/32x32",
         "nvfp4:e2m1",        "nvfp4:e2m1/16x16",  "nvfp4:e2m1+rht",
         "nvfp4:e2m1+sr+row", "nvfp4:e2m1+4over6", "nvfp4:e2m1+rht+sr",
+        "mxfp4:e2m1",        "mxfp4:e2m1/32x32",  "mxfp4:e2m1+rht",
+        "mxfp4:e2m1+sr",     "mxfp4:e2m1+rht+sr", "mxfp4:e2m1/32x32+sr",
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         octet_quantizer q;
@@ -89,8 +95,9 @@ static void fill_far_below(cpu_tensor *x, float unit, uint64_t seed) {
 
 TEST(quantize__blocks_far_below_the_amax) {
     static const char *const texts[] = {
-        "nvfp4:e2m1",        "nvfp4:e2m1/16x16", "nvfp4:e2m1+rht",     "nvfp4:e2m1+sr",
-        "nvfp4:e2m1+rht+sr", "nvfp4:e2m1+row",   "nvfp4:e2m1/16x16+sr"};
+        "nvfp4:e2m1",        "nvfp4:e2m1/16x16", "nvfp4:e2m1+rht",      "nvfp4:e2m1+sr",
+        "nvfp4:e2m1+rht+sr", "nvfp4:e2m1+row",   "nvfp4:e2m1/16x16+sr", "mxfp4:e2m1",
+        "mxfp4:e2m1/32x32",  "mxfp4:e2m1+rht+sr"};
     static const float units[] = {1.0f, 0x1p-110f, 0x1p127f};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         octet_quantizer q;
@@ -122,7 +129,7 @@ static void fill_thresholds(cpu_tensor *x, uint64_t seed) {
 
 TEST(quantize__elements_at_the_thresholds_of_random_bytes) {
     static const char *const texts[] = {"nvfp4:e2m1+sr", "nvfp4:e2m1+sr+row",
-                                        "nvfp4:e2m1/16x16+sr"};
+                                        "nvfp4:e2m1/16x16+sr", "mxfp4:e2m1+sr"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         octet_quantizer q;
         cpu_tensor x = cpu_tensor_plain(OCTET_F32, 512, 1024, 1024);
@@ -135,8 +142,9 @@ TEST(quantize__elements_at_the_thresholds_of_random_bytes) {
 
 /* More tiles than a GPU has room for at once, and more than one turn of the dense amax. */
 TEST(quantize__large_tensors_equal_the_cpu) {
-    static const char *const texts[] = {"fp8-tensor:e4m3", "fp8-delayed:e4m3",
-                                        "fp8-delayed:e5m2", "fp8-block:e4m3", "nvfp4:e2m1+rht"};
+    static const char *const texts[] = {"fp8-tensor:e4m3",  "fp8-delayed:e4m3",
+                                        "fp8-delayed:e5m2", "fp8-block:e4m3",
+                                        "nvfp4:e2m1+rht",   "mxfp4:e2m1"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         octet_quantizer q;
         cpu_tensor x = cpu_tensor_plain(OCTET_BF16, 1040, 1304, 1304);
@@ -276,7 +284,8 @@ TEST(quantize__nvfp4_casts_make_factors_of_products) {
 
 TEST_MAIN(quantize__one_scale_equals_the_cpu, quantize__blocks_equal_the_cpu,
           quantize__mxfp8_equals_the_cpu, quantize__nvfp4_equals_the_cpu,
-          quantize__every_16_bit_value, quantize__blocks_far_below_the_amax,
+          quantize__mxfp4_equals_the_cpu, quantize__every_16_bit_value,
+          quantize__blocks_far_below_the_amax,
           quantize__elements_at_the_thresholds_of_random_bytes,
           quantize__large_tensors_equal_the_cpu, quantize__two_at_once_equal_the_cpu,
           quantize__nvfp4_casts_make_factors_of_products)

@@ -38,12 +38,12 @@ static octet_status run_recorded(const octet_plan *plan, int phase, const octet_
 
 TEST(recording__of_every_recipe_computes_what_its_launches_do) {
     static const char *const recipes[] = {
-        "none", "delayed raise_amax", "current", "block", "mxfp8", "nvfp4"};
+        "none", "delayed raise_amax", "current", "block", "mxfp8", "nvfp4", "mxfp4+rht"};
     static const char *const ends[] = {"", " bias", " main_grad=add"};
     static const int rows[] = {64, 37};
     run_report report = {0};
     octet_cuda *cuda = cuda_open(90);
-    for (int i = 0; i < 6 * 3 * 2; i++) {
+    for (int i = 0; i < 7 * 3 * 2; i++) {
         run_options options = {
             .seed = (uint64_t)i, .fill = 0xFF, .cuda = cuda, .run = run_recorded};
         char text[256];

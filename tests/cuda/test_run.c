@@ -332,12 +332,12 @@ TEST(cuda_run__block_layers_of_any_shape_are_the_librarys) {
 }
 
 TEST(cuda_run__main_grad_in_every_dtype) {
-    static const char *const recipes[] = {"none",  "delayed", "current",
-                                          "block", "mxfp8",   "nvfp4"};
+    static const char *const recipes[] = {"none",  "delayed", "current", "block",
+                                          "mxfp8", "nvfp4",   "mxfp4",   "mxfp4+rht"};
     static const char *const dtypes[] = {"f32", "bf16", "f16"};
     run_report report = {0};
     tally ran = {0};
-    for (int i = 0; i < 6 * 3 * 2 * 2; i++) {
+    for (int i = 0; i < 8 * 3 * 2 * 2; i++) {
         octet_linear_backward_args args;
         run_options options = {.seed = (uint64_t)i, .fill = 0xFF, .cuda = gpu_of(HOPPER)};
         char text[256];
@@ -350,7 +350,7 @@ TEST(cuda_run__main_grad_in_every_dtype) {
             run_args(&report, &ran, &args, &options);
         }
     }
-    finish(&report, &ran, 72);
+    finish(&report, &ran, 96);
 }
 
 /* Sums that a cast has left, and sums that a step of their own makes. */

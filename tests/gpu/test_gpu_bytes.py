@@ -21,6 +21,7 @@ def texts() -> list[str]:
     schemes += [("fp8-block:e5m2", "/1x128")]
     schemes += [("mxfp8:e4m3", "/1x32"), ("mxfp8:e5m2", "/1x32"), ("mxfp8:e4m3", "/32x32")]
     schemes += [("nvfp4:e2m1", "/1x16"), ("nvfp4:e2m1", "/16x16")]
+    schemes += [("mxfp4:e2m1", "/1x32"), ("mxfp4:e2m1", "/32x32")]
     options = [
         "",
         "+pow2",
@@ -109,6 +110,7 @@ large = functools.cache(awkward)
 ONE_OF_EACH = ["fp8-tensor:e4m3", "fp8-tensor:e5m2+row", "fp8-tensor:e4m3+col"]
 ONE_OF_EACH += ["fp8-delayed:e5m2", "fp8-block:e4m3", "mxfp8:e4m3"]
 ONE_OF_EACH += ["fp8-block:e4m3/128x128", "nvfp4:e2m1+rht+sr", "nvfp4:e2m1/16x16"]
+ONE_OF_EACH += ["mxfp4:e2m1", "mxfp4:e2m1+rht+sr", "mxfp4:e2m1/32x32"]
 
 
 @pytest.mark.parametrize("text", ONE_OF_EACH)
@@ -138,7 +140,7 @@ def test_gpu_bytes__all_bf16_values_in_every_scheme() -> None:
         check(text, every.view(256, 256))
 
 
-@pytest.mark.parametrize("text", [t for t in TEXTS if t.startswith("nvfp4")][::3])
+@pytest.mark.parametrize("text", [t for t in TEXTS if "fp4:" in t][::3])
 def test_gpu_bytes__blocks_far_below_the_amax(text: str) -> None:
     """Scales that are subnormal or 0, under amaxes of every size."""
     below = torch.exp2(-torch.arange(64.0, dtype=torch.float64)).view(64, 1)
@@ -147,7 +149,7 @@ def test_gpu_bytes__blocks_far_below_the_amax(text: str) -> None:
         check(text, x.to(dtype))
 
 
-@pytest.mark.parametrize("text", [t for t in TEXTS if t.startswith("nvfp4") and "+sr" in t])
+@pytest.mark.parametrize("text", [t for t in TEXTS if "fp4:" in t and "+sr" in t])
 def test_gpu_bytes__elements_at_the_thresholds_of_random_bytes(text: str) -> None:
     """Where a random byte just rounds up, or just does not; nothing needs scaling."""
     part = torch.randint(1, 257, (1024, 1024)) / 512.0

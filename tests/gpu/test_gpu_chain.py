@@ -12,6 +12,8 @@ QUANTIZERS: dict[str, octet.Quantizer] = {
     "mxfp8": octet.MXFP8Quantizer("e4m3"),
     "nvfp4": octet.NVFP4Quantizer(with_rht=True),
     "nvfp4 2D": octet.NVFP4Quantizer(with_2d_quantization=True),
+    "mxfp4": octet.MXFP4Quantizer(with_rht=True),
+    "mxfp4 2D": octet.MXFP4Quantizer(with_2d_quantization=True),
 }
 
 
@@ -56,6 +58,7 @@ def test_chain__a_captured_one_does_so_too() -> None:
 LAYERS: dict[str, octet.recipe.Recipe] = {
     "mxfp8": octet.recipe.MXFP8BlockScaling(),
     "nvfp4": octet.recipe.NVFP4BlockScaling(disable_stochastic_rounding=True),
+    "mxfp4": octet.recipe.MXFP4BlockScaling(disable_stochastic_rounding=True),
 }
 
 

@@ -113,7 +113,7 @@ def test_gpu_linear__against_double(name: str) -> None:
     """The result of the whole layer, quantization included, by norm."""
     _, gpu = layers(512, 384)
     x, dy = data(256, 512, 384)
-    limit = {"none": 0.005, "nvfp4": 0.25}.get(name, 0.08)
+    limit = {"none": 0.005, "nvfp4": 0.25, "mxfp4": 0.3}.get(name, 0.08)
     found = step(gpu, within(RECIPES[name], gpu), x.cuda(), dy.cuda())
     assert max(errors(gpu, found[:3], x, dy)) < limit
 

@@ -99,7 +99,7 @@ static inline void check_direction(const check_gemm *gemm, int tensor, int use,
 static inline void check_scale_order(const check_gemm *gemm, int tensor) {
     const octet_quantizer *q = &gemm->plan->tensors[tensor].quantizer;
     bool cores = gemm->plan->device.kind == OCTET_CUDA && gemm->step->native;
-    bool small = q->scheme == OCTET_MXFP8 || q->scheme == OCTET_NVFP4;
+    bool small = q->scheme >= OCTET_MXFP8;
     CHECK_LAW(gemm->record, LAW_GEMMS, !(cores && small) || q->swizzled,
               "%s reads scales of tensor %d that are not swizzled", gemm->product->name,
               tensor);
@@ -118,7 +118,7 @@ static inline void check_transform(const check_gemm *gemm) {
 
 /* Schemes whose scales are applied between partial sums. */
 static inline bool check_always_split(const octet_quantizer *quantizer) {
-    return quantizer->scheme == OCTET_FP8_BLOCK || quantizer->scheme == OCTET_NVFP4;
+    return quantizer->scheme == OCTET_FP8_BLOCK || quantizer->format == OCTET_E2M1;
 }
 
 static inline void check_accumulation(const check_gemm *gemm) {

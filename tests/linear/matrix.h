@@ -65,6 +65,9 @@ static const matrix_roles matrix_customs[] = {
     {"fp8-tensor:e4m3", "fp8-tensor:e4m3", NULL, "fp8-tensor:e5m2", NULL, "fp8-tensor:e4m3"},
     {"nvfp4:e2m1/1x16+rht", "nvfp4:e2m1/16x16", NULL, "nvfp4:e2m1/1x16", NULL, NULL},
     {"nvfp4:e2m1/1x16+rht", "fp8-tensor:e4m3", NULL, "mxfp8:e4m3", NULL, NULL},
+    {"mxfp4:e2m1/1x32+rht+sr", "mxfp4:e2m1/32x32+sr", "mxfp4:e2m1/1x32+sr",
+     "mxfp4:e2m1/1x32+rht+sr", "mxfp4:e2m1/1x32", "mxfp4:e2m1/1x32+sr"},
+    {"mxfp4:e2m1", "nvfp4:e2m1/16x16", NULL, "mxfp8:e4m3", NULL, NULL},
 };
 
 #define MATRIX_CUSTOMS ((int)(sizeof matrix_customs / sizeof matrix_customs[0]))
@@ -92,6 +95,9 @@ typedef enum matrix_named {
     MATRIX_NVFP4_ROWS, /* row-scaled */
     MATRIX_NVFP4_4OVER6,
     MATRIX_NVFP4_4OVER6_ALL, /* activations, too; up to 448, by squared errors */
+    MATRIX_MXFP4,
+    MATRIX_MXFP4_TRANSFORMED,
+    MATRIX_MXFP4_BARE, /* rows of blocks, to nearest */
     MATRIX_NAMED,
     MATRIX_ROUNDED = MATRIX_NAMED /* custom: NVFP4 everywhere, rounded stochastically */
 } matrix_named;
@@ -136,7 +142,8 @@ static inline void matrix_vary_nvfp4(octet_recipe *recipe, matrix_named level) {
 }
 
 static inline octet_recipe matrix_named_recipe(matrix_named level) {
-    octet_recipe recipe = matrix_make(level >= MATRIX_NVFP4     ? OCTET_RECIPE_NVFP4
+    octet_recipe recipe = matrix_make(level >= MATRIX_MXFP4     ? OCTET_RECIPE_MXFP4
+                                      : level >= MATRIX_NVFP4   ? OCTET_RECIPE_NVFP4
                                       : level >= MATRIX_MXFP8   ? OCTET_RECIPE_MXFP8
                                       : level >= MATRIX_BLOCK   ? OCTET_RECIPE_BLOCK
                                       : level >= MATRIX_CURRENT ? OCTET_RECIPE_CURRENT
@@ -156,7 +163,11 @@ static inline octet_recipe matrix_named_recipe(matrix_named level) {
         recipe.weight.two_d = 1;
     } else if (level == MATRIX_MXFP8_HYBRID) {
         recipe.format = OCTET_FORMAT_HYBRID;
-    } else if (level > MATRIX_NVFP4) {
+    } else if (level == MATRIX_MXFP4_TRANSFORMED) {
+        recipe.input.hadamard = recipe.grad.hadamard = OCTET_HADAMARD_SIGNED;
+    } else if (level == MATRIX_MXFP4_BARE) {
+        recipe.weight.two_d = recipe.grad.stochastic = 0;
+    } else if (level > MATRIX_NVFP4 && level < MATRIX_MXFP4) {
         matrix_vary_nvfp4(&recipe, level);
     }
     return recipe;
@@ -263,7 +274,7 @@ static inline octet_quantizer matrix_given(const octet_recipe *recipe, octet_rol
     }
     q.rowwise = level != 2;
     q.columnwise = level != 1 && level != 4;
-    q.swizzled = level == 6 && (q.scheme == OCTET_MXFP8 || q.scheme == OCTET_NVFP4);
+    q.swizzled = level == 6 && q.scheme >= OCTET_MXFP8;
     return q;
 }
 

@@ -154,7 +154,7 @@ static void check_tally(const tally *sum) {
 
 /* ---- every pair ------------------------------------------------------------------------ */
 
-#define MAX_LEVELS 32
+#define MAX_LEVELS 40
 _Static_assert(MATRIX_NAMED + MATRIX_CUSTOMS <= MAX_LEVELS, "recipes are the longest option");
 
 static bool paired[OPTIONS][MAX_LEVELS][OPTIONS][MAX_LEVELS];

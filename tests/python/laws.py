@@ -22,6 +22,9 @@ QUANTIZERS = [
     octet.NVFP4Quantizer(with_2d_quantization=True, columnwise=False),
     octet.NVFP4Quantizer(nvfp4_use_4over6=True, nvfp4_e4m3_max=256),
     octet.NVFP4Quantizer(row_scaled_nvfp4=True),
+    octet.MXFP4Quantizer(),
+    octet.MXFP4Quantizer(with_rht=True, rowwise=False),
+    octet.MXFP4Quantizer(with_2d_quantization=True),
 ]
 
 RECIPES: dict[str, recipe.Recipe | None] = {
@@ -31,7 +34,9 @@ RECIPES: dict[str, recipe.Recipe | None] = {
     "block": recipe.Float8BlockScaling(),
     "mxfp8": recipe.MXFP8BlockScaling(),
     "nvfp4": recipe.NVFP4BlockScaling(),
+    "mxfp4": recipe.MXFP4BlockScaling(),
 }
+DRAWING = ("nvfp4", "mxfp4")  # those that round gradients at random
 
 
 def layer(**options: Any) -> octet.Linear:  # noqa: ANN401

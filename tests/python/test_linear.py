@@ -5,6 +5,7 @@ from typing import Any
 import octet
 import pytest
 from laws import (
+    DRAWING,
     RECIPES,
     assert_product,
     assert_same,
@@ -127,9 +128,9 @@ def test_linear__is_one_node_each_way(name: str) -> None:
             ["delayed_update.default", "linear_into.two"],
             ["linear_backward_into.three"],
         ),
-        "nvfp4": (
-            ["draw_seed_after.default", "linear_seeded.default"],
-            ["linear_backward.default"],
+        **dict.fromkeys(
+            DRAWING,
+            (["draw_seed_after.default", "linear_seeded.default"], ["linear_backward.default"]),
         ),
         "none": ([], []),  # it is torch's
     }
@@ -188,6 +189,7 @@ EXACT = {
     "mxfp8": recipe.MXFP8BlockScaling(),
     "mxfp8, hybrid": recipe.MXFP8BlockScaling(fp8_format=recipe.Format.HYBRID),
     "nvfp4": recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
+    "mxfp4": recipe.MXFP4BlockScaling(disable_stochastic_rounding=True),
 }
 
 

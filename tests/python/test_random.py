@@ -29,7 +29,9 @@ def gradients(linear: octet.Linear, call: Any, seed: int | None = None) -> list[
     return [y.detach(), x.grad, linear.weight.grad]
 
 
-@pytest.mark.parametrize("active", [NVFP4, EVERYWHERE], ids=["nvfp4", "everywhere"])
+@pytest.mark.parametrize(
+    "active", [NVFP4, EVERYWHERE, RECIPES["mxfp4"]], ids=["nvfp4", "everywhere", "mxfp4"]
+)
 @pytest.mark.parametrize("compile_it", [None, "aot_eager", "inductor"])
 def test_random__torchs_seed_decides(active: Any, compile_it: str | None) -> None:  # noqa: ANN401
     linear, other = twins()

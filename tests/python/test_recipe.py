@@ -36,6 +36,7 @@ def test_recipe__is_a_value(active: recipe.Recipe) -> None:
         ("Float8BlockScaling", "block"),
         ("MXFP8BlockScaling", "mxfp8"),
         ("NVFP4BlockScaling", "nvfp4"),
+        ("MXFP4BlockScaling", "mxfp4"),
     ],
 )
 def test_recipe__defaults_are_the_cores(name: str, text: str) -> None:
@@ -84,6 +85,10 @@ FIELDS: list[tuple[recipe.Recipe, str]] = [
         "block:x.eps=0.5",
     ),
     (recipe.NVFP4BlockScaling(disable_rht=True), "nvfp4+norht"),
+    (recipe.MXFP4BlockScaling(disable_rht=False), "mxfp4+rht"),
+    (recipe.MXFP4BlockScaling(disable_stochastic_rounding=True), "mxfp4+nosr"),
+    (recipe.MXFP4BlockScaling(disable_2d_quantization=True), "mxfp4+no2d"),
+    (recipe.MXFP4BlockScaling(fp4_quant_bwd_grad=QParams()), "mxfp4+nosr"),
     (recipe.NVFP4BlockScaling(disable_stochastic_rounding=True), "nvfp4+nosr"),
     (recipe.NVFP4BlockScaling(disable_2d_quantization=True), "nvfp4+no2d"),
     (
@@ -124,6 +129,7 @@ def test_recipe__field_reaches_the_core(active: recipe.Recipe, text: str) -> Non
         lambda: recipe.Float8BlockScaling(fp8_quant_fwd_inp=QParams(fp4_2d_quantization=True)),
         lambda: recipe.NVFP4BlockScaling(row_scaled_activation=True),
         lambda: recipe.NVFP4BlockScaling(fp4_format=Format.E4M3),
+        lambda: recipe.MXFP4BlockScaling(fp4_format=Format.E4M3),
         lambda: recipe.NVFP4BlockScaling(nvfp4_4over6="some"),
     ],
 )
@@ -165,6 +171,7 @@ def test_recipe__a_refusal_names_class_value_and_choices(
         (lambda: recipe.Float8CurrentScaling(fp8_gemm_fprop=True), "fp8_gemm_fprop is True"),
         (lambda: recipe.Float8BlockScaling(fp8_quant_fwd_inp={}), r"fp8_quant_fwd_inp is \{\}"),
         (lambda: recipe.NVFP4BlockScaling(fp4_quant_bwd_grad=1), "fp4_quant_bwd_grad is 1"),
+        (lambda: recipe.MXFP4BlockScaling(fp4_quant_bwd_grad=1), "fp4_quant_bwd_grad is 1"),
         (lambda: recipe.CustomRecipe(None), "qfactory is None"),
     ],
 )
@@ -253,7 +260,7 @@ USES: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("active", [*ALL, CUSTOM], ids=str)
 def test_recipe__is_frozen_by_its_first_use(active: recipe.Recipe, use: str) -> None:
     active = fresh(active)
-    repr(active), active.fp8_format, active.mxfp8()  # no uses
+    repr(active), active.backward_override, active.mxfp8()  # no uses
     active.fp8_dpa = True
     USES[use](active)
     before = dict(vars(active))
@@ -400,6 +407,19 @@ POSITIONAL = {
 }
 
 
+OWN = (
+    "disable_rht disable_stochastic_rounding disable_2d_quantization fp4_format fp8_dpa "
+    "fp8_mha backward_override"
+)
+
+
+def test_recipe__mxfp4_takes_the_arguments_of_nvfp4_that_it_has_in_their_order() -> None:
+    parameters = inspect.signature(recipe.MXFP4BlockScaling).parameters.values()
+    assert " ".join(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD) == OWN
+    nvfp4 = list(inspect.signature(recipe.NVFP4BlockScaling).parameters)
+    assert [name for name in nvfp4 if name in OWN.split()] == OWN.split()
+
+
 @pytest.mark.parametrize("name", POSITIONAL)
 def test_recipe__positional_arguments_are_transformer_engines(name: str) -> None:
     parameters = inspect.signature(getattr(recipe, name)).parameters.values()
@@ -420,6 +440,7 @@ IS = {
     "block": ("float8_block_scaling",),
     "mxfp8": ("mxfp8",),
     "nvfp4": ("nvfp4",),
+    "mxfp4": ("mxfp4",),
     "custom": ("custom",),
 }
 

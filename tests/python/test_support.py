@@ -13,11 +13,11 @@ QUANTIZED = [name for name in RECIPES if name != "none"]
 
 def test_support__says_how_and_never_no() -> None:
     found = octet.support()
-    assert {found[name] for name in ("fp8", "fp8_block_scaling", "mxfp8", "nvfp4")} <= {
+    assert {found[n] for n in ("fp8", "fp8_block_scaling", "mxfp8", "nvfp4", "mxfp4")} <= {
         "native",
         "emulated",
     }
-    for name in ("fp8", "mxfp8", "fp8_block_scaling", "nvfp4"):
+    for name in ("fp8", "mxfp8", "fp8_block_scaling", "nvfp4", "mxfp4"):
         check = getattr(octet, f"is_{name}_available")
         assert check() is True
         assert check(return_reason=True) == (True, "")

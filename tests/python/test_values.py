@@ -77,6 +77,10 @@ ARGUMENTS: list[tuple[type[octet.Quantizer], dict[str, Any], str]] = [
     (octet.Float8BlockQuantizer, {"block_scaling_dim": 1}, "block_rows"),
     (octet.MXFP8Quantizer, {"with_2d_quantization": True}, "block_rows"),
     (octet.MXFP8Quantizer, {"rowwise": False}, "rowwise"),
+    (octet.MXFP4Quantizer, {"rowwise": False}, "rowwise"),
+    (octet.MXFP4Quantizer, {"with_rht": True}, "hadamard"),
+    (octet.MXFP4Quantizer, {"stochastic_rounding": True}, "stochastic"),
+    (octet.MXFP4Quantizer, {"with_2d_quantization": True}, "block_rows"),
     (octet.NVFP4Quantizer, {"columnwise": False}, "columnwise"),
     (octet.NVFP4Quantizer, {"with_rht": True}, "hadamard"),
     (octet.NVFP4Quantizer, {"stochastic_rounding": True}, "stochastic"),
@@ -89,7 +93,7 @@ ARGUMENTS: list[tuple[type[octet.Quantizer], dict[str, Any], str]] = [
 def test_quantizer__argument_reaches_the_core(
     cls: type[octet.Quantizer], options: dict[str, Any], field: str
 ) -> None:
-    first = () if cls is octet.NVFP4Quantizer else ("e4m3",)
+    first = () if cls in (octet.NVFP4Quantizer, octet.MXFP4Quantizer) else ("e4m3",)
     usual = _C.fields("quantizer", cls(*first).text)
     changed = _C.fields("quantizer", cls(*first, **options).text)
     assert [name for name in usual if usual[name] != changed[name]] == [field]
@@ -103,6 +107,8 @@ def test_quantizer__argument_reaches_the_core(
         lambda: octet.MXFP8Quantizer("e4m3", rowwise=False, columnwise=False),
         lambda: octet.NVFP4Quantizer(with_rht=True, with_2d_quantization=True),
         lambda: octet.NVFP4Quantizer(nvfp4_e4m3_max=300),
+        lambda: octet.MXFP4Quantizer(with_rht=True, with_2d_quantization=True),
+        lambda: octet.MXFP4Quantizer("e4m3"),
         lambda: octet.Float8BlockQuantizer("e4m3", block_scaling_dim=3),
     ],
 )
@@ -154,6 +160,16 @@ ATTRIBUTES: list[tuple[octet.Quantizer, dict[str, Any]]] = [
     (octet.MXFP8Quantizer("e4m3"), {"dtype": E4M3, "with_2d_quantization": False}),
     (octet.MXFP8Quantizer("e4m3", with_2d_quantization=True), {"with_2d_quantization": True}),
     (octet.NVFP4Quantizer(), NVFP4),
+    (
+        octet.MXFP4Quantizer(with_rht=True, stochastic_rounding=True),
+        {
+            "dtype": E2M1,
+            "with_rht": True,
+            "with_2d_quantization": False,
+            "stochastic_rounding": True,
+            "with_random_sign_mask": True,
+        },
+    ),
     (
         octet.NVFP4Quantizer(with_rht=True, stochastic_rounding=True),
         {**NVFP4, "with_rht": True, "with_post_rht_amax": True, "stochastic_rounding": True},

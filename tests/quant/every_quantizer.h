@@ -23,7 +23,7 @@ enum {
 };
 
 static const int choice_counts[CHOICES] = {
-    [SCHEME] = 5, [FORMAT] = 3, [BLOCK] = 3,   [ROW] = 2, [COL] = 2,
+    [SCHEME] = 6, [FORMAT] = 3, [BLOCK] = 3,   [ROW] = 2, [COL] = 2,
     [POW2] = 2,   [EPS] = 3,    [RHT] = 3,     [SR] = 2,  [ROWSCALED] = 2,
     [FOUR] = 3,   [MAX256] = 2, [SWIZZLE] = 2,
 };
@@ -39,7 +39,7 @@ static inline int64_t quantizer_count(void) {
 /* Rows and columns of the block of a scheme: none, a row of it, or square. */
 static inline void set_block(octet_quantizer *q, int shape) {
     static const uint16_t sides[OCTET_SCHEMES] = {
-        [OCTET_FP8_BLOCK] = 128, [OCTET_MXFP8] = 32, [OCTET_NVFP4] = 16};
+        [OCTET_FP8_BLOCK] = 128, [OCTET_MXFP8] = 32, [OCTET_NVFP4] = 16, [OCTET_MXFP4] = 32};
     uint16_t side = sides[q->scheme] ? sides[q->scheme] : 8;
     q->block_rows = shape == 0 ? 0 : shape == 1 ? 1 : side;
     q->block_cols = shape == 0 ? 0 : side;

@@ -65,30 +65,32 @@ static int expect_mx(expected *out, const octet_quantizer *q, int64_t m, int64_t
     return n;
 }
 
-static int expect_nvfp4(expected *out, const octet_quantizer *q, int64_t m, int64_t k) {
+static int expect_fp4(expected *out, const octet_quantizer *q, int64_t m, int64_t k) {
+    bool amax = q->scheme == OCTET_NVFP4;
+    int64_t block = amax ? 16 : 32;
     int64_t packed = q->hadamard ? round_up(m, 16) / 2 : ceil_div(m, 2);
     int n = 0;
     if (q->rowwise) {
         out[n++] = (expected){"_rowwise_data", OCTET_U8, m, ceil_div(k, 2), false};
         out[n++] = (expected){"_rowwise_scale_inv", OCTET_U8, round_up(m, 128),
-                              round_up(ceil_div(k, 16), 4), false};
+                              round_up(ceil_div(k, block), 4), false};
     }
     if (q->columnwise) {
         out[n++] = (expected){"_columnwise_data", OCTET_U8, k, packed, false};
         out[n++] = (expected){"_columnwise_scale_inv", OCTET_U8, round_up(k, 128),
-                              round_up(ceil_div(m, 16), 4), false};
+                              round_up(ceil_div(m, block), 4), false};
     }
-    if (q->rowwise) {
+    if (q->rowwise && amax) {
         out[n++] = (expected){"_amax_rowwise", OCTET_F32, q->row_scaled ? m : 1, 0, true};
     }
-    if (q->columnwise) {
+    if (q->columnwise && amax) {
         out[n++] = (expected){"_amax_columnwise", OCTET_F32, q->row_scaled ? k : 1, 0, true};
     }
     return n;
 }
 
 static int expect(expected *out, const octet_quantizer *q, int64_t m, int64_t k) {
-    return q->scheme == OCTET_NVFP4       ? expect_nvfp4(out, q, m, k)
+    return q->format == OCTET_E2M1        ? expect_fp4(out, q, m, k)
            : q->scheme == OCTET_MXFP8     ? expect_mx(out, q, m, k)
            : q->scheme == OCTET_FP8_BLOCK ? expect_block(out, q, m, k)
                                           : expect_per_tensor(out, q, m, k);

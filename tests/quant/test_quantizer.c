@@ -23,7 +23,8 @@ static const char *printed(char text[OCTET_QUANTIZER_TEXT], const octet_quantize
 
 /* The rules of docs/text-forms.md written once more, as a predicate. */
 static bool should_be_valid(const octet_quantizer *q) {
-    bool fp4 = q->scheme == OCTET_NVFP4, mx = q->scheme == OCTET_MXFP8;
+    bool nv = q->scheme == OCTET_NVFP4, fp4 = nv || q->scheme == OCTET_MXFP4;
+    bool mx = q->scheme == OCTET_MXFP8;
     bool block = q->scheme == OCTET_FP8_BLOCK, current = q->scheme == OCTET_FP8_TENSOR;
     bool blocked = fp4 || mx || block, square = q->block_rows > 1;
     if ((q->format == OCTET_E2M1) != fp4 || blocked != (q->block_rows > 0)) {
@@ -33,8 +34,8 @@ static bool should_be_valid(const octet_quantizer *q) {
         ((q->pow2 || q->epsilon != 0) && !block && !current)) {
         return false;
     }
-    if (!fp4 &&
-        (q->hadamard || q->stochastic || q->row_scaled || q->four_over_six || q->max256)) {
+    if ((!fp4 && (q->hadamard || q->stochastic)) ||
+        (!nv && (q->row_scaled || q->four_over_six || q->max256))) {
         return false;
     }
     if ((q->swizzled && !fp4 && !mx) || (q->max256 && !q->four_over_six)) {
@@ -99,6 +100,9 @@ TEST(quantizer__texts_of_the_documentation) {
         {"nvfp4:e2m1+4over6=mse+max256", "nvfp4:e2m1/1x16+row+col+4over6=mse+max256"},
         {"nvfp4:e2m1+4over6+row", "nvfp4:e2m1/1x16+row+4over6"},
         {"nvfp4:e2m1+rowscaled", "nvfp4:e2m1/1x16+row+col+rowscaled"},
+        {"mxfp4:e2m1", "mxfp4:e2m1/1x32+row+col"},
+        {"mxfp4:e2m1/32x32+sr+col", "mxfp4:e2m1/32x32+col+sr"},
+        {"mxfp4:e2m1+rht+sr", "mxfp4:e2m1/1x32+row+col+rht+sr"},
         {"none", "none"},
     };
     char text[OCTET_QUANTIZER_TEXT];
@@ -119,6 +123,10 @@ TEST(quantizer__wrong_text_gives_column_word_and_choices) {
         {"mxfp8", 6, "a format must follow: mxfp8:e4m3"},
         {"mxfp8:e4m4", 7, "'e4m4' is not a format of mxfp8; allowed: e4m3, e5m2"},
         {"nvfp4:e4m3", 7, "allowed: e2m1"},
+        {"mxfp4:e4m3", 7, "allowed: e2m1"},
+        {"mxfp4:e2m1/1x16", 12, "allowed: 1x32, 32x32"},
+        {"mxfp4:e2m1+4over6", 12, "allowed: row, col, rht, sr, swizzled"},
+        {"mxfp4:e2m1/32x32+rht", 1, "rht transforms columnwise bytes only"},
         {"mxfp8:e4m3/2x32", 12, "'2x32' is not a block of mxfp8; allowed: 1x32, 32x32"},
         {"mxfp8:e4m3/", 12, "'' is not a block"},
         {"mxfp8:e4m3/1x", 12, "'1x' is not a block"},
@@ -226,6 +234,7 @@ TEST(quantizer__rows_that_stay_together) {
         {"mxfp8:e4m3+row", 1},          {"mxfp8:e4m3", 32},
         {"mxfp8:e4m3+row+swizzled", 0}, {"nvfp4:e2m1+row", 1},
         {"nvfp4:e2m1/16x16+row", 16},   {"nvfp4:e2m1+col+rht", 16},
+        {"mxfp4:e2m1/32x32+row", 32},   {"mxfp4:e2m1+col+rht", 32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         octet_quantizer q = parsed(cases[i].text);
@@ -234,11 +243,12 @@ TEST(quantizer__rows_that_stay_together) {
 }
 
 TEST(quantizer__transposable_schemes) {
-    static const char *const yes[] = {"fp8-tensor:e4m3", "fp8-delayed:e5m2",
+    static const char *const yes[] = {"fp8-tensor:e4m3",        "fp8-delayed:e5m2",
                                       "fp8-block:e4m3/128x128", "mxfp8:e4m3/32x32",
-                                      "nvfp4:e2m1/16x16"};
-    static const char *const no[] = {"fp8-block:e4m3/1x128", "mxfp8:e4m3", "nvfp4:e2m1",
-                                     "nvfp4:e2m1/16x16+sr", "nvfp4:e2m1/16x16+4over6"};
+                                      "nvfp4:e2m1/16x16",       "mxfp4:e2m1/32x32"};
+    static const char *const no[] = {
+        "fp8-block:e4m3/1x128",    "mxfp8:e4m3", "nvfp4:e2m1",         "nvfp4:e2m1/16x16+sr",
+        "nvfp4:e2m1/16x16+4over6", "mxfp4:e2m1", "mxfp4:e2m1/32x32+sr"};
     for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++) {
         octet_quantizer turns = parsed(yes[i]), stays = parsed(no[i]);
         CHECK_OF(octet_quantizer_transposable(&turns), yes[i]);

@@ -35,6 +35,8 @@ TEST(recipe__roles_of_each_default) {
          "mxfp8:e4m3/1x32+row+col", 0, 1, 1},
         {"nvfp4", "nvfp4:e2m1/1x16+row+col+rht", "nvfp4:e2m1/16x16+row+col",
          "nvfp4:e2m1/1x16+row+col+rht+sr", 1, 1, 1},
+        {"mxfp4", "mxfp4:e2m1/1x32+row+col", "mxfp4:e2m1/32x32+row+col",
+         "mxfp4:e2m1/1x32+row+col+sr", 1, 1, 1},
     };
     char text[OCTET_QUANTIZER_TEXT];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -72,6 +74,10 @@ TEST(recipe__fields_reach_the_quantizers) {
         {"mxfp8+2d", OCTET_WEIGHT, "mxfp8:e4m3/32x32+row+col"},
         {"mxfp8+2d", OCTET_INPUT, "mxfp8:e4m3/1x32+row+col"},
         {"nvfp4+norht", OCTET_INPUT, "nvfp4:e2m1/1x16+row+col"},
+        {"mxfp4+rht", OCTET_INPUT, "mxfp4:e2m1/1x32+row+col+rht"},
+        {"mxfp4+rht", OCTET_WEIGHT, "mxfp4:e2m1/32x32+row+col"},
+        {"mxfp4+rht+nosr", OCTET_GRAD_OUTPUT, "mxfp4:e2m1/1x32+row+col+rht"},
+        {"mxfp4+no2d", OCTET_WEIGHT, "mxfp4:e2m1/1x32+row+col"},
         {"nvfp4+norht", OCTET_GRAD_OUTPUT, "nvfp4:e2m1/1x16+row+col+sr"},
         {"nvfp4+nosr", OCTET_GRAD_OUTPUT, "nvfp4:e2m1/1x16+row+col+rht"},
         {"nvfp4+no2d", OCTET_WEIGHT, "nvfp4:e2m1/1x16+row+col"},
@@ -108,6 +114,8 @@ TEST(recipe__canonical_texts) {
         {"delayed+noreduce:margin=-3", "delayed+noreduce:margin=-3"},
         {"delayed:history=1024", "delayed"},
         {"nvfp4+norht", "nvfp4+norht"},
+        {"mxfp4+x.rht+g.rht", "mxfp4+rht"},
+        {"mxfp4+nosr+no2d", "mxfp4+nosr+no2d"},
         {"nvfp4+x.norht+g.norht", "nvfp4+norht"},
         {"nvfp4:rht=none", "nvfp4+norht"},
         {"nvfp4+nosr+no2d", "nvfp4+nosr+no2d"},
@@ -191,6 +199,9 @@ TEST(recipe__wrong_text_gives_column_word_and_choices) {
         {"block+2d", 7, "'2d' is not a word of recipe block; allowed: format, override"},
         {"mxfp8+x.2d", 7, "'x.2d' is not a word"},
         {"nvfp4:wgrad=fast", 1, "fast has no meaning"},
+        {"mxfp4:fprop=fast", 1, "fast has no meaning"},
+        {"mxfp4+x.rht", 1, "differ"},
+        {"mxfp4+rowscaled", 7, "is not a word of recipe mxfp4"},
         {"nvfp4+w.rht", 1, "never transformed"},
         {"nvfp4+x.norht", 1, "differ"},
         {"nvfp4+rowscaled", 1, "input: nvfp4: rowscaled goes with neither"},

@@ -36,8 +36,9 @@ static octet_quantizer later_quantizer(const run_group *group, const octet_plan_
 static double law_before_transform(const octet_quantizer *q, const run_values *own, int64_t row,
                                    int64_t col) {
     int64_t near = row < own->rows ? row : own->rows - 1;
-    double tile = run_block(own, near, col, 16, 16);
-    return q->scheme ? 4 * tile * (q->format == OCTET_E2M1 ? 0.37 : 0x1p-3) : 0;
+    double tile = run_block(own, near, col, run_side(q), run_side(q));
+    double step = q->scheme == OCTET_MXFP4 ? 0.58 : q->format == OCTET_E2M1 ? 0.37 : 0x1p-3;
+    return q->scheme ? 4 * tile * step : 0;
 }
 
 static operand operand_of(const run_group *group, int rank, int plan, int tensor, int use) {

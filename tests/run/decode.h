@@ -56,7 +56,7 @@ static inline double run_mx_scale(const run_view *v, bool col, int64_t r, int64_
     return (double)octet_decode(OCTET_E8M0, scale[at]);
 }
 
-static inline double run_nvfp4(const run_view *v, bool col, int64_t line, int64_t along) {
+static inline double run_fp4(const run_view *v, bool col, int64_t line, int64_t along) {
     const octet_quantizer *q = &v->quantizer;
     int64_t length = col ? v->rows : v->cols;
     int64_t pitch = col && q->hadamard ? run_round(length, 16) / 2 : run_ceil(length, 2);
@@ -65,8 +65,12 @@ static inline double run_nvfp4(const run_view *v, bool col, int64_t line, int64_
     const void *amax = v->parts[col ? OCTET_PART_COL_AMAX : OCTET_PART_ROW_AMAX];
     uint8_t byte = data[line * pitch + along / 2];
     double code = (double)octet_decode(OCTET_E2M1, along % 2 ? byte >> 4 : byte & 15);
-    double block =
-        (double)octet_decode(OCTET_E4M3, scale[run_scale_at(q, line, along / 16, length, 16)]);
+    int64_t size = q->block_cols;
+    uint8_t stored = scale[run_scale_at(q, line, along / size, length, size)];
+    if (q->scheme == OCTET_MXFP4) {
+        return code * (double)octet_decode(OCTET_E8M0, stored);
+    }
+    double block = (double)octet_decode(OCTET_E4M3, stored);
     double most = q->four_over_six && q->max256 ? 256 : 448;
     return code * (block * run_f32(amax, q->row_scaled ? line : 0) / (6 * most));
 }
@@ -79,8 +83,8 @@ static inline double run_decode_at(const run_view *v, octet_use use, int64_t r, 
     if (q->scheme == OCTET_SCHEME_NONE) {
         return run_load(v->parts[OCTET_PART_VALUES], v->dtype, r * v->stride + c);
     }
-    if (q->scheme == OCTET_NVFP4) {
-        return col ? run_nvfp4(v, true, c, r) : run_nvfp4(v, false, r, c);
+    if (q->format == OCTET_E2M1) {
+        return col ? run_fp4(v, true, c, r) : run_fp4(v, false, r, c);
     }
     bool turned = col && q->scheme != OCTET_MXFP8;
     const uint8_t *data = v->parts[col ? OCTET_PART_COL_DATA : OCTET_PART_ROW_DATA];

@@ -9,7 +9,8 @@ static const char *const quantizers[] = {
     "mxfp8:e5m2+row",          "mxfp8:e4m3/32x32",          "mxfp8:e4m3+swizzled",
     "nvfp4:e2m1/1x16",         "nvfp4:e2m1/16x16",          "nvfp4:e2m1/1x16+rht",
     "nvfp4:e2m1/1x16+sr",      "nvfp4:e2m1/1x16+rowscaled", "nvfp4:e2m1/1x16+4over6",
-    "nvfp4:e2m1/1x16+col+rht", "nvfp4:e2m1/1x16+rht+sr",
+    "nvfp4:e2m1/1x16+col+rht", "nvfp4:e2m1/1x16+rht+sr",    "mxfp4:e2m1/1x32",
+    "mxfp4:e2m1/32x32",        "mxfp4:e2m1/1x32+rht+sr",
 };
 #define QUANTIZERS ((int)(sizeof quantizers / sizeof quantizers[0]))
 

@@ -80,11 +80,11 @@ TEST(run__options_at_random) {
 }
 
 TEST(run__main_grad_in_every_dtype) {
-    static const char *const recipes[] = {"none",  "delayed", "current",
-                                          "block", "mxfp8",   "nvfp4"};
+    static const char *const recipes[] = {"none",  "delayed", "current", "block",
+                                          "mxfp8", "nvfp4",   "mxfp4",   "mxfp4+rht"};
     static const char *const dtypes[] = {"f32", "bf16", "f16"};
     run_report report = {0};
-    for (int i = 0; i < 6 * 3 * 2 * 2; i++) {
+    for (int i = 0; i < 8 * 3 * 2 * 2; i++) {
         octet_linear_backward_args args;
         char text[256];
         (void)snprintf(text, sizeof text,
@@ -96,7 +96,7 @@ TEST(run__main_grad_in_every_dtype) {
             run_args(&report, &args, (uint64_t)i);
         }
     }
-    finish(&report, "main_grad", 72);
+    finish(&report, "main_grad", 96);
 }
 
 TEST(run__bias_main_grad_in_every_dtype) {

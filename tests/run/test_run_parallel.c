@@ -118,9 +118,10 @@ TEST(parallel__column_parallel_output_is_bit_exact) {
 
 /* Gathered bytes are those of the whole tensor quantized at once, where ranks share a scale. */
 TEST(parallel__gathered_input_is_quantized_as_if_whole) {
-    static const char *const recipes[] = {"delayed", "current", "block", "mxfp8", "nvfp4"};
+    static const char *const recipes[] = {"delayed", "current", "block",
+                                          "mxfp8",   "nvfp4",   "mxfp4"};
     run_report report = {0};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         octet_linear_backward_args args;
         run_group group;
         octet_status status = parse(&args,

@@ -138,6 +138,17 @@ static inline double run_half_step(double x, double most) {
     return unit * (codes < 2 ? 0.25 : codes < 4 ? 0.5 : 1);
 }
 
+/* The same where the unit is a power of two from most / 6 on, below most / 3: from 2 units on a
+ * quarter of x at most, below that a quarter of the unit. */
+static inline double run_half_step_up(double x, double most) {
+    return fmax(x / 4, most / 12) * (1 + 0x1p-3);
+}
+
+/* The side of the square that blocks of E2M1 lie in. */
+static inline int run_side(const octet_quantizer *q) {
+    return q->scheme == OCTET_MXFP4 ? 32 : 16;
+}
+
 /* A number of a tensor, read in one direction. */
 typedef struct run_spot {
     const run_values *values;
@@ -158,10 +169,12 @@ typedef struct run_spot {
 static inline double run_law(const octet_quantizer *q, const run_spot *at) {
     double x = fabs(*run_cell(at->values, at->row, at->col));
     if (q->format == OCTET_E2M1) {
-        bool col = at->use == OCTET_USE_COL;
-        double most = run_block(at->values, at->row, at->col, col || q->block_rows > 1 ? 16 : 1,
-                                !col || q->block_rows > 1 ? 16 : 1);
-        double half = run_half_step(x, most);
+        bool col = at->use == OCTET_USE_COL, square = q->block_rows > 1;
+        int side = run_side(q);
+        double most = run_block(at->values, at->row, at->col, col || square ? side : 1,
+                                !col || square ? side : 1);
+        double half =
+            q->scheme == OCTET_MXFP4 ? run_half_step_up(x, most) : run_half_step(x, most);
         half = q->four_over_six ? fmax(half, run_half_step(x, most * 1.5)) : half;
         half = q->four_over_six && !q->max256 ? fmax(half, x / 4) : half;
         return (q->stochastic ? 2 : 1) * half + at->amax * 0x1p-16;
@@ -172,8 +185,9 @@ static inline double run_law(const octet_quantizer *q, const run_spot *at) {
 
 /* The same whatever the direction, for bytes that are no longer there. */
 static inline double run_law_either(const octet_quantizer *q, const run_spot *at) {
-    double tile = run_block(at->values, at->row, at->col, 16, 16);
-    return q->format == OCTET_E2M1 ? (q->stochastic ? 0.36 : 0.18) * tile + at->amax * 0x1p-16
+    double tile = run_block(at->values, at->row, at->col, run_side(q), run_side(q));
+    double half = q->scheme == OCTET_MXFP4 ? 0.29 : 0.18;
+    return q->format == OCTET_E2M1 ? (q->stochastic ? 2 : 1) * half * tile + at->amax * 0x1p-16
                                    : run_law(q, at);
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TILE 16 /* blocks of NVFP4 lie inside squares of this side */
+#define TILE 16 /* rows that the transform takes */
 
 static double larger(double most, double x) {
     double size = x < 0 ? -x : x;
@@ -96,6 +96,12 @@ static double half_step(double x, double most) {
     return unit * (code < 2 ? 0.25 : code < 4 ? 0.5 : 1);
 }
 
+/* The same where the unit is a power of two from most / 6 on, below most / 3: a quarter of x at
+ * most from 2 units on, below that a quarter of the unit. */
+static double half_step_up(double x, double most) {
+    return larger(larger(0, x) / 4, most / 12) * (1 + 0x1p-3);
+}
+
 /* E2M1: half a step of the block's unit, a whole one where rounding is stochastic;
  * four-over-six may scale the block's amax to 4. Block scales that are subnormal lose less than
  * 2^-16 of the tensor's amax. Which block it was is not known for OCTET_USE_VALUES: then half
@@ -103,12 +109,12 @@ static double half_step(double x, double most) {
 static double move_e2m1(const octet_quantizer *q, const oct_cli_matrix *values, octet_use use,
                         int64_t index) {
     bool square = q->block_rows > 1 || use == OCTET_USE_VALUES;
-    int height = square || use == OCTET_USE_COL ? TILE : 1;
-    int width = square || use != OCTET_USE_COL ? TILE : 1;
+    int height = square || use == OCTET_USE_COL ? q->block_cols : 1;
+    int width = square || use != OCTET_USE_COL ? q->block_cols : 1;
     int64_t r = index / values->cols, c = index % values->cols;
     double most = block_amax(values, r / height * height, c / width * width, height, width);
     double x = use == OCTET_USE_VALUES ? most : values->at[index];
-    double half = half_step(x, most);
+    double half = q->scheme == OCTET_MXFP4 ? half_step_up(x, most) : half_step(x, most);
     if (q->four_over_six) {
         half = larger(half, half_step(x, 1.5 * most));
     }

@@ -37,7 +37,7 @@ const oct_cli_command oct_cli_quantizer = {
         "Reads a quantizer, scheme:format[/RxC][+option[=value]]..., and prints its canonical\n"
         "text, its hash, each field that has a meaning for the scheme with the word that sets\n"
         "it, and whether columnwise bytes are the transpose of rowwise ones. Schemes:\n"
-        "fp8-tensor, fp8-delayed, fp8-block, mxfp8, nvfp4. Without row or col: both.",
+        "fp8-tensor, fp8-delayed, fp8-block, mxfp8, nvfp4, mxfp4. Without row or col: both.",
     .example = "octet quantizer nvfp4:e2m1/1x16+rht+sr",
     .run = run,
 };

@@ -82,7 +82,7 @@ const oct_cli_command oct_cli_recipe = {
         "Reads a recipe, name[+flag]...[:word=value,...], and prints its canonical text, the\n"
         "quantizer of each role, how each GEMM accumulates, what backward multiplies instead\n"
         "of quantized bytes, and every field that has a meaning for the recipe with the word\n"
-        "that sets it. Names: none, delayed, current, block, mxfp8, nvfp4, custom.",
+        "that sets it. Names: none, delayed, current, block, mxfp8, nvfp4, mxfp4, custom.",
     .example = "octet recipe nvfp4+norht",
     .run = run,
 };

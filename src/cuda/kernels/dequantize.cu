@@ -46,15 +46,15 @@ static inline float nv_factor(const oct_decode_params &p, uint8_t code, int64_t 
 }
 
 static inline float factor_at(const oct_decode_params &p, int64_t line, int64_t block) {
-    if (p.scheme == OCTET_FP8_TENSOR) {
+    if (p.scale_format == OCTET_NONE) {
         return p.scale ? *(const float *)p.scale : 1.0f;
     }
     int64_t at = oct_scale_at(&p.scales, line, block);
-    if (p.scheme == OCTET_FP8_BLOCK) {
+    if (p.scale_format == OCTET_F32) {
         return ((const float *)p.scale)[at];
     }
     uint8_t code = ((const uint8_t *)p.scale)[at];
-    return p.scheme == OCTET_MXFP8 ? oct_e8m0_decode(code) : nv_factor(p, code, line);
+    return p.scale_format == OCTET_E8M0 ? oct_e8m0_decode(code) : nv_factor(p, code, line);
 }
 
 /* ---- stores ---------------------------------------------------------------------------- */
@@ -210,7 +210,17 @@ template <int FORMAT, int FACTORS> struct stream_bytes {
     }
 };
 
-struct stream_nibbles {
+/* The scale of a row of a block in both halves of a word, as bf16. */
+static inline uint32_t nibble_scale(uint8_t code, int format) {
+    if (format == OCTET_E4M3) {
+        return oct_scale_pair(code);
+    }
+    uint32_t bits = oct_f32_bits(oct_e8m0_decode(code));
+    return oct_pick_bytes(bits, bits, 0x3232);
+}
+
+/* Blocks of 16 have scales of E4M3, those of 32 of E8M0. */
+template <int SCALE> struct stream_nibbles {
     template <int N> static inline void rows(const oct_decode_params &p, stream_place at) {
         const uint8_t *from = p.codes + at.row * p.line_bytes + at.col / 2;
         uint16_t *to = (uint16_t *)p.dst.at + at.row * p.dst.stride + at.col;
@@ -220,11 +230,11 @@ struct stream_nibbles {
         for (int k = 0; k < N; k++) {
             codes[k] = oct_stream4(from + k * p.line_bytes);
         }
-        load_scales<N>(scales, p, at.row, at.col / 16);
+        load_scales<N>(scales, p, at.row, at.col / (SCALE == OCTET_E4M3 ? 16 : 32));
 #pragma unroll
         for (int k = 0; k < N; k++) {
             oct_write16(to + k * p.dst.stride,
-                        oct_eight_nibbles(codes[k], oct_scale_pair(scales[k])));
+                        oct_eight_nibbles(codes[k], nibble_scale(scales[k], SCALE)));
         }
     }
 };
@@ -254,7 +264,8 @@ template <class S> static inline void stream(const oct_decode_params &p) {
         stream<__VA_ARGS__>(p);                                                                \
     }
 
-STREAM(nibbles_bf16, stream_nibbles)
+STREAM(nibbles_bf16, stream_nibbles<OCTET_E4M3>)
+STREAM(nibbles32_bf16, stream_nibbles<OCTET_E8M0>)
 STREAM(e4m3_bf16, stream_bytes<OCTET_E4M3, 0>)
 STREAM(e5m2_bf16, stream_bytes<OCTET_E5M2, 0>)
 STREAM(e4m3_rows_bf16, stream_bytes<OCTET_E4M3, 1>)
@@ -337,7 +348,7 @@ static inline void fill_codes(decode_tile &tile, const oct_decode_params &p, int
 /* By 16 rows each, whatever the blocks are. */
 static inline void fill_factors(decode_tile &tile, const oct_decode_params &p, int64_t row,
                                 int64_t col) {
-    int each = p.block_shift == 4 ? BLOCKS : 1;
+    int each = p.block_shift < 7 ? BLOCKS : 1;
     for (int i = (int)threadIdx.x; i < each * SIDE; i += OCT_DECODE_THREADS) {
         int block = i % each, c = i / each;
         bool there = col + c < p.shape.cols && row + 16 * block < p.length;
@@ -373,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(OCT_DECODE_THREADS)
             break;
         }
         float x[8];
-        const float *factors = tile.factors[p.block_shift == 4 ? i : 0] + 8 * piece;
+        const float *factors = tile.factors[p.block_shift < 7 ? i : 0] + 8 * piece;
         decode_bytes(x, pairs[row * 16 + (piece ^ 2 * i)], p.format);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
@@ -385,8 +396,8 @@ extern "C" __global__ void __launch_bounds__(OCT_DECODE_THREADS)
 
 /* ---- the same of nibbles for bf16, whole pieces, and factors that need no amax --------- */
 
-/* The factors of 8 lines in two blocks that follow each other: those of lines 2 i and 2 i + 1
- * in block b are out[b][i]. */
+/* The factors of 8 lines in two blocks of 16 that follow each other: those of lines 2 i and
+ * 2 i + 1 in block b are out[b][i]. */
 static inline void line_factors(uint32_t out[2][4], const oct_decode_params &p, int64_t line,
                                 int64_t block) {
     const uint8_t *from = (const uint8_t *)p.scale + oct_scale_at(&p.scales, line, block);
@@ -404,6 +415,18 @@ static inline void line_factors(uint32_t out[2][4], const oct_decode_params &p, 
         for (int b = 0; b < 2; b++) {
             out[b][i] = oct_pick_bytes(oct_f32_bits(even[b]), oct_f32_bits(odd[b]), 0x7632);
         }
+    }
+}
+
+/* The same of one block of 32. */
+static inline void long_factors(uint32_t out[2][4], const oct_decode_params &p, int64_t line,
+                                int64_t block) {
+    uint8_t codes[8];
+    load_scales<8>(codes, p, line, block);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[0][i] = out[1][i] =
+            oct_bf16_pair(oct_e8m0_decode(codes[2 * i]), oct_e8m0_decode(codes[2 * i + 1]));
     }
 }
 
@@ -426,7 +449,11 @@ extern "C" __global__ void __launch_bounds__(OCT_TURN_THREADS)
     for (int i = 0; i < 8; i++) {
         codes[i] = oct_stream16(from + i * p.line_bytes);
     }
-    line_factors(factors, p, line, row / 16);
+    if (p.block_shift == 4) {
+        line_factors(factors, p, line, row / 16);
+    } else {
+        long_factors(factors, p, line, row / 32);
+    }
 #pragma unroll
     for (int w = 0; w < 4; w++) {
         uint32_t x[8];

@@ -28,15 +28,16 @@ typedef struct oct_decode_params {
     int64_t length;     /* transposed: elements of a line that are decoded */
     const void *scale;  /* the tensor's, or the blocks' */
     oct_scales scales;
-    const float *amax; /* NVFP4; NULL: this factor is left out */
-    float unit;        /* NVFP4: fl32(1 / (6 Emax)) */
-    uint32_t signs;    /* of the transform to undo */
-    uint8_t scheme, format;
-    uint8_t block_shift; /* log2 of the elements of a line that share a scale */
-    uint8_t row_scaled;  /* an amax for each line */
-    uint8_t by_column;   /* MXFP8: lines are columns, though the codes lie in rows */
-    uint8_t wide;        /* lines may be read 8 (codes of 4 bits: 4) or, transposed, 16 (8)
-                          * bytes at a time */
+    const float *amax;    /* above block scales; NULL: this factor is left out */
+    float unit;           /* of it: fl32(1 / (6 Emax)) */
+    uint32_t signs;       /* of the transform to undo */
+    uint8_t scale_format; /* octet_dtype of the blocks'; NONE: one scale, the tensor's */
+    uint8_t format;       /* of a code */
+    uint8_t block_shift;  /* log2 of the elements of a line that share a scale */
+    uint8_t row_scaled;   /* an amax for each line */
+    uint8_t by_column;    /* lines are columns, though the codes lie in rows */
+    uint8_t wide;         /* lines may be read 8 (codes of 4 bits: 4) or, transposed, 16 (8)
+                           * bytes at a time */
 } oct_decode_params;
 
 #endif

@@ -1,10 +1,10 @@
 /* gemm.cu - the product for whatever the GEMM library does not take: any operands, any shape.
  *
- * gemm_f16 decodes FP8 and FP4 codes (the latter times their block's scale) into shared memory,
- * as f16, which holds them exactly, and multiplies on tensor cores, summing in fp32. Scales of
- * FP8 blocks and MXFP8 do not always fit there: gemm_f16_scaled sums a block's codes by
- * themselves and adds that sum times both scales. gemm_bf16 is for plain bf16, alone or beside
- * codes without such scales; gemm_f32 multiplies floats: it takes everything.
+ * gemm_f16 decodes FP8 and FP4 codes (those of NVFP4 times their block's scale) into shared
+ * memory, as f16, which holds them exactly, and multiplies on tensor cores, summing in fp32.
+ * Floats and powers of two as scales do not always fit there: gemm_f16_scaled sums a block's
+ * codes by themselves and adds that sum times both scales. gemm_bf16 is for plain bf16, alone
+ * or beside codes without such scales; gemm_f32 multiplies floats: it takes everything.
  *
  * Terms are summed in a fixed order, so a product gives the same bytes each time; against the
  * exact value it keeps the bound that the CPU's product states, as far as the tensor cores' own
@@ -103,16 +103,25 @@ static __device__ __forceinline__ int64_t scale_index(const oct_gemm_operand &o,
                         : oct_scale_at(&o.scales, row, col >> o.shift);
 }
 
-/* The scale that a block's sum is multiplied by; that of FP4 is in its elements. */
+/* The scale that a block's sum is multiplied by; one of E4M3 is in its elements. */
 static __device__ __forceinline__ float block_scale(const oct_gemm_operand &o, int64_t outer,
                                                     int64_t p) {
-    if (!o.scale || o.format == OCTET_E2M1 || outer >= o.outer) {
+    if (!o.scale || o.scale_format == OCTET_E4M3 || outer >= o.outer) {
         return 1.0f;
     }
     int64_t at = scale_index(o, outer, p);
     return o.scale_format == OCTET_F32
                ? static_cast<const float *>(o.scale)[at]
                : oct_e8m0_decode(static_cast<const uint8_t *>(o.scale)[at]);
+}
+
+/* The E4M3 code that FP4 elements are multiplied by: their block's, or 1 where the block's sum
+ * is multiplied instead. */
+static __device__ __forceinline__ uint32_t element_scale(const oct_gemm_operand &o,
+                                                         int64_t outer, int64_t p) {
+    return o.scale_format == OCTET_E4M3
+               ? static_cast<const uint8_t *>(o.scale)[scale_index(o, outer, p)]
+               : 0x38u;
 }
 
 /* 4 Words bytes that lie anywhere; of those past `bytes` nothing is read and 0 returned. */
@@ -200,8 +209,7 @@ static __device__ __forceinline__ void fetch(chunk<Element> &c, const oct_gemm_o
     int64_t count = inside ? min(along, static_cast<int64_t>(16)) : 0;
     if (o.format == OCTET_E2M1) {
         load_bytes<2>(c.raw, c.at, (count + 1) / 2);
-        c.scale =
-            count > 0 ? static_cast<const uint8_t *>(o.scale)[scale_index(o, c.outer, c.p)] : 0;
+        c.scale = count > 0 ? element_scale(o, c.outer, c.p) : 0;
     } else if (!Element::is_bf16 || o.format != OCTET_BF16) {
         load_bytes<4>(c.raw, c.at, count);
     } else {
@@ -422,8 +430,9 @@ static __device__ __forceinline__ float element(const oct_gemm_operand &o, int64
         return oct_load_plain(line, col, o.format);
     }
     if (o.format == OCTET_E2M1) {
-        uint32_t scale = static_cast<const uint8_t *>(o.scale)[scale_index(o, outer, p)];
-        return float_of(line[col / 2] >> col % 2 * 4, o.format, scale);
+        float value =
+            float_of(line[col / 2] >> col % 2 * 4, o.format, element_scale(o, outer, p));
+        return value * block_scale(o, outer, p);
     }
     return float_of(line[col], o.format, 0) * block_scale(o, outer, p);
 }

@@ -1,107 +1,45 @@
 /* mxfp8.cu - blocks of 32 with one E8M0 scale: along rows, along columns, or squares.
  *
  * Codes and scales are those of src/cpu/mxfp8.c, bit for bit. Codes of both directions lie as
- * the rows do, so a warp's patches lie 16 beside each other, then two below: a load or a store
- * takes two whole pieces of rows, eight lanes a line of the cache. Two patches below each other
- * hold the blocks of their columns; 4 or 8 beside each other those of their rows. A block of
- * zeros has code 0, and so have those outside the matrix: padding is made on the way. */
+ * the rows do. A block of zeros has code 0, and so have those outside the matrix: padding is
+ * made on the way. */
 #include "cuda/kernels/chain.h"
 #include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/decode.h"
-#include "cuda/kernels/patch.h"
-#include "cuda/kernels/tile_scales.h"
+#include "cuda/kernels/mx_patch.h"
 
 #include "cuda/kernels/mxfp8.h"
 
-#define BLOCK 32
-
-template <class T> struct mx_shape {
-    static constexpr int cols = oct_shape<T>::cols;
-    static constexpr int lanes = BLOCK / cols;               /* that share the blocks of rows */
-    static constexpr int across = OCT_WARP / 2;              /* patches of a warp */
-    static constexpr int warps = OCT_TILE / (across * cols); /* beside each other */
-};
-
-template <class T>
-static inline oct_patch<T> patch_of(const oct_quantize_params &q, uint32_t tile) {
-    typedef mx_shape<T> shape;
-    int lane = (int)threadIdx.x % OCT_WARP, warp = (int)threadIdx.x / OCT_WARP;
-    int beside = warp % shape::warps * shape::across + lane % shape::across;
-    oct_patch<T> p = oct_patch_in_tile<T>(
-        q, tile, warp / shape::warps * BLOCK + lane / shape::across * OCT_PATCH_ROWS,
-        beside * shape::cols);
-    p.lane_across = beside % shape::lanes;
-    p.warp_across = beside / shape::lanes;
-    p.band = warp / shape::warps;
-    return p;
-}
-
 /* ---- scales ---------------------------------------------------------------------------- */
-
-/* A tile's scales in both directions. */
-struct mx_scales {
-    oct_tile_scales<1> row, col;
-};
 
 static inline uint8_t code_of(uint32_t most, int format) {
     return oct_mx_code(oct_bits_f32(most), oct_mx_unit((uint8_t)format));
 }
 
-/* The amax of the 32 x 32 that the patch lies in. */
-template <class T> static inline uint32_t square_max(const oct_patch<T> &patch) {
-    uint32_t most = oct_patch_max(patch);
-#pragma unroll
-    for (int step = 1; step < mx_shape<T>::lanes; step *= 2) {
-        most = oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, step));
-    }
-    return oct_max_bits(most, __shfl_xor_sync(OCT_ALL_LANES, most, mx_shape<T>::across));
-}
-
-/* Scales of rows; a square's is written to the lines that exist, those of others are 0 by
- * themselves. */
+/* Of columns, half of them by each of two lanes; those of rows are oct_mx_scale_rows'. */
 template <class T, int FORMAT>
-static inline void scale_rows(mx_scales &scales, const oct_patch<T> &patch, bool square) {
-    typedef mx_shape<T> shape;
-    constexpr int each = OCT_PATCH_ROWS / shape::lanes;
-    uint32_t most[OCT_PATCH_ROWS], all = square ? square_max(patch) : 0u;
-#pragma unroll
-    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
-        most[r] = oct_patch_row_max(patch, r);
-    }
-    oct_share_max<OCT_PATCH_ROWS, shape::lanes>(most, patch.lane_across, 1);
-#pragma unroll
-    for (int i = 0; i < each; i++) {
-        int r = patch.lane_across * each + i;
-        uint8_t code = code_of(square ? all : most[i], FORMAT);
-        scales.row.codes[oct_tile_scale_at<1>(patch.row + r, patch.warp_across)] =
-            r < patch.rows_left ? code : 0;
-    }
-}
-
-/* The same of columns, half of them by each of two lanes. */
-template <class T, int FORMAT>
-static inline void scale_cols(mx_scales &scales, const oct_patch<T> &patch, bool square) {
-    constexpr int each = mx_shape<T>::cols / 2;
-    int lower = (int)threadIdx.x % OCT_WARP / mx_shape<T>::across;
-    uint32_t most[mx_shape<T>::cols], all = square ? square_max(patch) : 0u;
+static inline void scale_cols(oct_mx_scales &scales, const oct_patch<T> &patch, bool square) {
+    constexpr int each = oct_mx_shape<T>::cols / 2;
+    int lower = (int)threadIdx.x % OCT_WARP / oct_mx_shape<T>::across;
+    uint32_t most[oct_mx_shape<T>::cols], all = square ? oct_mx_square_max(patch) : 0u;
     oct_patch_col_max(most, patch);
-    oct_share_max<mx_shape<T>::cols, 2>(most, lower, mx_shape<T>::across);
+    oct_share_max<oct_mx_shape<T>::cols, 2>(most, lower, oct_mx_shape<T>::across);
 #pragma unroll
     for (int i = 0; i < each; i++) {
         int c = lower * each + i;
         uint8_t code = code_of(square ? all : most[i], FORMAT);
-        scales.col.codes[oct_tile_scale_at<1>(patch.col + c, patch.row / BLOCK)] =
+        scales.col.codes[oct_tile_scale_at<1>(patch.col + c, patch.row / OCT_MX_BLOCK)] =
             c < patch.cols_left ? code : 0;
     }
 }
 
 template <class T>
-static inline void store_scales(const mx_scales &scales, const oct_patch<T> &patch,
+static inline void store_scales(const oct_mx_scales &scales, const oct_patch<T> &patch,
                                 const oct_quantize_params &q) {
     oct_scales_place row = {(uint8_t *)q.row_scale, &q.row_at, patch.tile_row,
-                            patch.tile_col / BLOCK};
+                            patch.tile_col / OCT_MX_BLOCK};
     oct_scales_place col = {(uint8_t *)q.col_scale, &q.col_at, patch.tile_col,
-                            patch.tile_row / BLOCK};
+                            patch.tile_row / OCT_MX_BLOCK};
     if (q.row) {
         oct_tile_scales_store(scales.row, row);
     }
@@ -148,7 +86,7 @@ static inline uint32_t scale_pair(uint8_t low, uint8_t high) {
 template <class T, int FORMAT, int MADE>
 static inline void encode_whole(const oct_patch<T> &patch, const oct_mxfp8_params &p,
                                 const mx_codes &scales) {
-    constexpr int cols = mx_shape<T>::cols;
+    constexpr int cols = oct_mx_shape<T>::cols;
     int64_t at = (patch.tile_row + patch.row) * p.q.cols + patch.tile_col + patch.col;
     float down[cols], along[cols], x[cols];
     uint32_t worth[4];
@@ -196,7 +134,7 @@ static inline void encode_whole(const oct_patch<T> &patch, const oct_mxfp8_param
 template <class T, int FORMAT>
 static inline void encode_copied(const oct_patch<T> &patch, const oct_mxfp8_params &p,
                                  const mx_codes &scales) {
-    if constexpr (mx_shape<T>::cols == 8) {
+    if constexpr (oct_mx_shape<T>::cols == 8) {
         if (!p.q.row && !p.copies.row) {
             encode_whole<T, FORMAT, COL | COL_COPY>(patch, p, scales);
         } else if (!p.q.col && !p.copies.col) {
@@ -243,10 +181,10 @@ static inline void encode(const oct_patch<T> &patch, const oct_mxfp8_params &p,
 
 template <class T, int FORMAT>
 static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
-    __shared__ mx_scales scales;
+    __shared__ oct_mx_scales scales;
     __shared__ oct_tile_leaves<OCT_TILE> leaves;
     const oct_quantize_params &q = p.q;
-    oct_patch<T> patch = patch_of<T>(q, tile);
+    oct_patch<T> patch = oct_mx_patch_of<T>(q, tile);
     oct_patch_load(patch, q);
     if (q.ahead) {
         oct_ask_for_tile<T, OCT_TILE>(q, tile + q.ahead);
@@ -255,15 +193,16 @@ static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
         oct_leaves_put(leaves, patch);
     }
     if (q.row || p.copies.row) {
-        scale_rows<T, FORMAT>(scales, patch, p.square);
+        oct_mx_scale_rows<T, FORMAT>(scales, patch, p.square);
     }
     if (q.col || p.copies.col) {
         scale_cols<T, FORMAT>(scales, patch, p.square);
     }
     __syncwarp();
-    encode<T, FORMAT>(patch, p,
-                      {scales.row.codes + oct_tile_scale_at<1>(patch.row, patch.warp_across),
-                       scales.col.codes + oct_tile_scale_at<1>(patch.col, patch.row / BLOCK)});
+    encode<T, FORMAT>(
+        patch, p,
+        {scales.row.codes + oct_tile_scale_at<1>(patch.row, patch.warp_across),
+         scales.col.codes + oct_tile_scale_at<1>(patch.col, patch.row / OCT_MX_BLOCK)});
     __syncthreads();
     store_scales(scales, patch, q);
     if (q.sums) {

@@ -1,47 +1,57 @@
-/* nvfp4.c - blocks of 16 with one E4M3 scale under an fp32 amax. */
+/* fp4.c - E2M1 in blocks of 16 or 32: scales of E4M3 under an fp32 amax, or of E8M0. */
 #include "cpu/schemes.h"
-#include "format/hadamard.h"
 
-#define BLOCK 16
-#define SCALES 256             /* of a part, in either direction */
-#define CODES (BLOCK * SCALES) /* of the same */
+#define DRAW 16       /* elements that random bytes are drawn for at once */
+#define MOST_BLOCK 32 /* a block's elements, at least and at most */
+#define LEAST_BLOCK 16
+#define SCALES 256                  /* of a part, in either direction */
+#define CODES (MOST_BLOCK * SCALES) /* of the same */
 
 /* Where there are columns, a tile's line of codes grows by 64 bytes, a cache line. Where there
  * are rows only, a task reads them one by one, as far as prefetchers like. */
 #define TALL 128
 #define ROW_TILE_ROWS 4
-#define ROW_TILE_COLS CODES
+#define ROW_TILE_COLS (LEAST_BLOCK * SCALES)
 
-typedef struct nv_work {
+typedef struct fp4_work {
     const oct_quantize_call *call;
     oct_grid grid;
-} nv_work;
+} fp4_work;
 
 /* Some rows of the source, seen in one direction; x may be transformed. */
-typedef struct nv_part {
+typedef struct fp4_part {
     const oct_quantize_call *call;
     octet_use use;
     oct_rect rect;
     oct_tile x;
-} nv_part;
+} fp4_part;
 
 /* The scales of some lines of blocks. */
-typedef struct nv_scales {
+typedef struct fp4_scales {
     uint8_t codes[SCALES];
     float factors[SCALES];
-} nv_scales;
+} fp4_scales;
 
-static nv_part part_of(const oct_quantize_call *call, octet_use use, const oct_rect *rect) {
-    return (nv_part){call, use, *rect, oct_tile_of(call->source, rect)};
+static fp4_part part_of(const oct_quantize_call *call, octet_use use, const oct_rect *rect) {
+    return (fp4_part){call, use, *rect, oct_tile_of(call->source, rect)};
 }
 
-/* amaxes: `blocks` for each of `lines`, which share an amax or have their own. */
-static void scales_of(nv_scales *out, const nv_part *part, const uint32_t *amaxes,
+static int64_t block_of(const oct_quantize_call *call) {
+    return call->dst->quantizer.block_cols;
+}
+
+/* amaxes: `blocks` for each of `lines`, which share an amax of the tensor, have their own, or
+ * have none. */
+static void scales_of(fp4_scales *out, const fp4_part *part, const uint32_t *amaxes,
                       int64_t lines, int64_t blocks) {
     const oct_quantize_call *call = part->call;
     const octet_quantizer *q = &call->dst->quantizer;
     const float *amax = call->dst->parts[oct_amax_part(part->use)];
     int64_t first = part->use == OCTET_USE_ROW ? part->rect.row : part->rect.col;
+    if (!amax) {
+        call->kernels->mx_scales(out->codes, out->factors, amaxes, lines * blocks, OCTET_E2M1);
+        return;
+    }
     if (!q->row_scaled) {
         oct_nv_global global = oct_nv_global_of(*amax, oct_nv_aim(q));
         call->kernels->nv_scales(out->codes, out->factors, amaxes, lines * blocks, &global);
@@ -56,10 +66,10 @@ static void scales_of(nv_scales *out, const nv_part *part, const uint32_t *amaxe
 
 /* ---- codes ----------------------------------------------------------------------------- */
 
-/* The random byte of each element, laid out as the codes are. Rowwise blocks follow each other
+/* The random byte of each element, laid out as the codes are. Draws of 16 follow each other
  * along a row; columnwise ones run down the columns of 16 rows. */
-static void random_bytes(uint8_t *out, const nv_part *part) {
-    uint8_t lines[CODES];
+static void random_bytes(uint8_t *out, const fp4_part *part) {
+    uint8_t lines[DRAW * SCALES];
     const oct_quantize_call *call = part->call;
     const oct_rect *rect = &part->rect;
     oct_random which = {.seed = call->live->seed,
@@ -67,22 +77,26 @@ static void random_bytes(uint8_t *out, const nv_part *part) {
                         .direction = part->use == OCTET_USE_COL,
                         .stream = call->live->stream};
     if (part->use == OCTET_USE_ROW) {
+        int64_t draws = oct_size_ceil_div(call->source->cols, DRAW);
         for (int64_t r = 0; r < rect->rows; r++) {
-            which.first = (uint64_t)((rect->row + r) * call->row.blocks + rect->col / BLOCK);
-            call->kernels->random(lines, &which, oct_size_ceil_div(rect->cols, BLOCK));
+            which.first = (uint64_t)((rect->row + r) * draws + rect->col / DRAW);
+            call->kernels->random(lines, &which, oct_size_ceil_div(rect->cols, DRAW));
             memcpy(out + r * rect->cols, lines, (size_t)rect->cols);
         }
         return;
     }
-    which.first = (uint64_t)(rect->col * call->col.blocks + rect->row / BLOCK);
-    which.step = (uint64_t)call->col.blocks;
-    call->kernels->random(lines, &which, rect->cols);
-    oct_bytes turned = {out, rect->cols}, x = {lines, BLOCK};
-    call->kernels->transpose(&turned, &x, rect->cols, BLOCK);
+    int64_t draws = oct_size_ceil_div(call->source->rows, DRAW);
+    which.step = (uint64_t)draws;
+    for (int64_t r = 0; r < rect->rows; r += DRAW) {
+        which.first = (uint64_t)(rect->col * draws + (rect->row + r) / DRAW);
+        call->kernels->random(lines, &which, rect->cols);
+        oct_bytes turned = {out + r * rect->cols, rect->cols}, x = {lines, DRAW};
+        call->kernels->transpose(&turned, &x, rect->cols, DRAW);
+    }
 }
 
 /* One code a byte, to nearest or by random bytes. */
-static void encode_part(uint8_t *codes, const nv_part *part, const oct_factors *by) {
+static void encode_part(uint8_t *codes, const fp4_part *part, const oct_factors *by) {
     const oct_kernels *kernels = part->call->kernels;
     oct_bytes out = {codes, part->rect.cols};
     if (part->call->dst->quantizer.stochastic) {
@@ -97,7 +111,7 @@ static void encode_part(uint8_t *codes, const nv_part *part, const oct_factors *
 
 static void store_rows(const oct_quantize_call *call, const oct_rect *rect,
                        const uint8_t *codes) {
-    int64_t stride = oct_nv_line_bytes(call->dst, OCTET_USE_ROW);
+    int64_t stride = oct_line_bytes(call->dst, OCTET_USE_ROW);
     uint8_t *data = call->dst->parts[OCTET_PART_ROW_DATA];
     for (int64_t r = 0; r < rect->rows; r++) {
         call->kernels->pack(data + (rect->row + r) * stride + rect->col / 2,
@@ -105,9 +119,9 @@ static void store_rows(const oct_quantize_call *call, const oct_rect *rect,
     }
 }
 
-/* Codes of up to 16 rows become up to 8 rows of pairs; a last row without a partner is paired
- * with zeros. */
-static void pair_rows(uint8_t *pairs, const nv_part *part, const uint8_t *codes) {
+/* Codes of a block's rows become half as many rows of pairs; a last row without a partner is
+ * paired with zeros. */
+static void pair_rows(uint8_t *pairs, const fp4_part *part, const uint8_t *codes) {
     static const uint8_t zeros[SCALES];
     int64_t rows = part->x.rows, cols = part->rect.cols;
     for (int64_t r = 0; r < rows; r += 2) {
@@ -123,74 +137,81 @@ static void quantize_rows(const void *work, const oct_rect *rect) {
     const oct_quantize_call *call = work;
     uint32_t amaxes[SCALES];
     uint8_t codes[CODES];
-    nv_scales made;
-    nv_part part = part_of(call, OCTET_USE_ROW, rect);
-    int64_t across = oct_size_ceil_div(rect->cols, BLOCK);
-    call->kernels->absmax_blocks(amaxes, &part.x, BLOCK);
+    fp4_scales made;
+    fp4_part part = part_of(call, OCTET_USE_ROW, rect);
+    int64_t block = block_of(call), across = oct_size_ceil_div(rect->cols, block);
+    call->kernels->absmax_blocks(amaxes, &part.x, block);
     scales_of(&made, &part, amaxes, rect->rows, across);
     for (int64_t r = 0; r < rect->rows; r++) {
         oct_put_line(call->dst->parts[OCTET_PART_ROW_SCALE], &call->row,
-                     (int64_t[2]){rect->row + r, rect->col / BLOCK}, made.codes + r * across,
+                     (int64_t[2]){rect->row + r, rect->col / block}, made.codes + r * across,
                      across);
     }
-    encode_part(codes, &part, &(oct_factors){made.factors, BLOCK, across});
+    encode_part(codes, &part, &(oct_factors){made.factors, block, across});
     store_rows(call, rect, codes);
 }
 
 /* Columnwise codes of a group of rows, as pairs. */
-static void quantize_columns(const nv_part *part, uint8_t *pairs) {
+static void quantize_columns(const fp4_part *part, uint8_t *pairs) {
     const oct_quantize_call *call = part->call;
     const oct_rect *rect = &part->rect;
     uint32_t amaxes[SCALES];
     uint8_t codes[CODES];
-    nv_scales made;
+    fp4_scales made;
     call->kernels->absmax_columns(amaxes, &part->x);
     scales_of(&made, part, amaxes, rect->cols, 1);
     oct_put_lines(call->dst->parts[OCTET_PART_COL_SCALE], &call->col,
-                  (int64_t[2]){rect->col, rect->row / BLOCK}, made.codes, rect->cols);
+                  (int64_t[2]){rect->col, rect->row / block_of(call)}, made.codes, rect->cols);
     encode_part(codes, part, &(oct_factors){made.factors, 1, 0});
     pair_rows(pairs, part, codes);
 }
 
-static void quantize_transformed(nv_part part, uint8_t *pairs) {
-    float turned[OCT_HADAMARD_ROWS * SCALES];
+/* The transform is of 16 rows each, whatever the block. */
+static void quantize_transformed(fp4_part part, uint8_t *pairs) {
+    float turned[MOST_BLOCK * SCALES];
     uint32_t signs = oct_hadamard_signs(&part.call->dst->quantizer);
-    int64_t cols = part.rect.cols;
-    part.call->kernels->hadamard(turned, &part.x, signs);
-    part.x = (oct_tile){turned, cols, OCT_HADAMARD_ROWS, cols, OCTET_F32};
+    int64_t cols = part.rect.cols, made = 0;
+    for (; made < part.rect.rows; made += OCT_HADAMARD_ROWS) {
+        int64_t rows = oct_min(OCT_HADAMARD_ROWS, part.rect.rows - made);
+        oct_rect rect = {part.rect.row + made, part.rect.col, rows, cols};
+        oct_tile x = oct_tile_of(part.call->source, &rect);
+        part.call->kernels->hadamard(turned + made * cols, &x, signs);
+    }
+    part.x = (oct_tile){turned, cols, made, cols, OCTET_F32};
     quantize_columns(&part, pairs);
 }
 
 /* ---- squares --------------------------------------------------------------------------- */
 
-/* One scale per 16 x 16, written to each of its lines in either direction. */
+/* One scale per square, written to each of its lines in either direction. */
 static void store_square(const oct_quantize_call *call, const oct_rect *rect,
                          const uint8_t *codes) {
     uint8_t *row = call->dst->parts[OCTET_PART_ROW_SCALE];
     uint8_t *col = call->dst->parts[OCTET_PART_COL_SCALE];
-    int64_t across = oct_size_ceil_div(rect->cols, BLOCK), first = rect->col / BLOCK;
+    int64_t block = block_of(call), first = rect->col / block;
+    int64_t across = oct_size_ceil_div(rect->cols, block);
     for (int64_t r = 0; row && r < rect->rows; r++) {
         oct_put_line(row, &call->row, (int64_t[2]){rect->row + r, first}, codes, across);
     }
     for (int64_t c = 0; col && c < rect->cols; c++) {
-        col[oct_scale_at(&call->col, rect->col + c, rect->row / BLOCK)] = codes[c / BLOCK];
+        col[oct_scale_at(&call->col, rect->col + c, rect->row / block)] = codes[c / block];
     }
 }
 
 /* Both directions share scales; their codes differ only by the random bytes they draw. */
-static void quantize_squares(nv_part part, uint8_t *pairs) {
+static void quantize_squares(fp4_part part, uint8_t *pairs) {
     const oct_quantize_call *call = part.call;
-    uint32_t columns[SCALES], amaxes[SCALES / BLOCK];
+    uint32_t columns[SCALES], amaxes[SCALES / LEAST_BLOCK];
     uint8_t codes[CODES];
-    nv_scales made;
+    fp4_scales made;
     bool row = call->dst->parts[OCTET_PART_ROW_DATA], col = pairs != NULL;
-    int64_t cols = part.rect.cols;
+    int64_t cols = part.rect.cols, block = block_of(call);
     part.use = row ? OCTET_USE_ROW : OCTET_USE_COL;
     call->kernels->absmax_columns(columns, &part.x);
-    call->kernels->absmax_blocks(amaxes, &(oct_tile){columns, cols, 1, cols, OCTET_F32}, BLOCK);
-    scales_of(&made, &part, amaxes, 1, oct_size_ceil_div(cols, BLOCK));
+    call->kernels->absmax_blocks(amaxes, &(oct_tile){columns, cols, 1, cols, OCTET_F32}, block);
+    scales_of(&made, &part, amaxes, 1, oct_size_ceil_div(cols, block));
     store_square(call, &part.rect, made.codes);
-    oct_factors by = {made.factors, BLOCK, 0};
+    oct_factors by = {made.factors, block, 0};
     encode_part(codes, &part, &by);
     if (row) {
         store_rows(call, &part.rect, codes);
@@ -206,11 +227,11 @@ static void quantize_squares(nv_part part, uint8_t *pairs) {
 
 /* ---- tiles ----------------------------------------------------------------------------- */
 
-/* Both directions of up to 16 rows; columnwise codes as pairs. */
+/* Both directions of up to a block's rows; columnwise codes as pairs. */
 static void quantize_group(const oct_quantize_call *call, const oct_rect *rect,
                            uint8_t *pairs) {
     const octet_quantizer *q = &call->dst->quantizer;
-    nv_part part = part_of(call, OCTET_USE_COL, rect);
+    fp4_part part = part_of(call, OCTET_USE_COL, rect);
     if (oct_is_square(q)) {
         quantize_squares(part, pairs);
         return;
@@ -229,11 +250,12 @@ static void quantize_group(const oct_quantize_call *call, const oct_rect *rect,
 static void quantize_tile(const oct_quantize_call *call, const oct_rect *rect) {
     uint8_t pairs[TALL / 2 * SCALES];
     uint8_t *data = call->dst->parts[OCTET_PART_COL_DATA];
-    int64_t stride = oct_nv_line_bytes(call->dst, OCTET_USE_COL);
+    int64_t stride = oct_line_bytes(call->dst, OCTET_USE_COL);
     int64_t bytes = oct_min(TALL / 2, stride - rect->row / 2);
     oct_bytes out = {data ? data + rect->col * stride + rect->row / 2 : NULL, stride};
-    for (int64_t r = 0; r < rect->rows; r += BLOCK) {
-        oct_rect group = {rect->row + r, rect->col, oct_min(BLOCK, rect->rows - r), rect->cols};
+    int64_t block = block_of(call);
+    for (int64_t r = 0; r < rect->rows; r += block) {
+        oct_rect group = {rect->row + r, rect->col, oct_min(block, rect->rows - r), rect->cols};
         quantize_group(call, &group, data ? pairs + r / 2 * rect->cols : NULL);
     }
     if (data) {
@@ -242,7 +264,7 @@ static void quantize_tile(const oct_quantize_call *call, const oct_rect *rect) {
 }
 
 static void rows_task(void *arg, int64_t begin, int64_t end) {
-    const nv_work *work = arg;
+    const fp4_work *work = arg;
     const oct_parts rows = {1, ROW_TILE_COLS, quantize_rows};
     for (int64_t i = begin; i < end; i++) {
         oct_rect tile = oct_grid_at(&work->grid, i);
@@ -251,21 +273,21 @@ static void rows_task(void *arg, int64_t begin, int64_t end) {
 }
 
 static void tiles_task(void *arg, int64_t begin, int64_t end) {
-    const nv_work *work = arg;
+    const fp4_work *work = arg;
     for (int64_t i = begin; i < end; i++) {
         oct_rect tile = oct_grid_down(&work->grid, i);
         quantize_tile(work->call, &tile);
     }
 }
 
-void oct_quantize_nvfp4(const oct_quantize_call *call, const oct_threads *threads) {
+void oct_quantize_fp4(const oct_quantize_call *call, const oct_threads *threads) {
     const octet_quantizer *q = &call->dst->quantizer;
     if (q->four_over_six) {
         oct_quantize_four_over_six(call, threads);
         return;
     }
     bool tiles = oct_is_square(q) || call->dst->parts[OCTET_PART_COL_DATA];
-    nv_work work = {.call = call};
+    fp4_work work = {.call = call};
     work.grid = (oct_grid){call->source->rows, call->source->cols, tiles ? TALL : ROW_TILE_ROWS,
                            tiles ? SCALES : ROW_TILE_COLS};
     oct_parallel(threads, oct_grid_count(&work.grid), tiles ? tiles_task : rows_task, &work);
