@@ -22,7 +22,7 @@ typedef struct oct_lt_algorithm {
 } oct_lt_algorithm;
 
 #define OCT_LT_VALUE (sizeof(oct_lt_algorithm) / sizeof(uint64_t))
-#define OCT_LT_SETS 256
+#define OCT_LT_SETS 1024
 #define OCT_LT_WAYS 4
 
 /* version: 0 empty, odd while it is written. A reader that sees the same even version before

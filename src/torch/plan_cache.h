@@ -5,7 +5,7 @@
 #include "torch/problem.h"
 
 #define OCT_CACHED_STRUCTURES 256 /* plans without sizes, remembered at most */
-#define OCT_CACHED_PLANS 512      /* plans at their sizes, likewise */
+#define OCT_CACHED_PLANS 1024     /* plans at their sizes, likewise */
 
 /* The plan of a problem, made or remembered: the same value either way. A text is read and
  * planned once; other sizes of it cost their numbers alone. A failure is not remembered. The

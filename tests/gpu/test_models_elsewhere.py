@@ -207,9 +207,11 @@ def test_models_elsewhere__stochastic_quantizers_draw_anew() -> None:
 
 
 def test_models_elsewhere__threads_of_different_recipes() -> None:
-    want = {name: usual(name) for name in RECIPES}
-    nets = {name: model() for name in RECIPES}
-    barrier = threading.Barrier(len(RECIPES), timeout=120)
+    # Two recipes that draw share torch's generator, and threads have no order: one of them.
+    names = [name for name in RECIPES if name != "mxfp4"]
+    want = {name: usual(name) for name in names}
+    nets = {name: model() for name in names}
+    barrier = threading.Barrier(len(names), timeout=120)
     found: dict[str, Any] = {}
 
     def work(name: str) -> None:
@@ -225,12 +227,12 @@ def test_models_elsewhere__threads_of_different_recipes() -> None:
 
         found[name] = train(net, call, sgd(net))
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in RECIPES]
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for name in RECIPES:
+    for name in names:
         assert_same(want[name], found[name])
 
 
