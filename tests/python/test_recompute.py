@@ -258,3 +258,43 @@ def test_recompute__evaluation_between_forward_and_backward_changes_nothing() ->
         return y
 
     assert_same(want, step(other, call, x, grad))
+
+
+def trained_twins() -> tuple[octet.Linear, octet.Linear]:
+    """Two layers in eval() whose scales have learned."""
+    usual, other = twins()
+    x, grad = inputs()
+    for each in (usual, other):
+        for _ in range(2):
+            step(each, within(RECIPES["delayed"], each), x, grad)
+        each.eval()
+    return usual, other
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recompute__in_eval_by_the_scales_of_the_layer(reentrant: bool) -> None:
+    usual, other = trained_twins()
+    x, grad = inputs()
+    want = step(usual, within(RECIPES["delayed"], usual), x, grad)
+    found = step(
+        other,
+        within(RECIPES["delayed"], lambda x: checkpoint(other, x, use_reentrant=reentrant)),
+        x,
+        grad,
+    )
+    assert_same(want, found)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recompute__in_eval_scales_that_others_have_updated_are_refused(
+    reentrant: bool,
+) -> None:
+    _, other = trained_twins()
+    x, grad = inputs()
+    y = within(
+        RECIPES["delayed"],
+        lambda x: checkpoint(other, x, use_reentrant=reentrant),
+    )(x.requires_grad_())
+    other.fp8_scale.mul_(2)
+    with pytest.raises(RuntimeError, match="scales were updated since its first run"):
+        y.backward(grad)

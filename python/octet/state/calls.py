@@ -118,7 +118,7 @@ class StatefulCalls(LayerState):
         updates = None
         if records and self._records():
             updates = self._begin(rule)
-        calls.note(recipe, has_graph, self._buffers["fp8_scale"])
+        calls.note(recipe, has_graph, self._buffers["fp8_scale"], self.training)
         return updates
 
     def _begin(self, rule: Rule) -> scaling.GradientUpdate | None:
@@ -170,6 +170,11 @@ class StatefulCalls(LayerState):
         it left no graph (a reentrant checkpoint) the last run of the step updates."""
         rule = run.recipe.rule
         if rule is None or run.scale is None:
+            version = run.version
+            if version is not None and version != recompute.version_of(
+                self._buffers["fp8_scale"]
+            ):
+                raise recompute.scales_changed(self._label())
             return self._buffers, None
         region = current()
         if (region.enabled or region.calibrating) and self._records():

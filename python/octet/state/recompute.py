@@ -66,17 +66,26 @@ class CallRecipe(NamedTuple):
 NO_RECIPE = CallRecipe("none")
 
 
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often a tensor has been written to; None where torch does not count."""
+    return None if tensor.is_inference() else tensor._version
+
+
 class FirstRun(ScaleUpdater):
     """Calls of one step that quantized alike: by one recipe and one scale."""
 
     def __init__(self, recipe: CallRecipe) -> None:
         self.recipe = recipe
         self.scale: torch.Tensor | None = None  # a copy, where a call may be run again
+        self.version: int | None = None  # or of a layer in eval(): that of its own scale
         self.without_graph = 0  # calls that left no graph: a checkpoint will run them again
 
-    def save_scale(self, scale: torch.Tensor) -> None:
-        """Copies the scale of the calls: the layer's own changes at the end of the step."""
-        if self.scale is None:
+    def save_scale(self, scale: torch.Tensor, training: bool) -> None:
+        """Copies the scale of the calls: the layer's own changes at the end of the step. In
+        eval() it does not, so that its version will do."""
+        if not training and self.scale is None:
+            self.version = version_of(scale)
+        elif self.scale is None:
             if torch._C._len_torch_dispatch_stack() == 0:  # a context costs more than a copy
                 self.scale = scale.detach().clone()
                 return
@@ -144,20 +153,33 @@ class CallLog:
         self.decided: Any = None  # what the last eager call decided, for those like it
         self.last: str | None = None  # the recipe's name of the last call outside a backward
 
-    def note(self, recipe: CallRecipe, has_graph: bool, scale: torch.Tensor | None) -> None:
+    def note(
+        self,
+        recipe: CallRecipe,
+        has_graph: bool,
+        scale: torch.Tensor | None,
+        training: bool = True,
+    ) -> None:
         """Notes an eager call outside a backward."""
         self.last = recipe.text if recipe.custom is None else recipe.name
         if may_run_again():
-            self.note_first(recipe, has_graph, scale)
+            self.note_first(recipe, has_graph, scale, training)
 
     def note_first(
-        self, recipe: CallRecipe, has_graph: bool, scale: torch.Tensor | None
+        self,
+        recipe: CallRecipe,
+        has_graph: bool,
+        scale: torch.Tensor | None,
+        training: bool = True,
     ) -> None:
         """Notes a call that may be run again."""
+        version = self._run.version
+        if scale is not None and version is not None and version != version_of(scale):
+            self.step_began = True  # somebody else has written to it
         if self.step_began or self._run.recipe != recipe:
             self._run, self.step_began = FirstRun(recipe), False
         if scale is not None:
-            self._run.save_scale(scale)
+            self._run.save_scale(scale, training)
         self._run.without_graph += not has_graph
         self._append(self._run, False)
 
@@ -228,6 +250,14 @@ def scales_updated(label: str) -> RuntimeError:
         f"{label}: a checkpoint would run compiled code again by scales that have moved; under "
         "delayed scaling leave the layer out of the checkpoint or of the compiled code, or "
         "take a recipe without scales of its own"
+    )
+
+
+def scales_changed(label: str) -> RuntimeError:
+    """A call in eval() that is run again by scales that others have updated meanwhile."""
+    return RuntimeError(
+        f"{label} is recomputed in backward, but its scales were updated since its first run "
+        "in eval(): run backward before the next training step, or call train() first"
     )
 
 
