@@ -65,26 +65,33 @@ static const row *row_of(const octet_device *device) {
 
 /* ---- tensors ----------------------------------------------------------------------------- */
 
-octet_status oct_tensor_where(int32_t *type, int32_t *index, oct_torch_tensor *tensor,
-                              octet_error *err) {
-    if (oct_torch.aoti_torch_get_device_type(tensor, type) ||
-        oct_torch.aoti_torch_get_device_index(tensor, index)) {
-        return oct_torch_fail(err, OCTET_DEVICE, "aoti_torch_get_device_type failed");
+octet_status oct_look(oct_tensor_facts *out, oct_torch_tensor *tensor, octet_error *err) {
+    int64_t *sizes = NULL, *strides = NULL;
+    if (oct_torch.aoti_torch_get_dim(tensor, &out->dim) ||
+        oct_torch.aoti_torch_get_sizes(tensor, &sizes) ||
+        oct_torch.aoti_torch_get_strides(tensor, &strides) ||
+        oct_torch.aoti_torch_get_dtype(tensor, &out->dtype) ||
+        oct_torch.aoti_torch_get_device_type(tensor, &out->device) ||
+        oct_torch.aoti_torch_get_device_index(tensor, &out->index)) {
+        return oct_torch_fail(err, OCTET_DEVICE, "torch cannot say what a tensor is");
+    }
+    out->sizes = sizes;
+    out->strides = strides;
+    out->elements = 1;
+    for (int64_t i = 0; i < out->dim; i++) {
+        out->elements *= sizes[i];
     }
     return OCTET_OK;
 }
 
-octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err) {
-    int32_t type = 0, index = 0;
-    octet_status status = oct_tensor_where(&type, &index, tensor, err);
-    return status ? status : row_of_type(type)->device(out, index, err);
+octet_status oct_tensor_device(octet_device *out, const oct_tensor_facts *of,
+                               octet_error *err) {
+    return row_of_type(of->device)->device(out, of->index, err);
 }
 
-octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err) {
-    int32_t type = 0, index = 0;
-    octet_status status = oct_tensor_where(&type, &index, tensor, err);
+octet_status oct_tensor_exec(octet_exec *out, const oct_tensor_facts *of, octet_error *err) {
     *out = OCTET_EXEC_INIT;
-    return status ? status : row_of_type(type)->exec(out, index, err);
+    return row_of_type(of->device)->exec(out, of->index, err);
 }
 
 /* ---- devices ----------------------------------------------------------------------------- */

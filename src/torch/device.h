@@ -5,13 +5,19 @@
 #include "octet/run.h"
 #include "torch/api.h"
 
-/* torch's number for the type of device that a tensor is on, and its index. */
-octet_status oct_tensor_where(int32_t *type, int32_t *index, oct_torch_tensor *tensor,
-                              octet_error *err);
+/* All that ops ask of a tensor, but for its address. */
+typedef struct oct_tensor_facts {
+    int64_t dim, elements;
+    const int64_t *sizes, *strides; /* torch's; as long as the tensor lives */
+    int32_t dtype;                  /* torch's numbers */
+    int32_t device, index;
+} oct_tensor_facts;
+
+octet_status oct_look(oct_tensor_facts *out, oct_torch_tensor *tensor, octet_error *err);
 /* Where a tensor is: the device as plans name it, and how to run there. A CPU's exec is serial.
  */
-octet_status oct_tensor_device(octet_device *out, oct_torch_tensor *tensor, octet_error *err);
-octet_status oct_tensor_exec(octet_exec *out, oct_torch_tensor *tensor, octet_error *err);
+octet_status oct_tensor_device(octet_device *out, const oct_tensor_facts *of, octet_error *err);
+octet_status oct_tensor_exec(octet_exec *out, const oct_tensor_facts *of, octet_error *err);
 
 /* What torch is told to make a tensor on a device. */
 void oct_device_where(int32_t *type, int32_t *index, const octet_device *device);

@@ -9,18 +9,21 @@ static octet_status first(octet_status a, octet_status b) {
     return a ? a : b;
 }
 
-/* The input's own axes are the sizes. */
-static octet_status read_sizes(oct_problem *problem, oct_torch_tensor *tensor,
+/* The input's own axes are the sizes, and it is cast where it is. */
+static octet_status read_input(oct_problem *problem, oct_torch_tensor *tensor,
                                octet_error *err) {
-    int64_t dim = 0, *sizes = NULL;
-    if (oct_torch.aoti_torch_get_dim(tensor, &dim) ||
-        oct_torch.aoti_torch_get_sizes(tensor, &sizes) || dim > OCTET_MAX_RANK) {
-        return oct_torch_fail(err, OCTET_INVALID, "a tensor of %lld axes; at most %d",
-                              (long long)dim, OCTET_MAX_RANK);
+    oct_tensor_facts f;
+    octet_status status = oct_look(&f, tensor, err);
+    if (!status && f.dim > OCTET_MAX_RANK) {
+        status = oct_torch_fail(err, OCTET_INVALID, "a tensor of %lld axes; at most %d",
+                                (long long)f.dim, OCTET_MAX_RANK);
     }
-    problem->rank = (int)dim;
-    memcpy(problem->sizes, sizes, (size_t)dim * sizeof *sizes);
-    return OCTET_OK;
+    if (status) {
+        return status;
+    }
+    problem->rank = (int)f.dim;
+    memcpy(problem->sizes, f.sizes, (size_t)f.dim * sizeof *f.sizes);
+    return oct_tensor_device(&problem->device, &f, err);
 }
 
 /* input, live, text: from stack[at] on. */
@@ -28,8 +31,7 @@ static octet_status take_quantize(oct_call *call, const oct_torch_value *stack,
                                   octet_error *err) {
     call->problem.kind = OCTET_PLAN_QUANTIZE;
     octet_status status = oct_take_tensor(&call->in, stack[0], err);
-    status = first(status, read_sizes(&call->problem, call->in.at[0], err));
-    status = first(status, oct_tensor_device(&call->problem.device, call->in.at[0], err));
+    status = status ? status : read_input(&call->problem, call->in.at[0], err);
     octet_status live = oct_take_tensors(&call->in, stack[1], err);
     octet_status text = oct_take_text(&call->text, stack[2], err);
     return first(status, first(live, text));
@@ -67,7 +69,9 @@ octet_status oct_op_dequantize(oct_torch_value *stack, octet_error *err) {
     oct_call call = {.in = {.count = 0}};
     octet_status status = take_planned(&call, OCTET_PLAN_DEQUANTIZE, stack, err);
     if (!status && call.in.count) {
-        status = oct_tensor_device(&call.problem.device, call.in.at[0], err);
+        oct_tensor_facts f;
+        status = oct_look(&f, call.in.at[0], err);
+        status = status ? status : oct_tensor_device(&call.problem.device, &f, err);
     }
     status = status ? status : oct_call_run(&call, err);
     if (!status) {

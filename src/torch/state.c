@@ -5,113 +5,106 @@
 #include "torch/rule.h"
 #include "torch/tensor.h"
 
-/* A dense fp32 tensor that an op writes or reads. */
-static octet_status floats(float **data, int64_t *rows, int64_t *cols, oct_torch_tensor *tensor,
-                           octet_error *err) {
-    int64_t dim = 0, *sizes = NULL, *strides = NULL;
-    int32_t dtype = 0;
+/* A dense fp32 tensor that an op writes or reads: a vector, or rows of a history. */
+typedef struct floats {
+    float *data;
+    int64_t rows, cols;
+    oct_tensor_facts facts;
+} floats;
+
+static octet_status take_floats(floats *out, oct_torch_tensor *tensor, octet_error *err) {
+    oct_tensor_facts *f = &out->facts;
     void *found = NULL;
-    if (oct_torch.aoti_torch_get_dim(tensor, &dim) ||
-        oct_torch.aoti_torch_get_sizes(tensor, &sizes) ||
-        oct_torch.aoti_torch_get_strides(tensor, &strides) ||
-        oct_torch.aoti_torch_get_dtype(tensor, &dtype) ||
-        oct_torch.aoti_torch_get_data_ptr(tensor, &found)) {
-        return oct_torch_fail(err, OCTET_DEVICE, "torch cannot say what a tensor is");
+    octet_status status = oct_look(f, tensor, err);
+    if (!status && oct_torch.aoti_torch_get_data_ptr(tensor, &found)) {
+        status = oct_torch_fail(err, OCTET_DEVICE, "aoti_torch_get_data_ptr failed");
     }
-    bool dense = dim == 1   ? sizes[0] < 2 || strides[0] == 1
-                 : dim == 2 ? (sizes[1] < 2 || strides[1] == 1) &&
-                                  (sizes[0] < 2 || strides[0] == sizes[1])
-                            : false;
-    if (!dense || dtype != oct_torch.dtypes[OCTET_F32]) {
+    if (status) {
+        return status;
+    }
+    bool dense = f->dim == 1   ? f->sizes[0] < 2 || f->strides[0] == 1
+                 : f->dim == 2 ? (f->sizes[1] < 2 || f->strides[1] == 1) &&
+                                     (f->sizes[0] < 2 || f->strides[0] == f->sizes[1])
+                               : false;
+    if (!dense || f->dtype != oct_torch.dtypes[OCTET_F32]) {
         return oct_torch_fail(
             err, OCTET_INVALID,
             "delayed scaling's state is dense float32: scale (slots), history "
             "(length, slots), amax (slots)");
     }
-    *data = found;
-    *rows = dim == 2 ? sizes[0] : 1;
-    *cols = sizes[dim - 1];
+    out->data = found;
+    out->rows = f->dim == 2 ? f->sizes[0] : 1;
+    out->cols = f->sizes[f->dim - 1];
     return OCTET_OK;
 }
 
 /* What an op reads or writes beside a tensor must be where that is. */
-static octet_status check_beside(oct_torch_tensor *tensor, oct_torch_tensor *peer,
+static octet_status check_beside(const floats *a, const floats *b, octet_error *err) {
+    bool same = a->facts.device == b->facts.device && a->facts.index == b->facts.index;
+    return same ? OCTET_OK
+                : oct_torch_fail(err, OCTET_INVALID,
+                                 "a history is on another device than its scales or amaxes: "
+                                 "move them together");
+}
+
+/* One amax for each slot of the history. */
+static octet_status check_amaxes(const floats *amax, const octet_delayed *state,
                                  octet_error *err) {
-    int32_t kinds[2] = {0, 0}, indices[2] = {0, 0};
-    octet_status status = oct_tensor_where(&kinds[0], &indices[0], tensor, err);
-    status = status ? status : oct_tensor_where(&kinds[1], &indices[1], peer, err);
-    if (status) {
-        return status;
-    }
-    if (kinds[0] != kinds[1] || indices[0] != indices[1]) {
-        return oct_torch_fail(err, OCTET_INVALID,
-                              "a history is on another device than its scales or amaxes: move "
-                              "them together");
+    if (amax->rows != 1 || amax->cols != state->slots) {
+        return oct_torch_fail(err, OCTET_INVALID, "%lld amaxes for a history of %lld slots",
+                              (long long)amax->cols, (long long)state->slots);
     }
     return OCTET_OK;
 }
 
-/* One amax for each slot of the state. */
-static octet_status take_amax(float **amax, const octet_delayed *state,
-                              oct_torch_tensor *tensor, octet_error *err) {
-    int64_t rows = 0, slots = 0;
-    octet_status status = floats(amax, &rows, &slots, tensor, err);
-    if (!status && (rows != 1 || slots != state->slots)) {
-        status = oct_torch_fail(err, OCTET_INVALID, "%lld amaxes for a history of %lld slots",
-                                (long long)slots, (long long)state->slots);
-    }
-    return status;
-}
-
 /* history[0] = max(history[0], amax), slot by slot. */
-static octet_status record(const octet_delayed *state, oct_torch_tensor *tensor,
-                           const octet_exec *exec, octet_error *err) {
-    float *amax = NULL;
-    octet_status status = take_amax(&amax, state, tensor, err);
-    return status ? status : octet_delayed_record(state, amax, exec, err);
-}
-
 octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
     oct_tensors tensors = {.count = 0};
     octet_delayed state = OCTET_DELAYED_INIT;
-    int64_t length = 0;
+    octet_exec exec;
+    floats history = {.data = NULL}, amax = {.data = NULL};
     (void)oct_take_tensor(&tensors, stack[0], err);
     (void)oct_take_tensor(&tensors, stack[1], err);
-    octet_exec exec;
-    octet_status status = floats(&state.history, &length, &state.slots, tensors.at[0], err);
-    status = status ? status : check_beside(tensors.at[0], tensors.at[1], err);
-    status = status ? status : oct_tensor_exec(&exec, tensors.at[0], err);
-    state.length = (uint32_t)length;
+    octet_status status = take_floats(&history, tensors.at[0], err);
+    status = status ? status : take_floats(&amax, tensors.at[1], err);
+    status = status ? status : check_beside(&history, &amax, err);
+    status = status ? status : oct_tensor_exec(&exec, &history.facts, err);
+    state.history = state.scale = history.data;
+    state.slots = history.cols;
+    state.length = (uint32_t)history.rows;
     state.format = OCTET_E4M3;
-    state.scale = state.history;
-    status = status ? status : record(&state, tensors.at[1], &exec, err);
+    status = status ? status : check_amaxes(&amax, &state, err);
+    status = status ? status : octet_delayed_record(&state, amax.data, &exec, err);
     oct_free_tensors(&tensors);
     return status;
 }
 
 /* A state's memory, where its tensors fit each other and the recipe. */
-static octet_status read_state(octet_delayed *state, oct_torch_tensor *scale,
-                               oct_torch_tensor *history, octet_error *err) {
-    int64_t one = 0, slots = 0, length = 0;
-    octet_status status = floats(&state->scale, &one, &slots, scale, err);
-    status = status ? status : floats(&state->history, &length, &state->slots, history, err);
-    status = status ? status : check_beside(scale, history, err);
-    if (!status && (one != 1 || slots != state->slots)) {
+static octet_status read_state(octet_delayed *state, const floats *scale, const floats *history,
+                               octet_error *err) {
+    octet_status status = check_beside(scale, history, err);
+    if (!status && (scale->rows != 1 || scale->cols != history->cols)) {
         status = oct_torch_fail(err, OCTET_INVALID, "%lld scales for a history of %lld slots",
-                                (long long)slots, (long long)state->slots);
+                                (long long)scale->cols, (long long)history->cols);
     }
-    if (!status && length < state->length) {
+    if (!status && history->rows < state->length) {
         status =
             oct_torch_fail(err, OCTET_INVALID, "a history of %lld rows; the recipe uses %lu",
-                           (long long)length, (unsigned long)state->length);
+                           (long long)history->rows, (unsigned long)state->length);
     }
+    state->scale = scale->data;
+    state->history = history->data;
+    state->slots = history->cols;
     return status;
 }
 
 octet_status oct_take_moves(octet_delayed *out, oct_torch_tensor *scale,
                             oct_torch_tensor *history, const char *rule, octet_error *err) {
+    floats scales, rows;
     octet_status status = oct_rule_get(out, rule, OCTET_GRAD_OUTPUT, err);
-    return status ? status : read_state(out, scale, history, err);
+    status = status ? status : take_floats(&scales, scale, err);
+    status = status ? status : take_floats(&rows, history, err);
+    return status ? status : read_state(out, &scales, &rows, err);
 }
 
 /* ---- many states ------------------------------------------------------------------------- */
@@ -156,18 +149,14 @@ static octet_status take_list(states *all, oct_torch_value value, octet_error *e
 }
 
 /* All are where the first one is. */
-static octet_status check_where(states *all, size_t at, oct_torch_tensor *scale,
+static octet_status check_where(states *all, size_t at, const oct_tensor_facts *scale,
                                 octet_error *err) {
-    int32_t device = 0, index = 0;
-    if (oct_tensor_where(&device, &index, scale, NULL)) {
-        return oct_torch_fail(err, OCTET_DEVICE, "torch cannot say where a tensor is");
-    }
     if (at == 0) {
-        all->device = device;
-        all->index = index;
+        all->device = scale->device;
+        all->index = scale->index;
         return oct_tensor_exec(&all->exec, scale, err);
     }
-    if (device != all->device || index != all->index) {
+    if (scale->device != all->device || scale->index != all->index) {
         return oct_torch_fail(err, OCTET_INVALID,
                               "scale %zu is on another device than scale 0: update the states "
                               "of each device by themselves",
@@ -178,16 +167,18 @@ static octet_status check_where(states *all, size_t at, oct_torch_tensor *scale,
 
 static octet_status take_state(octet_delayed *out, states *all, size_t at, octet_error *err) {
     oct_tensors pair = {.count = 0};
-    oct_torch_value value;
+    floats found[2];
     octet_status status = OCTET_OK;
     for (size_t i = 0; i < 2 && !status; i++) {
+        oct_torch_value value;
         status = oct_torch.torch_list_get_item(all->list, 2 * at + i, &value)
                      ? oct_torch_fail(err, OCTET_DEVICE, "torch_list_get_item failed")
                      : oct_take_tensor(&pair, value, err);
+        status = status ? status : take_floats(&found[i], pair.at[i], err);
     }
     *out = all->rule;
-    status = status ? status : check_where(all, at, pair.at[0], err);
-    status = status ? status : read_state(out, pair.at[0], pair.at[1], err);
+    status = status ? status : check_where(all, at, &found[0].facts, err);
+    status = status ? status : read_state(out, &found[0], &found[1], err);
     oct_free_tensors(&pair);
     return status;
 }

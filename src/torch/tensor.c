@@ -151,33 +151,8 @@ octet_status oct_give_tensors(oct_torch_value *out, oct_tensors *tensors, octet_
 
 /* ---- tensors as ports -------------------------------------------------------------------- */
 
-typedef struct facts {
-    int64_t dim, elements;
-    const int64_t *sizes, *strides;
-    int32_t dtype, device, index;
-} facts;
-
-static octet_status look(facts *out, oct_torch_tensor *tensor, octet_error *err) {
-    int64_t *sizes = NULL, *strides = NULL;
-    if (oct_torch.aoti_torch_get_dim(tensor, &out->dim) ||
-        oct_torch.aoti_torch_get_sizes(tensor, &sizes) ||
-        oct_torch.aoti_torch_get_strides(tensor, &strides) ||
-        oct_torch.aoti_torch_get_dtype(tensor, &out->dtype) ||
-        oct_torch.aoti_torch_get_device_type(tensor, &out->device) ||
-        oct_torch.aoti_torch_get_device_index(tensor, &out->index)) {
-        return failed(err, "aoti_torch_get_sizes");
-    }
-    out->sizes = sizes;
-    out->strides = strides;
-    out->elements = 1;
-    for (int64_t i = 0; i < out->dim; i++) {
-        out->elements *= sizes[i];
-    }
-    return OCTET_OK;
-}
-
 /* The step from row to row of a tensor read as a matrix; -1 where there is no single one. */
-static int64_t row_stride(const facts *f) {
+static int64_t row_stride(const oct_tensor_facts *f) {
     int64_t last = f->dim - 1;
     if (f->elements < 2) {
         return 0;
@@ -199,8 +174,8 @@ static int64_t row_stride(const facts *f) {
     return step == cols ? 0 : step;
 }
 
-static octet_status densify(oct_torch_tensor **tensor, const facts *f, const octet_plan *plan,
-                            const octet_port *port, octet_error *err) {
+static octet_status densify(oct_torch_tensor **tensor, const oct_tensor_facts *f,
+                            const octet_plan *plan, const octet_port *port, octet_error *err) {
     oct_tensors copy = {.count = 0};
     oct_shape shape = {.rank = (int)f->dim};
     memcpy(shape.sizes, f->sizes, (size_t)f->dim * sizeof *shape.sizes);
@@ -219,14 +194,14 @@ static octet_status densify(oct_torch_tensor **tensor, const facts *f, const oct
 }
 
 /* Amaxes are raised in the first row of a whole history. */
-static bool has_row(const facts *f, const octet_port *port, int64_t elements) {
+static bool has_row(const oct_tensor_facts *f, const octet_port *port, int64_t elements) {
     return port->name == OCTET_NAME_AMAX && port->is_mutable && f->dim == 2 &&
            f->sizes[0] > 0 && f->sizes[1] == elements;
 }
 
 /* Whether a plain tensor has the port's shape; the leading axis stands for any number of axes.
  * A weight that is transposed has the right number of elements and the wrong shape. */
-static bool has_shape(const facts *f, const octet_port *port) {
+static bool has_shape(const oct_tensor_facts *f, const octet_port *port) {
     if (port->part != OCTET_PART_VALUES || port->is_mutable || f->dim == 0) {
         return true; /* a scalar is a row of one column */
     }
@@ -255,7 +230,8 @@ static void print_sizes(char *text, size_t size, const int64_t *sizes, int64_t c
     }
 }
 
-static octet_status wrong_shape(const facts *f, const octet_port *port, octet_error *err) {
+static octet_status wrong_shape(const oct_tensor_facts *f, const octet_port *port,
+                                octet_error *err) {
     char has[160], wants[160];
     print_sizes(has, sizeof has, f->sizes, f->dim);
     print_sizes(wants, sizeof wants, port->shape, port->ndim);
@@ -263,8 +239,8 @@ static octet_status wrong_shape(const facts *f, const octet_port *port, octet_er
                           wants);
 }
 
-static octet_status check(const facts *f, const octet_plan *plan, const octet_port *port,
-                          octet_error *err) {
+static octet_status check(const oct_tensor_facts *f, const octet_plan *plan,
+                          const octet_port *port, octet_error *err) {
     int64_t elements = port->bytes / (octet_dtype_bits((octet_dtype)port->dtype) / 8);
     if (f->dtype != oct_torch.dtypes[port->dtype]) {
         return oct_torch_fail(err, OCTET_INVALID, "its dtype is not %s, as the text says",
@@ -286,7 +262,7 @@ static octet_status check(const facts *f, const octet_plan *plan, const octet_po
 
 /* A tensor of these facts as a port. */
 typedef struct viewing {
-    facts f;
+    oct_tensor_facts f;
     const octet_plan *plan;
     const octet_port *port;
 } viewing;
@@ -317,7 +293,7 @@ static octet_status view(oct_view *out, oct_torch_tensor **tensor, const viewing
 octet_status oct_view_port(oct_view *out, oct_torch_tensor **tensor, const octet_plan *plan,
                            const octet_port *port, octet_error *err) {
     viewing v = {.plan = plan, .port = port};
-    octet_status status = look(&v.f, *tensor, err);
+    octet_status status = oct_look(&v.f, *tensor, err);
     return status ? status : view(out, tensor, &v, err);
 }
 
@@ -326,7 +302,7 @@ octet_status oct_view_block(oct_view *out, int64_t *bytes, oct_torch_tensor **te
     octet_port port = {
         .part = OCTET_PART_VALUES, .dtype = OCTET_U8, .ndim = 1, .is_mutable = 1};
     viewing v = {.plan = plan, .port = &port};
-    octet_status status = look(&v.f, *tensor, err);
+    octet_status status = oct_look(&v.f, *tensor, err);
     if (!status && v.f.dim != 1) {
         status = oct_torch_fail(err, OCTET_INVALID, "a kept block has %lld axes instead of one",
                                 (long long)v.f.dim);
