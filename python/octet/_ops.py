@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from octet import _C, _plans
+from octet._dtypes import NAMES
 
 _FOLDER = Path(torch.__file__).parent / "lib"
 _LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib")
@@ -65,36 +66,29 @@ def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
             )
 
 
-def _check_shape(port: _plans.Port, tensor: torch.Tensor, at: _plans.Axes) -> None:
-    """A plain argument has its shape; sizes that are symbols are left to the kernel."""
-    wanted = _plans.shape(port.dims, at)
-    same = len(wanted) == tensor.dim() and all(
-        not isinstance(a, int) or not isinstance(b, int) or a == b
-        for a, b in zip(wanted, tensor.shape, strict=True)
-    )
-    if not same:
-        raise ValueError(
-            f"{port.name}: its shape is {tuple(tensor.shape)}; the plan has {tuple(wanted)}"
-        )
+def _known(sizes: Sequence[_plans.Size]) -> tuple[int, ...]:
+    """Sizes as C reads them: symbols are -1."""
+    return tuple(size if isinstance(size, int) else -1 for size in sizes)
 
 
 def _check(
-    plan: _plans.Plan,
+    kind: str,
+    text: str,
     args: Sequence[torch.Tensor],
     mutated: int = 0,
-    at: _plans.Axes | None = None,
+    sizes: Sequence[_plans.Size] = (),
 ) -> None:
-    """The arguments: what a kernel would refuse is refused here, too."""
-    ports = [port for port in plan.args if not (mutated and port.is_mutable)]
-    wanted = len(ports) + sum(plan.blocks)
-    if len(args) != wanted or len(plan.args) - len(ports) != mutated:
-        names = ", ".join(port.name for port in ports)
+    """The arguments: what a kernel would refuse is refused here, too, in its words."""
+    plan = _plans.describe(kind, text)
+    places = [i for i, port in enumerate(plan.args) if not (mutated and port.is_mutable)]
+    wanted = len(places) + sum(plan.blocks)
+    if len(args) != wanted or len(plan.args) - len(places) != mutated:
+        names = ", ".join(plan.args[i].name for i in places)
         raise ValueError(f"{len(args)} tensors; the plan takes {wanted}: {names}, kept blocks")
-    for port, tensor in zip(ports, args, strict=False):
-        if tensor.dtype != port.dtype:
-            raise ValueError(f"{port.name} is {tensor.dtype}; the text says {port.dtype}")
-        if at is not None and port.part == "values" and not port.is_mutable:
-            _check_shape(port, tensor, at)
+    known = _known(sizes)
+    for place, tensor in zip(places, args, strict=False):
+        name, shape = NAMES.get(tensor.dtype), _known(tensor.shape)
+        _C.check_argument(kind, text, known, place, name, shape)
     _check_devices(args)
 
 
@@ -114,7 +108,7 @@ def _outputs(
 
 @torch.library.register_fake("octet::quantize")
 def _(input: torch.Tensor, live: list[torch.Tensor], text: str) -> list[torch.Tensor]:
-    _check(_plans.describe("quantize", text), [input, *live])
+    _check("quantize", text, [input, *live], sizes=input.shape)
     return _outputs("quantize", text, input.shape, input)
 
 
@@ -123,7 +117,7 @@ def _(
     buffers: list[torch.Tensor], input: torch.Tensor, live: list[torch.Tensor], text: str
 ) -> None:
     plan = _plans.describe("quantize", text)
-    _check(plan, [input, *live])
+    _check("quantize", text, [input, *live], sizes=input.shape)
     if [buffer.dtype for buffer in buffers] != [port.dtype for port in plan.outs]:
         raise ValueError(f"{len(buffers)} buffers are not those of {text}")
     _check_devices([input, *buffers])
@@ -131,7 +125,7 @@ def _(
 
 @torch.library.register_fake("octet::dequantize")
 def _(buffers: list[torch.Tensor], sizes: Sequence[_plans.Size], text: str) -> torch.Tensor:
-    _check(_plans.describe("dequantize", text), buffers)
+    _check("dequantize", text, buffers)
     return _outputs("dequantize", text, sizes, buffers[0])[0]
 
 
@@ -139,7 +133,7 @@ def _(buffers: list[torch.Tensor], sizes: Sequence[_plans.Size], text: str) -> t
 def _(
     args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(_plans.describe("linear", problem), args, at=_plans.axes("linear", sizes))
+    _check("linear", problem, args, sizes=sizes)
     return _outputs("linear", problem, sizes, args[0])
 
 
@@ -147,7 +141,7 @@ def _(
 def _(
     args: list[torch.Tensor], seed: torch.Tensor, sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(_plans.describe("linear", problem), args, at=_plans.axes("linear", sizes))
+    _check("linear", problem, args, sizes=sizes)
     return _outputs("linear", problem, sizes, args[0])
 
 
@@ -155,11 +149,7 @@ def _(
 def _(
     args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(
-        _plans.describe("linear_backward", problem),
-        args,
-        at=_plans.axes("linear_backward", sizes),
-    )
+    _check("linear_backward", problem, args, sizes=sizes)
     return _outputs("linear_backward", problem, sizes, args[0])
 
 
@@ -167,9 +157,7 @@ def _(
 def _(
     args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
 ) -> list[torch.Tensor]:
-    _check(
-        _plans.describe("linear_wgrad", problem), args, at=_plans.axes("linear_wgrad", sizes)
-    )
+    _check("linear_wgrad", problem, args, sizes=sizes)
     return _outputs("linear_wgrad", problem, sizes, args[0])
 
 
@@ -182,8 +170,7 @@ def _fake_into(
 ) -> Any:  # noqa: ANN401
     """Of both ops that write arguments: only backward has a rule, by which scales move, too."""
     kind = "linear" if rule is None else "linear_backward"
-    at = _plans.axes(kind, sizes)
-    _check(_plans.describe(kind, problem), args, len(written) - bool(rule), at)
+    _check(kind, problem, args, len(written) - bool(rule), sizes)
     _check_devices([*args, *written])
     outs = _outputs(kind, problem, sizes, args[0])
     return tuple(outs) if len(outs) > 1 else outs[0] if outs else None
@@ -201,7 +188,7 @@ def _(
     sizes: Sequence[_plans.Size],
     problem: str,
 ) -> None:
-    _check(_plans.describe("linear_wgrad", problem), args, mutated=1)
+    _check("linear_wgrad", problem, args, 1, sizes)
     _check_devices([main_grad, *args])
 
 

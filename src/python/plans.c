@@ -2,10 +2,12 @@
 #include <string.h>
 
 #include "octet_c.h"
+#include "torch/check.h"
 #include "torch/ops.h"
 #include "torch/plan_cache.h"
 #include "torch/problem.h"
 #include "torch/replay.h"
+#include "torch/threads.h"
 
 static int find_kind(const char *name) {
     static const char *const names[OCTET_PLAN_KINDS] = {
@@ -133,6 +135,103 @@ static int keeps(const octet_plan *plan, int port) {
     return 0;
 }
 
+/* ---- arguments that a compiler describes ---------------------------------------------------
+ */
+
+/* A port of the plan, its shape as far as the sizes are known. */
+static octet_port known_port(const octet_plan *plan, int index, const oct_problem *sizes) {
+    octet_port port = plan->args[index];
+    octet_extents extents = {1, 1, 1};
+    bool tensor = plan->kind == OCTET_PLAN_QUANTIZE || plan->kind == OCTET_PLAN_DEQUANTIZE;
+    int last = tensor ? 1 : 2, leading = sizes->rank - last;
+    int64_t known[5] = {1, OCT_UNKNOWN_SIZE, OCT_UNKNOWN_SIZE, OCT_UNKNOWN_SIZE, 0};
+    if (leading >= 0) {
+        known[OCTET_AXIS_M] = 1;
+        for (int i = 0; i < leading; i++) {
+            bool unknown = known[OCTET_AXIS_M] < 0 || sizes->sizes[i] < 0;
+            known[OCTET_AXIS_M] =
+                unknown ? OCT_UNKNOWN_SIZE : known[OCTET_AXIS_M] * sizes->sizes[i];
+        }
+        known[OCTET_AXIS_K] = sizes->sizes[leading];
+        known[OCTET_AXIS_N] = tensor ? 1 : sizes->sizes[leading + 1];
+    }
+    known[OCTET_AXIS_LEADING] = known[OCTET_AXIS_M];
+    extents.m = known[OCTET_AXIS_M] < 0 ? 0 : known[OCTET_AXIS_M];
+    extents.k = known[OCTET_AXIS_K] < 0 ? 0 : known[OCTET_AXIS_K];
+    extents.n = known[OCTET_AXIS_N] < 0 ? 0 : known[OCTET_AXIS_N];
+    for (int i = 0; i < port.ndim; i++) {
+        bool missing = known[port.dims[i].axis] < 0 ||
+                       octet_dim_eval(&port.shape[i], &port.dims[i], &extents, NULL);
+        port.shape[i] = missing ? OCT_UNKNOWN_SIZE : port.shape[i];
+    }
+    return port;
+}
+
+/* A tensor by its dtype's name, or none that Octet has, and its shape. */
+static int read_facts(oct_tensor_facts *out, oct_problem *shape, const char *dtype,
+                      PyObject *sizes) {
+    *out = (oct_tensor_facts){.elements = 1, .dtype = INT32_MIN, .sizes = shape->sizes};
+    for (int i = OCTET_F32; dtype && i < OCTET_DTYPES; i++) {
+        if (!strcmp(octet_dtype_name((octet_dtype)i), dtype)) {
+            out->dtype = oct_torch.dtypes[i];
+        }
+    }
+    if (read_sizes(shape, sizes)) {
+        return -1;
+    }
+    out->dim = shape->rank;
+    for (int i = 0; i < shape->rank; i++) {
+        bool unknown = out->elements < 0 || shape->sizes[i] < 0;
+        out->elements = unknown ? OCT_UNKNOWN_SIZE : out->elements * shape->sizes[i];
+    }
+    return 0;
+}
+
+static octet_status check_one(const oct_problem *problem, int index,
+                              const oct_tensor_facts *facts, octet_error *err) {
+    const octet_chain *chain = NULL;
+    oct_problem unit = *problem;
+    for (int i = 0; i <= OCTET_MAX_RANK; i++) {
+        unit.sizes[i] = 1;
+    }
+    unit.rank =
+        problem->kind == OCTET_PLAN_QUANTIZE || problem->kind == OCTET_PLAN_DEQUANTIZE ? 2 : 3;
+    unit.threads = oct_problem_threads(&unit);
+    octet_status status = oct_chain_get(&chain, &unit, err);
+    if (status) {
+        return status;
+    }
+    octet_plan plan = chain->plans[oct_chain_at(problem->kind)];
+    oct_chain_release(chain);
+    if (index < 0 || index >= plan.arg_count) {
+        return OCTET_OK; /* a block that a plan saved: bytes, as many as they are */
+    }
+    octet_port port = known_port(&plan, index, problem);
+    status = oct_check_values(facts, &port, err);
+    plan.args[index] = port;
+    return status ? oct_name_argument(err, &plan, index) : OCTET_OK;
+}
+
+static PyObject *check_argument(PyObject *self, PyObject *args) {
+    const char *kind_name, *text, *dtype;
+    PyObject *sizes, *shape;
+    int index;
+    oct_problem own = {.rank = 0};
+    oct_tensor_facts facts;
+    octet_error err;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "ssOizO", &kind_name, &text, &sizes, &index, &dtype, &shape)) {
+        return NULL;
+    }
+    int kind = find_kind(kind_name);
+    oct_problem problem = {.kind = (octet_plan_kind)kind, .text = text};
+    if (kind < 0 || read_sizes(&problem, sizes) || read_facts(&facts, &own, dtype, shape)) {
+        return NULL;
+    }
+    octet_status status = check_one(&problem, index, &facts, &err);
+    return status ? oct_py_raise(status, &err) : Py_NewRef(Py_None);
+}
+
 /* ---- methods ----------------------------------------------------------------------------- */
 
 static PyObject *describe(PyObject *self, PyObject *args) {
@@ -233,6 +332,9 @@ PyMethodDef oct_py_plan_methods[] = {
      "args and outs: (name, part, dtype, dims, is_mutable, alias or -1, quantizer)"},
     {"measure", measure, METH_VARARGS,
      "measure(kind, text, sizes) -> (saved bytes, aliased bytes, workspace bytes)"},
+    {"check_argument", check_argument, METH_VARARGS,
+     "check_argument(kind, text, sizes, index, dtype, shape) raises what an op would: -1 is a "
+     "size that is not known"},
     {"products", products, METH_VARARGS,
      "products(kind, text, sizes) -> how many matrix products the plan has"},
     {"explain", explain, METH_VARARGS, "explain(kind, text, sizes) -> the plan for people"},

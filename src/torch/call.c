@@ -3,16 +3,10 @@
 
 #include <string.h>
 
+#include "torch/check.h"
 #include "torch/plan_cache.h"
 #include "torch/replay.h"
 #include "torch/threads.h"
-
-static octet_status name_argument(octet_error *err, const octet_plan *plan, int port) {
-    char name[160];
-    octet_error cause = *err;
-    (void)octet_port_print(name, sizeof name, &plan->args[port]);
-    return oct_torch_fail(err, cause.status, "argument %d, %s: %.300s", port, name, cause.text);
-}
 
 /* Arguments by port: mutable ones from `mutated`, the others from `in`, in order. */
 static octet_status view_arguments(octet_memory *memory, oct_call *call, const octet_plan *plan,
@@ -28,7 +22,7 @@ static octet_status view_arguments(octet_memory *memory, oct_call *call, const o
         }
         oct_view view;
         if (oct_view_port(&view, &from->at[(*next)++], plan, port, err)) {
-            return name_argument(err, plan, i);
+            return oct_name_argument(err, plan, i);
         }
         memory->args[i] = view.data;
         memory->arg_strides[i] = view.stride;

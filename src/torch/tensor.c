@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "torch/check.h"
+
 static octet_status failed(octet_error *err, const char *call) {
     return oct_torch_fail(err, OCTET_DEVICE, "%s failed", call);
 }
@@ -193,73 +195,6 @@ static octet_status densify(oct_torch_tensor **tensor, const oct_tensor_facts *f
     return OCTET_OK;
 }
 
-/* Amaxes are raised in the first row of a whole history. */
-static bool has_row(const oct_tensor_facts *f, const octet_port *port, int64_t elements) {
-    return port->name == OCTET_NAME_AMAX && port->is_mutable && f->dim == 2 &&
-           f->sizes[0] > 0 && f->sizes[1] == elements;
-}
-
-/* Whether a plain tensor has the port's shape; the leading axis stands for any number of axes.
- * A weight that is transposed has the right number of elements and the wrong shape. */
-static bool has_shape(const oct_tensor_facts *f, const octet_port *port) {
-    if (port->part != OCTET_PART_VALUES || port->is_mutable || f->dim == 0) {
-        return true; /* a scalar is a row of one column */
-    }
-    int64_t at = 0;
-    for (int i = 0; i < port->ndim; i++) {
-        bool many = port->dims[i].axis == OCTET_AXIS_LEADING;
-        int64_t axes = many ? f->dim - (port->ndim - 1) : 1, product = 1;
-        for (int64_t j = 0; j < axes && at < f->dim; j++) {
-            product *= f->sizes[at++];
-        }
-        if (axes < 0 || product != port->shape[i]) {
-            return false;
-        }
-    }
-    return at == f->dim;
-}
-
-/* "(96, 60)" */
-static void print_sizes(char *text, size_t size, const int64_t *sizes, int64_t count) {
-    size_t at = 0;
-    text[0] = 0;
-    for (int64_t i = 0; i < count && at < size; i++) {
-        int length =
-            snprintf(text + at, size - at, "%s%lld", i ? ", " : "", (long long)sizes[i]);
-        at += length > 0 ? (size_t)length : 0;
-    }
-}
-
-static octet_status wrong_shape(const oct_tensor_facts *f, const octet_port *port,
-                                octet_error *err) {
-    char has[160], wants[160];
-    print_sizes(has, sizeof has, f->sizes, f->dim);
-    print_sizes(wants, sizeof wants, port->shape, port->ndim);
-    return oct_torch_fail(err, OCTET_INVALID, "its shape is (%s); the plan has (%s)", has,
-                          wants);
-}
-
-static octet_status check(const oct_tensor_facts *f, const octet_plan *plan,
-                          const octet_port *port, octet_error *err) {
-    int64_t elements = port->bytes / (octet_dtype_bits((octet_dtype)port->dtype) / 8);
-    if (f->dtype != oct_torch.dtypes[port->dtype]) {
-        return oct_torch_fail(err, OCTET_INVALID, "its dtype is not %s, as the text says",
-                              octet_dtype_name((octet_dtype)port->dtype));
-    }
-    if ((f->elements != elements && !has_row(f, port, elements)) || f->dim > OCTET_MAX_RANK) {
-        return oct_torch_fail(err, OCTET_INVALID, "it has %lld elements; the plan has %lld",
-                              (long long)f->elements, (long long)elements);
-    }
-    if (!has_shape(f, port)) {
-        return wrong_shape(f, port, err);
-    }
-    if (!oct_device_is(&plan->device, f->device, f->index)) {
-        return oct_torch_fail(err, OCTET_INVALID,
-                              "it is on another device than the text says: move it there");
-    }
-    return OCTET_OK;
-}
-
 /* A tensor of these facts as a port. */
 typedef struct viewing {
     oct_tensor_facts f;
@@ -270,7 +205,7 @@ typedef struct viewing {
 static octet_status view(oct_view *out, oct_torch_tensor **tensor, const viewing *v,
                          octet_error *err) {
     const octet_port *port = v->port;
-    octet_status status = check(&v->f, v->plan, port, err);
+    octet_status status = oct_check_port(&v->f, v->plan, port, err);
     if (status) {
         return status;
     }
