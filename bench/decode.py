@@ -1,9 +1,9 @@
 """Decoding: a few rows against a weight that is quantized once, beside bf16 torch.nn.Linear.
 
 A weight is quantized (octet.quantized_model_init), cached (is_first_microbatch=False) or cast
-by every call. Forward alone, without gradients. Within a round every contender has its turn, so
-what disturbs one disturbs all; the table shows medians over the rounds, each as its ratio to
-nn.Linear of the same shape: below 1 is faster.
+by every call. Forward alone, without gradients, a loop of calls inside one autocast. Within a
+round every contender has its turn, so what disturbs one disturbs all; the table shows medians
+over the rounds, each as its ratio to nn.Linear of the same shape: below 1 is faster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
@@ -40,7 +40,14 @@ TURN_S = 2e-3  # of one contender in one round, roughly
 Call = Callable[[], Any]
 
 
-def layer_call(name: str, kind: str, x: torch.Tensor, n: int) -> Call:
+class Contender(NamedTuple):
+    """A call, and what a loop of such calls stands inside."""
+
+    call: Call
+    around: Callable[[], Any] = contextlib.nullcontext
+
+
+def layer_call(name: str, kind: str, x: torch.Tensor, n: int) -> Contender:
     """A call of a layer as a decoding loop makes it."""
     active, k, is_first = RECIPES[name](), x.shape[-1], None
     context: Any = contextlib.nullcontext()
@@ -55,10 +62,9 @@ def layer_call(name: str, kind: str, x: torch.Tensor, n: int) -> Call:
         is_first = False
 
     def call() -> torch.Tensor:
-        with octet.autocast(recipe=active):
-            return layer(x, is_first_microbatch=is_first)
+        return layer(x, is_first_microbatch=is_first)
 
-    return call
+    return Contender(call, lambda: octet.autocast(recipe=active))
 
 
 class Ops(TorchDispatchMode):
@@ -94,10 +100,10 @@ def buffers(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     ]
 
 
-def op_call(call: Call) -> Call:
+def op_call(contender: Contender) -> Contender:
     """The op that a call ends in, without the Python code above it."""
-    with Ops() as ops:
-        call()
+    with contender.around(), Ops() as ops:
+        contender.call()
     if ops.last is None:
         raise RuntimeError("the call ran no op of Octet")
     op, args = ops.last
@@ -105,33 +111,47 @@ def op_call(call: Call) -> Call:
         buffers(arg) if isinstance(arg, list) and isinstance(arg[0], torch.Tensor) else arg
         for arg in args
     )
-    return lambda: op._op(*args)
+    return Contender(lambda: op._op(*args))
 
 
-def contenders(m: int, k: int, n: int, choice: argparse.Namespace) -> dict[str, Call]:
+def contenders(m: int, k: int, n: int, choice: argparse.Namespace) -> dict[str, Contender]:
     device = torch.device(choice.device)
     x = torch.randn(m, k, dtype=torch.bfloat16, device=device)
     plain = torch.nn.Linear(k, n, bias=False, dtype=x.dtype, device=device)
-    calls: dict[str, Call] = {TORCH: lambda: plain(x)}
+    calls: dict[str, Contender] = {TORCH: Contender(lambda: plain(x))}
     for kind in choice.weights:
         for name in choice.recipes:
             call = layer_call(name, kind, x, n)
+            if choice.enter_each:
+                call = Contender(entering(call))
             calls[f"{name} {kind}"] = op_call(call) if choice.op else call
     return calls
 
 
-def mean_us(call: Call, calls: int, choice: argparse.Namespace) -> float:
+def entering(contender: Contender) -> Call:
+    """A call that enters its autocast by itself."""
+
+    def call() -> torch.Tensor:
+        with contender.around():
+            return contender.call()
+
+    return call
+
+
+def mean_us(contender: Contender, calls: int, choice: argparse.Namespace) -> float:
     """The mean time of a call; on a GPU until the last one is done."""
     clock = time.process_time if choice.cpu_time else time.perf_counter
+    call = contender.call
     start = clock()
-    for _ in range(calls):
-        call()
+    with contender.around():
+        for _ in range(calls):
+            call()
     if choice.device.startswith("cuda"):
         torch.cuda.synchronize()
     return (clock() - start) / calls * 1e6
 
 
-def measure(calls: dict[str, Call], choice: argparse.Namespace) -> dict[str, float]:
+def measure(calls: dict[str, Contender], choice: argparse.Namespace) -> dict[str, float]:
     """The median of each in microseconds; every round measures all of them in turn."""
     turns = {}
     for name, call in calls.items():
@@ -171,6 +191,9 @@ def main() -> None:
         help="the CPU time of the process, which other programs do not disturb: --threads 1",
     )
     parser.add_argument("--op", action="store_true", help="time the ops, not the layers")
+    parser.add_argument(
+        "--enter-each", action="store_true", help="enter an autocast at every call"
+    )
     choice = parser.parse_args()
     if choice.cpu_time and (choice.threads > 1 or choice.device != "cpu"):
         parser.error("--cpu-time measures one thread of the CPU: give --threads 1")

@@ -46,8 +46,11 @@ class WeightCache:
         if layer is None:
             return None
         found: list[Any] = []
+        parameters = layer._parameters
         for name in layer._weight_names():
-            weight = getattr(layer, name)
+            weight = parameters.get(name)
+            if weight is None:  # torch's parametrizations have taken it away
+                weight = getattr(layer, name)
             if isinstance(weight, QuantizedTensor):
                 found.append(
                     (id(weight), *((b.data_ptr(), b._version) for b in weight.buffers()))
