@@ -45,6 +45,7 @@ class CallDecision(NamedTuple):
     cached: tuple[str, ...] = ()  # and those of a cached one
     state: tuple[str, ...] = ()  # of the layer's: what it takes besides its operands
     draws: bool = False  # it draws a seed, which may be one of them
+    records: bool = False  # amaxes of delayed scaling
     is_direct: bool = False  # the op takes all that, and its first output is the layer's
 
 
@@ -127,10 +128,11 @@ class EagerLinear(LinearRun):
                 self._check_parameters(inp.device, weight, bias)
             return torch_linear(inp, weight, bias)
         has_graph = task[2] is not None
-        if recipe.rule is None:
+        if recipe.rule is None or not decided.records:
             updates, calls.last = None, recipe.text
             if may_run_again():
-                calls.note_first(recipe, has_graph, None)
+                scale = None if recipe.rule is None else own["_buffers"]["fp8_scale"]
+                calls.note_first(recipe, has_graph, scale, own["training"])
         elif infers_shapes():
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         else:
@@ -207,6 +209,7 @@ class EagerLinear(LinearRun):
             () if call.cache == "none" else buffers_of(problem, "weight.cached", cached),
             call.tensors,
             self._draws((inp, weight, bias), recipe.text, options, call),
+            self._records(),
             signature.is_simple and not signature.writes and not signature.lent,
         )
 
