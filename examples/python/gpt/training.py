@@ -23,6 +23,7 @@ RECIPES: dict[str, recipe.Recipe | None] = {
     "Float8BlockScaling": recipe.Float8BlockScaling(),
     "MXFP8BlockScaling": recipe.MXFP8BlockScaling(),
     "NVFP4BlockScaling": recipe.NVFP4BlockScaling(),
+    "MXFP4BlockScaling": recipe.MXFP4BlockScaling(),
 }
 
 TEXT = tales()
