@@ -298,3 +298,31 @@ def test_recompute__in_eval_scales_that_others_have_updated_are_refused(
     other.fp8_scale.mul_(2)
     with pytest.raises(RuntimeError, match="scales were updated since its first run"):
         y.backward(grad)
+
+
+class Checkpointed(torch.nn.Module):
+    """A layer inside a checkpoint."""
+
+    def __init__(self, inner: octet.Linear, reentrant: bool) -> None:
+        super().__init__()
+        self.inner, self.reentrant = inner, reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.inner, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recompute__in_eval_by_the_scales_that_a_call_was_given(reentrant: bool) -> None:
+    usual, other = trained_twins()
+    x, grad = inputs()
+    scale = usual.fp8_scale * 0.125
+    around = Checkpointed(other, reentrant)
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(usual, {"fp8_scale": scale}, (x,))
+
+    def again(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(around, {"inner.fp8_scale": scale}, (x,))
+
+    want = step(usual, within(RECIPES["delayed"], plain), x, grad)
+    assert_same(want, step(other, within(RECIPES["delayed"], again), x, grad))

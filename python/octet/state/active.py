@@ -52,20 +52,12 @@ class Region:
     outer: "Region | None" = None  # the region that leaving it restores
 
     def __init__(
-        self, enabled: bool, recipe: "Recipe | None", calibrating: bool, step: Step | None
+        self, enabled: bool, recipe: "Recipe | None", calibrating: bool, step: Step
     ) -> None:
         self.enabled = enabled
         self.recipe = recipe
         self.calibrating = calibrating
-        self.step = step  # None until delayed scaling needs one
-
-    def started_step(self) -> Step:
-        """The step, begun if there is none: of the outermost of the regions around it."""
-        if self.step is None:
-            outer = self.outer
-            inside = outer is not None and (outer.enabled or outer.calibrating)
-            self.step = outer.started_step() if inside else Step(torch.compiler.is_compiling())
-        return self.step
+        self.step = step
 
 
 class ConstantWeights:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from torch._C import _current_graph_task_id
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from octet.recipe import DelayedScaling, MXFP8BlockScaling, Recipe
 from octet.state import scaling
@@ -15,6 +15,7 @@ from octet.state.active import (
     QUANTIZED_INIT,
     QuantizedInit,
     Region,
+    Step,
     activate,
     entered,
     in_backward,
@@ -117,9 +118,8 @@ class autocast:  # noqa: N801
         # may be entered again inside itself.
         outer, recipe = entered(), self.recipe
         continues = outer is not None and (outer.enabled or outer.calibrating)
-        region = Region(
-            self.enabled, recipe, self.calibrating, outer.step if continues else None
-        )
+        step = outer.step if continues else Step(is_compiling())
+        region = Region(self.enabled, recipe, self.calibrating, step)
         region.outer = outer
         if is_dynamo_compiling():
             region.in_backward = in_backward()
@@ -127,9 +127,7 @@ class autocast:  # noqa: N801
             region.in_backward = _current_graph_task_id() != -1
             if not recipe._frozen:
                 recipe._freeze()
-        if isinstance(recipe, DelayedScaling):
-            region.started_step()
-            if not is_dynamo_compiling():
+            if isinstance(recipe, DelayedScaling):
                 scaling.watch_optimizers()
         activate(region)
         return self
@@ -143,7 +141,7 @@ class autocast:  # noqa: N801
         region = entered()
         outer, step = region.outer, region.step
         activate(outer)
-        if step is None or (outer is not None and (outer.enabled or outer.calibrating)):
+        if outer is not None and (outer.enabled or outer.calibrating):
             return
         if step.recorded or step.in_graph or step.updates_in_graph:
             scaling.end_step(step, kind is not None)

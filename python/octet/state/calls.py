@@ -123,7 +123,7 @@ class StatefulCalls(LayerState):
 
     def _begin(self, rule: Rule) -> scaling.GradientUpdate | None:
         """Begins the layer's step of delayed scaling, unless this step has it already."""
-        step, pending = current().started_step(), self._pending
+        step, pending = current().step, self._pending
         if pending.waits and pending.step is step.id:  # or else another thread's waits
             if not pending.backward_ran or pending.versions == self._versions():
                 pending.rule = rule
@@ -144,7 +144,7 @@ class StatefulCalls(LayerState):
         """The same in traced code: the rule, where this call begins the step."""
         if recompute.is_checkpointed():
             raise recompute.scales_updated(self._label())
-        step, pending = current().started_step(), self._pending
+        step, pending = current().step, self._pending
         if step.traced:
             scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
             mine = step.updates_in_graph.get(self)
@@ -169,13 +169,11 @@ class StatefulCalls(LayerState):
         The scale is the one that the first run had, and its amaxes are recorded already. Where
         it left no graph (a reentrant checkpoint) the last run of the step updates."""
         rule = run.recipe.rule
+        if rule is not None and run.is_stale():
+            raise recompute.scales_changed(self._label())
         if rule is None or run.scale is None:
-            version = run.version
-            if version is not None and version != recompute.version_of(
-                self._buffers["fp8_scale"]
-            ):
-                raise recompute.scales_changed(self._label())
-            return self._buffers, None
+            own = {} if run.own_scale is None else {"fp8_scale": run.own_scale}
+            return {**self._buffers, **own}, None
         region = current()
         if (region.enabled or region.calibrating) and self._records():
             # It was left without an update if that was under no_grad.
@@ -187,7 +185,7 @@ class StatefulCalls(LayerState):
 
     def _undo_begin(self) -> None:
         """The call that began the layer's step has failed: another one may begin it."""
-        recorded = current().started_step().recorded
+        recorded = current().step.recorded
         recorded[:] = [layer for layer in recorded if layer is not self]
         self._pending.clear()
 

@@ -170,7 +170,7 @@ class LayerState(torch.nn.Linear):
         if not (region.enabled or region.calibrating):
             self._pending.clear()
         elif self._pending.waits:  # a copy of a layer that was used in this step
-            step = region.started_step()
+            step = region.step
             step.recorded.append(self)
             self._pending.step = step.id
 

@@ -77,20 +77,26 @@ class FirstRun(ScaleUpdater):
     def __init__(self, recipe: CallRecipe) -> None:
         self.recipe = recipe
         self.scale: torch.Tensor | None = None  # a copy, where a call may be run again
-        self.version: int | None = None  # or of a layer in eval(): that of its own scale
+        # Or of a layer in eval(), which does not change it: the scale itself, and its version.
+        self.own_scale: torch.Tensor | None = None
+        self.version: int | None = None
         self.without_graph = 0  # calls that left no graph: a checkpoint will run them again
 
     def save_scale(self, scale: torch.Tensor, training: bool) -> None:
         """Copies the scale of the calls: the layer's own changes at the end of the step. In
-        eval() it does not, so that its version will do."""
+        eval() it does not: there the scale itself will do, if nobody else writes to it."""
         if not training and self.scale is None:
-            self.version = version_of(scale)
+            self.own_scale, self.version = scale, version_of(scale)
         elif self.scale is None:
             if torch._C._len_torch_dispatch_stack() == 0:  # a context costs more than a copy
                 self.scale = scale.detach().clone()
                 return
             with no_dispatch_modes():
                 self.scale = scale.detach().clone()
+
+    def is_stale(self) -> bool:
+        """Whether the layer's own scale has been written to since."""
+        return self.own_scale is not None and self.version != version_of(self.own_scale)
 
     def take_rule(self) -> Rule | None:
         """Called by the backward of each call that ran again: the rule, once it is the last."""
@@ -173,9 +179,9 @@ class CallLog:
         training: bool = True,
     ) -> None:
         """Notes a call that may be run again."""
-        version = self._run.version
-        if scale is not None and version is not None and version != version_of(scale):
-            self.step_began = True  # somebody else has written to it
+        run = self._run
+        if run.own_scale is not None and (run.own_scale is not scale or run.is_stale()):
+            self.step_began = True  # it has another one, or somebody else has written to it
         if self.step_began or self._run.recipe != recipe:
             self._run, self.step_began = FirstRun(recipe), False
         if scale is not None:

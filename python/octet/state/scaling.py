@@ -184,7 +184,7 @@ def _after_optimizer_step(*_: Any) -> None:  # noqa: ANN401
     if torch.compiler.is_compiling():
         return
     region = entered()
-    if region is not None and region.step is not None:
+    if region is not None and (region.enabled or region.calibrating):
         restart_step(region.step)
 
 
