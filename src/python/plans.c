@@ -197,19 +197,18 @@ static octet_status check_one(const oct_problem *problem, int index,
     unit.rank =
         problem->kind == OCTET_PLAN_QUANTIZE || problem->kind == OCTET_PLAN_DEQUANTIZE ? 2 : 3;
     unit.threads = oct_problem_threads(&unit);
+    int at = oct_chain_at(problem->kind);
     octet_status status = oct_chain_get(&chain, &unit, err);
-    if (status) {
-        return status;
+    if (!status && at >= chain->count) {
+        status = oct_chain_lacks(problem, err);
     }
-    octet_plan plan = chain->plans[oct_chain_at(problem->kind)];
+    if (!status && index >= 0 && index < chain->plans[at].arg_count) {
+        octet_port port = known_port(&chain->plans[at], index, problem);
+        status = oct_check_values(facts, &port, err);
+        status = status ? oct_name_argument(err, index, &port) : OCTET_OK;
+    } /* else a block that a plan saved: bytes, as many as they are */
     oct_chain_release(chain);
-    if (index < 0 || index >= plan.arg_count) {
-        return OCTET_OK; /* a block that a plan saved: bytes, as many as they are */
-    }
-    octet_port port = known_port(&plan, index, problem);
-    status = oct_check_values(facts, &port, err);
-    plan.args[index] = port;
-    return status ? oct_name_argument(err, &plan, index) : OCTET_OK;
+    return status;
 }
 
 static PyObject *check_argument(PyObject *self, PyObject *args) {

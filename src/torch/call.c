@@ -22,7 +22,7 @@ static octet_status view_arguments(octet_memory *memory, oct_call *call, const o
         }
         oct_view view;
         if (oct_view_port(&view, &from->at[(*next)++], plan, port, err)) {
-            return oct_name_argument(err, plan, i);
+            return oct_name_argument(err, i, port);
         }
         memory->args[i] = view.data;
         memory->arg_strides[i] = view.stride;

@@ -93,9 +93,10 @@ octet_status oct_check_port(const oct_tensor_facts *f, const octet_plan *plan,
     return status;
 }
 
-octet_status oct_name_argument(octet_error *err, const octet_plan *plan, int port) {
+octet_status oct_name_argument(octet_error *err, int index, const octet_port *port) {
     char name[160];
     octet_error cause = *err;
-    (void)octet_port_print(name, sizeof name, &plan->args[port]);
-    return oct_torch_fail(err, cause.status, "argument %d, %s: %.300s", port, name, cause.text);
+    (void)octet_port_print(name, sizeof name, port);
+    return oct_torch_fail(err, cause.status, "argument %d, %s: %.300s", index, name,
+                          cause.text);
 }

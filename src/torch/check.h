@@ -14,6 +14,6 @@ octet_status oct_check_values(const oct_tensor_facts *f, const octet_port *port,
 octet_status oct_check_port(const oct_tensor_facts *f, const octet_plan *plan,
                             const octet_port *port, octet_error *err);
 /* The failure with the argument's name before it. */
-octet_status oct_name_argument(octet_error *err, const octet_plan *plan, int port);
+octet_status oct_name_argument(octet_error *err, int index, const octet_port *port);
 
 #endif
