@@ -175,6 +175,13 @@ class MXFP8Quantizer(_Value):
         super().__init__(_texts.quantizer(text, **fields))
 
 
+def _transform(with_rht: bool, with_random_sign_mask: bool) -> str:
+    """The C core's word for a Hadamard transform, or for none."""
+    if not with_rht:
+        return "none"
+    return "signed" if with_random_sign_mask else "plain"
+
+
 @register_value_opaque_quantizer
 class NVFP4Quantizer(_Value):
     """FP4 with an E4M3 scale per 16 elements under one fp32 amax.
@@ -223,11 +230,10 @@ class NVFP4Quantizer(_Value):
                 f"nvfp4_4over6_err_mode is {nvfp4_4over6_err_mode!r}; it is 'MAE' or 'MSE'"
             )
         del with_post_rht_amax  # the amax of transformed columns is always their own
-        transform = "signed" if with_random_sign_mask else "plain"
         fields = {
             "rowwise": rowwise,
             "columnwise": columnwise,
-            "hadamard": transform if with_rht else "none",
+            "hadamard": _transform(with_rht, with_random_sign_mask),
             "stochastic": stochastic_rounding,
             "row_scaled": row_scaled_nvfp4,
             "four_over_six": nvfp4_4over6_err_mode.lower() if nvfp4_use_4over6 else "none",
@@ -271,11 +277,10 @@ class MXFP4Quantizer(_Value):
         stochastic_rounding: bool = False,
         with_random_sign_mask: bool = True,
     ) -> None:
-        transform = "signed" if with_random_sign_mask else "plain"
         fields = {
             "rowwise": rowwise,
             "columnwise": columnwise,
-            "hadamard": transform if with_rht else "none",
+            "hadamard": _transform(with_rht, with_random_sign_mask),
             "stochastic": stochastic_rounding,
         }
         block = "32x32" if with_2d_quantization else "1x32"

@@ -171,10 +171,9 @@ static octet_port known_port(const octet_plan *plan, int index, const oct_proble
 static int read_facts(oct_tensor_facts *out, oct_problem *shape, const char *dtype,
                       PyObject *sizes) {
     *out = (oct_tensor_facts){.elements = 1, .dtype = INT32_MIN, .sizes = shape->sizes};
-    for (int i = OCTET_F32; dtype && i < OCTET_DTYPES; i++) {
-        if (!strcmp(octet_dtype_name((octet_dtype)i), dtype)) {
-            out->dtype = oct_torch.dtypes[i];
-        }
+    octet_dtype found;
+    if (dtype && !octet_dtype_parse(&found, dtype, NULL)) {
+        out->dtype = oct_torch.dtypes[found];
     }
     if (read_sizes(shape, sizes)) {
         return -1;

@@ -19,12 +19,7 @@ static int fail(octet_status status, const octet_error *err) {
 static int read_proto(octet_proto *out, const char *dtype, int rank, const char *quantizer) {
     octet_error err;
     octet_dtype found = OCTET_NONE;
-    for (int i = OCTET_F32; dtype && i <= OCTET_F16; i++) {
-        found = strcmp(octet_dtype_name((octet_dtype)i), dtype) ? found : (octet_dtype)i;
-    }
-    if (dtype && found == OCTET_NONE) {
-        PyErr_Format(PyExc_ValueError, "'%s' is not a dtype here; allowed: f32, bf16, f16",
-                     dtype);
+    if (dtype && fail(octet_dtype_parse(&found, dtype, &err), &err)) {
         return -1;
     }
     memset(out, 0, sizeof *out);
