@@ -110,9 +110,10 @@ TEST(gemm_thin__any_length_of_whole_lines) {
     static const int64_t lengths[] = {1,   31,  32,  33,   60,   64,   100,  127,  128, 129,
                                       255, 256, 257, 2032, 2048, 2064, 4096, 4128, 8200};
     enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
+    static const int64_t rows[] = {3, 1, 9, 2, 4};
     for (size_t i = 0; i < THIN * LENGTHS; i++) {
         const problem *pr = &thin[i / LENGTHS];
-        check(pr, (int64_t[]){i % 3 ? 3 : 9, 5, whole(pr, lengths[i % LENGTHS])},
+        check(pr, (int64_t[]){rows[i % 5], 5, whole(pr, lengths[i % LENGTHS])},
               &(product_options){.dst = OCTET_F32, .seed = i + 1});
     }
     for (int64_t i = 0; i < 4; i++) { /* half a byte at the end */
@@ -137,9 +138,10 @@ TEST(gemm_thin__every_result_bias_and_old_value) {
 TEST(gemm_thin__extreme_scales_and_factors_within_the_bound) {
     static const operand_kind kinds[] = {OPERAND_EXTREME, OPERAND_FACTORS, OPERAND_APART,
                                          OPERAND_NAN};
-    for (size_t i = 0; i < THIN * 8; i++) {
+    static const int64_t rows[] = {6, 1, 14, 2, 4};
+    for (size_t i = 0; i < THIN * 20; i++) {
         product_options o = {.dst = OCTET_F32, .kind = kinds[i % 4], .seed = i + 1};
-        check(&thin[i / 8], (int64_t[]){i % 3 ? 6 : 14, 40, 160}, &o);
+        check(&thin[i / 20], (int64_t[]){rows[i % 5], 40, 160}, &o);
     }
 }
 
@@ -163,9 +165,9 @@ static void break_block(operand *o, const oct_gemm_operand *where, int64_t line,
 }
 
 TEST(gemm_thin__a_block_whose_scale_is_nan) {
-    for (size_t i = 0; i < 7 * 6; i++) {
-        const problem *pr = &thin[i / 6 + (i / 6 > 1)]; /* fprops */
-        product *p = product_make(pr, (int64_t[]){i % 2 ? 4 : 13, 21, 4128},
+    for (size_t i = 0; i < 7 * 12; i++) {
+        const problem *pr = &thin[i / 12 + (i / 12 > 1)]; /* fprops */
+        product *p = product_make(pr, (int64_t[]){i / 6 % 2 ? 13 : 4, 21, 4128},
                                   &(product_options){.dst = OCTET_F32, .seed = i + 1});
         oct_gemm_params params = params_of(p);
         int64_t blocks = params.b.scales.blocks, block = (int64_t)(i % 3) * (blocks - 1) / 2;
@@ -181,9 +183,9 @@ TEST(gemm_thin__a_block_whose_scale_is_nan) {
 
 /* What lies in padding of scales and in memory behind a line has no part in a product. */
 TEST(gemm_thin__padding_is_not_multiplied) {
-    for (size_t n = 0; n < THIN; n++) {
-        const problem *pr = &thin[n];
-        product *p = product_make(pr, (int64_t[]){5, 19, whole(pr, 80)},
+    for (size_t n = 0; n < 2 * THIN; n++) {
+        const problem *pr = &thin[n / 2];
+        product *p = product_make(pr, (int64_t[]){n % 2 ? 5 : 2, 19, whole(pr, 80)},
                                   &(product_options){.dst = OCTET_F32, .seed = n + 1});
         oct_gemm_params params = params_of(p);
         const oct_gemm_operand *both[2] = {&params.a, &params.b};

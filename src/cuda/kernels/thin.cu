@@ -14,6 +14,7 @@
 #include "cuda/kernels/thin.h"
 #include "cuda/kernels/thin_fp4.h"
 #include "cuda/kernels/thin_fp8.h"
+#include "cuda/kernels/thin_mx.h"
 
 #define PITCH (OCT_THIN_COLS + 1) /* of sums in shared memory */
 
@@ -31,20 +32,6 @@ static __device__ __forceinline__ void ask_ahead(const oct_gemm_operand &o, int6
     }
 }
 
-/* A lane's sums: lines i / 4 and i / 4 + 8 of b, 2 (i % 4) and + 1 of each eight of a. */
-template <class Work>
-static __device__ __forceinline__ void put_sums(float *sums, const Work &work) {
-    int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int i = 0; i < Work::groups; i++) {
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            int row = i * 8 + lane % 4 * 2 + e % 2, col = lane / 4 + e / 2 * 8;
-            sums[(warp * Work::groups * 8 + row) * PITCH + col] = work.sum[i][e];
-        }
-    }
-}
-
 /* A thread for each element of dst. */
 template <class Work>
 static __device__ __forceinline__ void finish(const oct_gemm_params &g, const oct_finish &how,
@@ -57,14 +44,14 @@ static __device__ __forceinline__ void finish(const oct_gemm_params &g, const oc
     float sum = 0.0f;
 #pragma unroll
     for (int warp = 0; warp < OCT_THIN_WARPS; warp++) {
-        sum += sums[(warp * Work::groups * 8 + row) * PITCH + at];
+        sum += sums[(warp * Work::rows + row) * PITCH + at];
     }
     oct_store_plain(g.dst, row * g.stride + col, g.dtype,
                     oct_finished(g, how, sum * Work::unit, row, col));
 }
 
 template <class Work> static __device__ __forceinline__ void product(const oct_thin_params &p) {
-    __shared__ float sums[OCT_THIN_WARPS * Work::groups * 8 * PITCH];
+    __shared__ float sums[OCT_THIN_WARPS * Work::rows * PITCH];
     __shared__ oct_finish how;
     const oct_gemm_params &g = p.gemm;
     int64_t first = static_cast<int64_t>(blockIdx.x) * OCT_THIN_COLS;
@@ -83,14 +70,14 @@ template <class Work> static __device__ __forceinline__ void product(const oct_t
         work.add_batch(g, left);
     }
     work.end();
-    put_sums(sums, work);
+    work.put(sums + warp * Work::rows * PITCH, PITCH);
     __syncthreads();
-    if (threadIdx.x < Work::groups * 8 * OCT_THIN_COLS) {
+    if (threadIdx.x < Work::rows * OCT_THIN_COLS) {
         finish<Work>(g, how, sums, first);
     }
 }
 
-/* For up to 8 rows of dst, and for up to 16. */
+/* The last number is that of dst's rows, at most. */
 extern "C" __global__ void __launch_bounds__(OCT_THIN_THREADS, OCT_THIN_RESIDENT)
     thin_fp8_128_8(oct_thin_params p) {
     product<oct_thin_fp8<oct_thin_128, 1>>(p);
@@ -99,6 +86,19 @@ extern "C" __global__ void __launch_bounds__(OCT_THIN_THREADS, OCT_THIN_RESIDENT
 extern "C" __global__ void __launch_bounds__(OCT_THIN_THREADS, 2)
     thin_fp8_128_16(oct_thin_params p) {
     product<oct_thin_fp8<oct_thin_128, 2>>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_THIN_THREADS, OCT_THIN_RESIDENT)
+    thin_mx_1(oct_thin_params p) {
+    product<oct_thin_mx<1>>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_THIN_THREADS, 2) thin_mx_2(oct_thin_params p) {
+    product<oct_thin_mx<2>>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(OCT_THIN_THREADS, 2) thin_mx_4(oct_thin_params p) {
+    product<oct_thin_mx<4>>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(OCT_THIN_THREADS, OCT_THIN_RESIDENT)

@@ -12,7 +12,7 @@ struct oct_thin_codes {
 
 /* Nibbles i and i + 4 of each 8 codes are a word, of a as of b. */
 template <int Groups> struct oct_thin_fp4 {
-    static constexpr int groups = Groups;
+    static constexpr int rows = 8 * Groups;
     static constexpr float unit = 0x1p28f; /* what a sum lacks: 2^14 of each operand */
 
     float sum[Groups][4];
@@ -110,6 +110,10 @@ template <int Groups> struct oct_thin_fp4 {
     }
 
     __device__ __forceinline__ void end(void) {
+    }
+
+    __device__ __forceinline__ void put(float *sums, int pitch) const {
+        oct_thin_put<Groups>(sums, pitch, sum);
     }
 };
 

@@ -85,7 +85,7 @@ struct oct_thin_32 {
 
 /* For 8 Groups lines of a. */
 template <class Blocks, int Groups> struct oct_thin_fp8 {
-    static constexpr int groups = Groups;
+    static constexpr int rows = 8 * Groups;
     static constexpr float unit = 1.0f; /* what a sum lacks */
 
     float sum[Groups][4];
@@ -210,6 +210,10 @@ template <class Blocks, int Groups> struct oct_thin_fp8 {
             bool nan = (a_nans[i / 4 * 2 + i % 2] | b_nans[i % 4 / 2]) != 0;
             sum[i / 4][i % 4] = nan ? oct_bits_f32(OCT_E8M0_NAN) : sum[i / 4][i % 4];
         }
+    }
+
+    __device__ __forceinline__ void put(float *sums, int pitch) const {
+        oct_thin_put<Groups>(sums, pitch, sum);
     }
 };
 

@@ -99,4 +99,17 @@ static __device__ __forceinline__ uint2 oct_thin_b8(const void *at, bool is) {
     return v;
 }
 
+/* A lane's sums of Groups fragments, into rows of shared memory: lines i / 4 and i / 4 + 8 of
+ * b, 2 (i % 4) and the next of each eight of a. */
+template <int Groups>
+static __device__ __forceinline__ void oct_thin_put(float *sums, int pitch,
+                                                    const float (*sum)[4]) {
+    int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < Groups * 4; i++) {
+        int row = i / 4 * 8 + lane % 4 * 2 + i % 2, col = lane / 4 + i % 4 / 2 * 8;
+        sums[row * pitch + col] = sum[i / 4][i % 4];
+    }
+}
+
 #endif
