@@ -40,7 +40,8 @@ typedef struct octet_saved {
     uint8_t index; /* of args where it is one, else of the tensors that the call returns */
 } octet_saved;
 
-/* A collective that the caller runs after the steps of a phase, from one place to another. */
+/* A collective that the caller runs after the steps of a phase, from one place to another. A
+ * caller that can do other work meanwhile may begin it earlier and wait for it later. */
 typedef struct octet_collective_call {
     uint8_t kind; /* octet_collective */
     uint8_t phase;
@@ -48,7 +49,8 @@ typedef struct octet_collective_call {
     uint8_t from_port;
     uint8_t to_place;
     uint8_t to_port;
-    uint8_t reserved[2];
+    uint8_t begin; /* it may begin once so many phases have run */
+    uint8_t end; /* it must be done before this phase runs; `phases`: before the call returns */
 } octet_collective_call;
 
 /* Forward. An argument is a tensor, or, where `flat`, one buffer of a tensor. A call returns

@@ -174,6 +174,32 @@ static octet_lent lent_of(uint8_t name) {
 
 /* ---- collectives ------------------------------------------------------------------------- */
 
+/* The phases that run before a collective: up to the last step that writes what it sends. An
+ * input's bytes that forward saved are there from the start, so their gather runs beside the
+ * product of the first phase. */
+static uint8_t begin_of(const octet_plan *plan, int collective) {
+    uint64_t sent = (uint64_t)1 << plan->steps[collective].from;
+    uint8_t begin = 0;
+    for (int i = 0; i < collective; i++) {
+        if (plan->steps[i].writes & sent) {
+            begin = (uint8_t)(plan->steps[i].phase + 1);
+        }
+    }
+    return begin;
+}
+
+/* The first phase that reads what a collective brings. No phase of its own plan reads an
+ * input's gradient, so its sum over ranks runs beside the weight's product. */
+static uint8_t end_of(const octet_plan *plan, int collective) {
+    uint64_t brought = (uint64_t)1 << plan->steps[collective].to;
+    for (int i = collective + 1; i < plan->step_count; i++) {
+        if (plan->steps[i].reads & brought) {
+            return plan->steps[i].phase;
+        }
+    }
+    return plan->phases;
+}
+
 static void add_collectives(octet_collective_call *out, uint8_t *count,
                             const octet_plan *plan) {
     for (int i = 0; i < plan->step_count && *count < OCTET_PLAN_EXCHANGES; i++) {
@@ -186,7 +212,9 @@ static void add_collectives(octet_collective_call *out, uint8_t *count,
                                                       .from_place = from->place,
                                                       .from_port = from->port,
                                                       .to_place = to->place,
-                                                      .to_port = to->port};
+                                                      .to_port = to->port,
+                                                      .begin = begin_of(plan, i),
+                                                      .end = end_of(plan, i)};
         }
     }
 }

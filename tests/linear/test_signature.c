@@ -157,7 +157,27 @@ TEST(signature__lists_the_collectives) {
     for (int i = 0; i < s.collective_count; i++) {
         CHECK_EQ_INT(s.collectives[i].kind, OCTET_ALL_GATHER);
         CHECK(s.collectives[i].phase < s.phases);
+        CHECK_EQ_INT(s.collectives[i].begin, 1); /* the bytes are made first, */
+        CHECK_EQ_INT(s.collectives[i].end, 1);   /* and multiplied next */
     }
+}
+
+/* What forward saved is gathered beside dgrad; dgrad's sums are scattered beside wgrad. */
+TEST(signature__says_what_runs_beside_a_collective) {
+    octet_backward_signature s =
+        sign_backward("in=bf16 recipe=mxfp8 tp=2 parallel=column sequence");
+    int gathers = 0, scatters = 0;
+    CHECK_EQ_INT(s.phases, 2);
+    for (int i = 0; i < s.collective_count; i++) {
+        const octet_collective_call *c = &s.collectives[i];
+        bool gathers_input = c->kind == OCTET_ALL_GATHER;
+        gathers += gathers_input;
+        scatters += c->kind == OCTET_REDUCE_SCATTER;
+        CHECK_EQ_INT(c->begin, gathers_input ? 0 : 1);
+        CHECK_EQ_INT(c->end, gathers_input ? 1 : 2);
+    }
+    CHECK_EQ_INT(gathers, 2); /* data and scales */
+    CHECK_EQ_INT(scatters, 1);
 }
 
 /* A chain at other sizes is the chain of those sizes. */
@@ -185,4 +205,4 @@ TEST_MAIN(chain__binds_to_other_sizes, words__are_a_problem_without_its_sizes,
           words__refuse_sizes_that_are_none, signature__of_a_plain_call,
           signature__of_a_quantized_weight, signature__backward_finds_its_arguments_in_the_pool,
           signature__says_what_a_layer_lends, signature__of_a_delayed_wgrad,
-          signature__lists_the_collectives)
+          signature__lists_the_collectives, signature__says_what_runs_beside_a_collective)
