@@ -8,15 +8,25 @@ MXFP8BlockScaling('mxfp8')
 """
 
 import dataclasses
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.compiler import is_dynamo_compiling
 
 from octet import _C
 from octet._constant import constant
+from octet._recipe_parts import (
+    Fields,
+    Format,
+    MMParams,
+    QParams,
+    QuantizerRole,
+    check_params,
+    format_field,
+    split_word,
+)
+from octet._recipe_parts import FormatMax as FormatMax  # pickles of a Format look for it here
 
 if TYPE_CHECKING:
     import torch
@@ -38,92 +48,6 @@ __all__ = [
 ]
 
 
-class FormatMax(NamedTuple):
-    """The largest finite values of a format, in forward and in backward."""
-
-    max_fwd: float
-    max_bwd: float
-
-
-class Format(enum.Enum):
-    """Element formats of a recipe. HYBRID is E4M3 forward and E5M2 for gradients.
-
-    >>> octet.recipe.Format.HYBRID.value.max_bwd
-    57344
-    """
-
-    E4M3 = FormatMax(448, 448)
-    E5M2 = FormatMax(57344, 57344)
-    HYBRID = FormatMax(448, 57344)
-    E2M1 = FormatMax(6, 6)
-
-    @property
-    def word(self) -> str:
-        """The C core's word for it: "e4m3"."""
-        return self.name.lower()
-
-
-@dataclass(frozen=True)
-class QParams:
-    """How one group of tensors (inputs, weights or gradients) is quantized."""
-
-    power_2_scale: bool = False
-    amax_epsilon: float = 0.0
-    random_hadamard_transform: bool = False
-    stochastic_rounding: bool = False
-    fp4_2d_quantization: bool = False
-
-    def _fields(self) -> tuple[tuple[str, Any], ...]:
-        return (
-            ("pow2", self.power_2_scale),
-            ("epsilon", self.amax_epsilon),
-            ("hadamard", "signed" if self.random_hadamard_transform else "none"),
-            ("stochastic", self.stochastic_rounding),
-            ("two_d", self.fp4_2d_quantization),
-        )
-
-
-@dataclass(frozen=True)
-class MMParams:
-    """How one product accumulates."""
-
-    use_split_accumulator: bool = True
-
-
-def _word(params: MMParams | None, split: bool = True) -> str:
-    """How a product accumulates; None is the recipe's own way."""
-    split = split if params is None else params.use_split_accumulator
-    return "split" if split else "fast"
-
-
-@dataclass(frozen=True)
-class QuantizerRole:
-    """Who asks a custom recipe for a quantizer."""
-
-    module_type: str = ""
-    tensor_type: str = ""
-    name: str = ""
-
-
-Fields = tuple[tuple[str, Any], ...]
-
-
-def _check_params(recipe: "Recipe", bits: str) -> None:
-    """Groups of fields are what they are called; by names, which every torch can trace."""
-    for kind, names in (
-        (QParams, ("quant_fwd_inp", "quant_fwd_weight", "quant_bwd_grad")),
-        (MMParams, ("gemm_fprop", "gemm_dgrad", "gemm_wgrad")),
-    ):
-        for short in names:
-            name = f"{bits}_{short}"
-            value = getattr(recipe, name, None)
-            if value is not None and not isinstance(value, kind):
-                raise TypeError(
-                    f"octet.recipe.{type(recipe).__name__}: {name} is {value!r}; it is a "
-                    f"{kind.__name__} or None"
-                )
-
-
 _CLASSES = {
     "delayed": "DelayedScaling",
     "current": "Float8CurrentScaling",
@@ -142,12 +66,6 @@ def _text(kind: str, fields: Fields) -> str:
         return _C.make("recipe", kind, named)
     except (TypeError, ValueError) as error:
         raise type(error)(f"octet.recipe.{_CLASSES[kind]}: {error}") from None
-
-
-def _format(value: Format) -> tuple[str, str]:
-    if not isinstance(value, Format):
-        raise TypeError(f"fp8_format is {value!r}; it is a Format, such as Format.HYBRID")
-    return "format", value.word
 
 
 R = TypeVar("R", bound="type[Recipe]")
@@ -316,7 +234,7 @@ class DelayedScaling(Recipe):
             "delayed",
             (
                 ("margin", self.margin),
-                _format(self.fp8_format),
+                format_field(self.fp8_format),
                 ("history", self.amax_history_len),
                 ("algo", "callback" if self.has_functions() else self.amax_compute_algo),
                 ("reduce_amax", self.reduce_amax),
@@ -351,18 +269,18 @@ class Float8CurrentScaling(Recipe):
     fp8_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_params(self, "fp8")
+        check_params(self, "fp8")
         plain = QParams(power_2_scale=self.use_power_2_scales)
         self._set(
             "current",
             (
-                _format(self.fp8_format),
+                format_field(self.fp8_format),
                 ("input", (self.fp8_quant_fwd_inp or plain)._fields()),
                 ("weight", (self.fp8_quant_fwd_weight or plain)._fields()),
                 ("grad", (self.fp8_quant_bwd_grad or plain)._fields()),
-                ("split_fprop", _word(self.fp8_gemm_fprop, split=False)),
-                ("split_dgrad", _word(self.fp8_gemm_dgrad)),
-                ("split_wgrad", _word(self.fp8_gemm_wgrad)),
+                ("split_fprop", split_word(self.fp8_gemm_fprop, split=False)),
+                ("split_dgrad", split_word(self.fp8_gemm_dgrad)),
+                ("split_wgrad", split_word(self.fp8_gemm_wgrad)),
                 _override(self.backward_override),
             ),
         )
@@ -388,7 +306,7 @@ class MXFP8BlockScaling(Recipe):
             "mxfp8",
             (
                 ("margin", self.margin),
-                _format(self.fp8_format),
+                format_field(self.fp8_format),
                 ("weight", (("two_d", self.enable_2d_quantization),)),
                 _override(self.backward_override),
             ),
@@ -428,7 +346,7 @@ class Float8BlockScaling(Recipe):
     fp8_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_params(self, "fp8")
+        check_params(self, "fp8")
         pow2 = not self.use_f32_scales
         x, w, g = (
             self.x_block_scaling_dim,
@@ -438,13 +356,13 @@ class Float8BlockScaling(Recipe):
         self._set(
             "block",
             (
-                _format(self.fp8_format),
+                format_field(self.fp8_format),
                 ("input", _block(self.fp8_quant_fwd_inp, pow2, x, "x_block_scaling_dim")),
                 ("weight", _block(self.fp8_quant_fwd_weight, pow2, w, "w_block_scaling_dim")),
                 ("grad", _block(self.fp8_quant_bwd_grad, pow2, g, "grad_block_scaling_dim")),
-                ("split_fprop", _word(self.fp8_gemm_fprop)),
-                ("split_dgrad", _word(self.fp8_gemm_dgrad)),
-                ("split_wgrad", _word(self.fp8_gemm_wgrad)),
+                ("split_fprop", split_word(self.fp8_gemm_fprop)),
+                ("split_dgrad", split_word(self.fp8_gemm_dgrad)),
+                ("split_wgrad", split_word(self.fp8_gemm_wgrad)),
                 _override(self.backward_override),
             ),
         )
@@ -452,7 +370,7 @@ class Float8BlockScaling(Recipe):
 
 def _fp4_groups(recipe: "NVFP4BlockScaling | MXFP4BlockScaling") -> Fields:
     """How an FP4 recipe quantizes inputs, weights and gradients."""
-    _check_params(recipe, "fp4")
+    check_params(recipe, "fp4")
     if recipe.fp4_format is not Format.E2M1:
         raise ValueError(f"fp4_format is {recipe.fp4_format}; it is Format.E2M1")
     rht, rounding = not recipe.disable_rht, not recipe.disable_stochastic_rounding
@@ -494,7 +412,7 @@ class NVFP4BlockScaling(Recipe):
         self._set(
             "nvfp4",
             (
-                _format(self.fp8_format),
+                format_field(self.fp8_format),
                 *_fp4_groups(self),
                 ("row_scaled", self.row_scaled_activation),
                 ("four_over_six", self.nvfp4_4over6),
@@ -566,7 +484,7 @@ class CustomRecipe(Recipe):
                 f"octet.recipe.CustomRecipe: qfactory is {self.qfactory!r}; it is a function "
                 "of a QuantizerRole that answers with a quantizer or None"
             )
-        _format(self.fp8_format)
+        format_field(self.fp8_format)
         if self.quantization_alignment < 1:
             raise ValueError(
                 "octet.recipe.CustomRecipe: quantization_alignment is "

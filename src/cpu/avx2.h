@@ -51,6 +51,14 @@ OCT_AVX2_INLINE void oct_store8(void *row, int64_t index, __m256 value, octet_dt
     }
 }
 
+/* The values of eight codes of E2M1, in the lower bits of words; bits above the fourth do not
+ * count. The magnitude is looked up, and the fourth bit is the sign. */
+OCT_AVX2_INLINE __m256 oct_e2m1_values8(__m256i words) {
+    const __m256 values = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(words, oct_word8(8)), 28);
+    return _mm256_or_ps(_mm256_permutevar8x32_ps(values, words), _mm256_castsi256_ps(sign));
+}
+
 OCT_AVX2_INLINE float oct_sum8(__m256 v) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

@@ -65,6 +65,24 @@ OCT_AVX512_INLINE void oct_store16(void *row, int64_t index, __m512 value, __mma
     }
 }
 
+/* The values of 16 codes of E2M1, in the lower bits of words; bits above the fourth do not
+ * count. */
+OCT_AVX512_INLINE __m512 oct_e2m1_values16(__m512i words) {
+    const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
+                                         -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    return _mm512_permutexvar_ps(words, values);
+}
+
+/* The same of 16 codes in eight bytes: each lane shifts its four bits down. */
+OCT_AVX512_INLINE __m512 oct_e2m1_widen16(const uint8_t *codes) {
+    const __m512i shifts =
+        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)codes);
+    __m512i words = _mm512_permutexvar_epi32(halves, _mm512_castsi128_si512(bytes));
+    return oct_e2m1_values16(_mm512_srlv_epi32(words, shifts));
+}
+
 /* bf16 encodings of the magnitudes of an FP8 format, by code: pack_avx512bf16.c. */
 extern const uint16_t oct_bf16_of_e4m3[128], oct_bf16_of_e5m2[128];
 

@@ -4,6 +4,7 @@
 #if OCT_X86
 
 #include "cpu/avx2.h"
+#include "cpu/decode_loop.h"
 #include "format/hadamard.h"
 
 /* As oct_e4m3_decode: below 8, where there is no leading bit, 2^-6 is added and taken away. */
@@ -25,13 +26,6 @@ OCT_AVX2_INLINE __m256 e5m2_values(__m128i codes) {
     return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(codes), 8));
 }
 
-OCT_AVX2_INLINE __m256 e2m1_values(__m256i code) {
-    const __m256 table = _mm256_set_ps(6.0f, 4.0f, 3.0f, 2.0f, 1.5f, 1.0f, 0.5f, 0.0f);
-    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, oct_word8(8)), 28);
-    __m256 value = _mm256_permutevar8x32_ps(table, code);
-    return _mm256_or_ps(value, _mm256_castsi256_ps(sign));
-}
-
 OCT_AVX2_INLINE __m256 values_of(const uint8_t *codes, octet_dtype format) {
     __m128i bytes = _mm_loadl_epi64((const void *)codes);
     switch (format) {
@@ -40,7 +34,7 @@ OCT_AVX2_INLINE __m256 values_of(const uint8_t *codes, octet_dtype format) {
     case OCTET_E5M2:
         return e5m2_values(bytes);
     default:
-        return e2m1_values(_mm256_cvtepu8_epi32(bytes));
+        return oct_e2m1_values8(_mm256_cvtepu8_epi32(bytes));
     }
 }
 
@@ -60,20 +54,6 @@ OCT_AVX2_INLINE void decode_tile(const oct_tile *out, const oct_bytes *codes,
     }
 }
 
-OCT_AVX2_INLINE void decode_format(const oct_tile *out, const oct_bytes *codes,
-                                   const oct_factors *by, octet_dtype format) {
-    switch (out->dtype) {
-    case OCTET_F32:
-        decode_tile(out, codes, by, format, OCTET_F32);
-        break;
-    case OCTET_BF16:
-        decode_tile(out, codes, by, format, OCTET_BF16);
-        break;
-    default:
-        decode_tile(out, codes, by, format, OCTET_F16);
-    }
-}
-
 /* The last columns, fewer than 8, lie in one block or are blocks of their own. */
 static void decode_rest(const oct_tile *out, const oct_bytes *codes, const oct_factors *by,
                         octet_dtype format) {
@@ -88,16 +68,7 @@ static void decode_rest(const oct_tile *out, const oct_bytes *codes, const oct_f
 
 OCT_AVX2 static void decode__avx2(const oct_tile *out, const oct_bytes *codes,
                                   const oct_factors *by, octet_dtype format) {
-    switch (format) {
-    case OCTET_E4M3:
-        decode_format(out, codes, by, OCTET_E4M3);
-        break;
-    case OCTET_E5M2:
-        decode_format(out, codes, by, OCTET_E5M2);
-        break;
-    default:
-        decode_format(out, codes, by, OCTET_E2M1);
-    }
+    oct_decode_any(out, codes, by, format, decode_tile);
     if (out->cols % 8) {
         decode_rest(out, codes, by, format);
     }

@@ -4,6 +4,7 @@
 #if OCT_X86
 
 #include "cpu/avx512.h"
+#include "cpu/decode_loop.h"
 #include "format/hadamard.h"
 
 OCT_AVX512_INLINE __m512i word(uint32_t bits) {
@@ -30,12 +31,6 @@ OCT_AVX512_INLINE __m512 e5m2_values(__m128i codes) {
     return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 8));
 }
 
-OCT_AVX512_INLINE __m512 e2m1_values(__m512i code) {
-    const __m512 table = _mm512_set_ps(-6.0f, -4.0f, -3.0f, -2.0f, -1.5f, -1.0f, -0.5f, -0.0f,
-                                       6.0f, 4.0f, 3.0f, 2.0f, 1.5f, 1.0f, 0.5f, 0.0f);
-    return _mm512_permutexvar_ps(code, table);
-}
-
 OCT_AVX512_INLINE __m512 values_of(const uint8_t *codes, __mmask16 some, octet_dtype format) {
     __m128i bytes = _mm_maskz_loadu_epi8(some, codes);
     switch (format) {
@@ -44,7 +39,7 @@ OCT_AVX512_INLINE __m512 values_of(const uint8_t *codes, __mmask16 some, octet_d
     case OCTET_E5M2:
         return e5m2_values(bytes);
     default:
-        return e2m1_values(_mm512_cvtepu8_epi32(bytes));
+        return oct_e2m1_values16(_mm512_cvtepu8_epi32(bytes));
     }
 }
 
@@ -66,32 +61,9 @@ OCT_AVX512_INLINE void decode_tile(const oct_tile *out, const oct_bytes *codes,
     }
 }
 
-OCT_AVX512_INLINE void decode_format(const oct_tile *out, const oct_bytes *codes,
-                                     const oct_factors *by, octet_dtype format) {
-    switch (out->dtype) {
-    case OCTET_F32:
-        decode_tile(out, codes, by, format, OCTET_F32);
-        break;
-    case OCTET_BF16:
-        decode_tile(out, codes, by, format, OCTET_BF16);
-        break;
-    default:
-        decode_tile(out, codes, by, format, OCTET_F16);
-    }
-}
-
 OCT_AVX512 static void decode__avx512(const oct_tile *out, const oct_bytes *codes,
                                       const oct_factors *by, octet_dtype format) {
-    switch (format) {
-    case OCTET_E4M3:
-        decode_format(out, codes, by, OCTET_E4M3);
-        break;
-    case OCTET_E5M2:
-        decode_format(out, codes, by, OCTET_E5M2);
-        break;
-    default:
-        decode_format(out, codes, by, OCTET_E2M1);
-    }
+    oct_decode_any(out, codes, by, format, decode_tile);
 }
 
 /* ---- plain rows ------------------------------------------------------------------------ */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cpu/avx2.h"
+#include "cpu/decode_loop.h"
 #include "format/e8m0.h"
 
 OCT_AVX2_INLINE __m256 widen_bf16(const uint8_t *codes) {
@@ -31,15 +32,13 @@ OCT_AVX2_INLINE __m256 widen_e5m2(const uint8_t *codes) {
     return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 8));
 }
 
-/* Each lane shifts its four bits down and looks the magnitude up; the fourth is the sign. */
+/* Each lane shifts its four bits down. */
 OCT_AVX2_INLINE __m256 widen_e2m1(const uint8_t *codes) {
-    const __m256 values = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
     int32_t bits;
     memcpy(&bits, codes, sizeof bits);
     __m256i words = _mm256_srlv_epi32(_mm256_set1_epi32(bits),
                                       _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
-    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(words, _mm256_set1_epi32(8)), 28);
-    return _mm256_or_ps(_mm256_permutevar8x32_ps(values, words), _mm256_castsi256_ps(sign));
+    return oct_e2m1_values8(words);
 }
 
 /* As oct_e8m0_decode. */
@@ -87,15 +86,7 @@ OCT_AVX2_INLINE void put(const oct_decode_call *call, const uint8_t *codes, int6
 }
 
 OCT_AVX2_INLINE void decode(const oct_decode_call *call, octet_dtype format, int64_t bits) {
-    int64_t c = 0;
-    for (; c + 8 <= call->count; c += 8) {
-        put(call, call->codes + c * bits / 8, c, format);
-    }
-    if (c < call->count) {
-        uint8_t tail[32] = {0};
-        memcpy(tail, call->codes + c * bits / 8, (size_t)((call->count - c) * bits + 7) / 8);
-        put(call, tail, c, format);
-    }
+    oct_decode_walk(call, format, bits, 8, put);
 }
 
 OCT_AVX2 static void decode_f32(const oct_decode_call *call) {

@@ -3,9 +3,8 @@
 
 #if OCT_X86
 
-#include <string.h>
-
 #include "cpu/avx512.h"
+#include "cpu/decode_loop.h"
 #include "format/e8m0.h"
 
 OCT_AVX512_INLINE __m512 widen_bf16(const uint8_t *codes) {
@@ -31,18 +30,6 @@ OCT_AVX512_INLINE __m512 widen_e5m2(const uint8_t *codes) {
     return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
 }
 
-/* Each lane shifts its four bits down and looks them up. */
-OCT_AVX512_INLINE __m512 widen_e2m1(const uint8_t *codes) {
-    const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
-                                         -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-    const __m512i shifts =
-        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-    const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    __m128i bytes = _mm_loadl_epi64((const __m128i *)codes);
-    __m512i words = _mm512_permutexvar_epi32(halves, _mm512_castsi128_si512(bytes));
-    return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), values);
-}
-
 /* As oct_e8m0_decode. */
 OCT_AVX512_INLINE __m512 widen_e8m0(const uint8_t *codes) {
     __m512i words = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)codes));
@@ -65,7 +52,7 @@ OCT_AVX512_INLINE __m512 widen(const uint8_t *codes, octet_dtype format) {
     case OCTET_E5M2:
         return widen_e5m2(codes);
     case OCTET_E2M1:
-        return widen_e2m1(codes);
+        return oct_e2m1_widen16(codes);
     case OCTET_E8M0:
         return widen_e8m0(codes);
     default:
@@ -87,15 +74,7 @@ OCT_AVX512_INLINE void put(const oct_decode_call *call, const uint8_t *codes, in
 }
 
 OCT_AVX512_INLINE void decode(const oct_decode_call *call, octet_dtype format, int64_t bits) {
-    int64_t c = 0;
-    for (; c + 16 <= call->count; c += 16) {
-        put(call, call->codes + c * bits / 8, c, format);
-    }
-    if (c < call->count) {
-        uint8_t tail[64] = {0};
-        memcpy(tail, call->codes + c * bits / 8, (size_t)((call->count - c) * bits + 7) / 8);
-        put(call, tail, c, format);
-    }
+    oct_decode_walk(call, format, bits, 16, put);
 }
 
 OCT_AVX512 static void decode_f32(const oct_decode_call *call) {

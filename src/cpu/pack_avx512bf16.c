@@ -85,18 +85,6 @@ OCT_BF16 static void decode_e5m2(const oct_decode_call *call) {
     decode_fp8(call, oct_bf16_of_e5m2);
 }
 
-/* Sixteen codes in eight bytes: each lane shifts its four bits down and looks them up. */
-OCT_BF16_INLINE __m512 widen_e2m1(const uint8_t *codes) {
-    const __m512 values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
-                                         -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-    const __m512i shifts =
-        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-    const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    __m128i bytes = _mm_loadl_epi64((const __m128i *)codes);
-    __m512i words = _mm512_permutexvar_epi32(halves, _mm512_castsi128_si512(bytes));
-    return _mm512_permutexvar_ps(_mm512_srlv_epi32(words, shifts), values);
-}
-
 /* Element times scale has at most 6 bits; blocks are 16 or 32: the conversion is exact. */
 OCT_BF16 static void decode_e2m1(const oct_decode_call *call) {
     const float *scales = call->scales;
@@ -105,7 +93,7 @@ OCT_BF16 static void decode_e2m1(const oct_decode_call *call) {
         uint8_t tail[64];
         const uint8_t *codes = codes_at(call, c, 4, tail);
         bool more = call->count - c > 16;
-        __m512 low = widen_e2m1(codes), high = widen_e2m1(codes + 8);
+        __m512 low = oct_e2m1_widen16(codes), high = oct_e2m1_widen16(codes + 8);
         low = _mm512_mul_ps(low, _mm512_set1_ps(scales[c >> call->shift]));
         high =
             _mm512_mul_ps(high, _mm512_set1_ps(more ? scales[(c + 16) >> call->shift] : 0.0f));

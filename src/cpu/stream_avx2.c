@@ -10,19 +10,13 @@
 #define HALF 16
 #define MOST 8 /* sums that stay in registers beside what they are made of */
 
-OCT_AVX2_INLINE __m256 values_e2m1(__m256i words) {
-    const __m256 values = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
-    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(words, _mm256_set1_epi32(8)), 28);
-    return _mm256_or_ps(_mm256_permutevar8x32_ps(values, words), _mm256_castsi256_ps(sign));
-}
-
 /* Sixteen codes as floats. FP8: in order, E4M3 as halves with the same exponent field, 2^-8
  * times too small; arrange makes up for that. E2M1: the even ones, then the odd ones. */
 OCT_AVX2_INLINE void decode(__m256 out[2], const uint8_t *codes, octet_dtype format) {
     if (format == OCTET_E2M1) {
         __m256i words = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)codes));
-        out[0] = values_e2m1(words);
-        out[1] = values_e2m1(_mm256_srli_epi32(words, 4));
+        out[0] = oct_e2m1_values8(words);
+        out[1] = oct_e2m1_values8(_mm256_srli_epi32(words, 4));
         return;
     }
     __m128i bytes = _mm_loadu_si128((const __m128i *)codes);

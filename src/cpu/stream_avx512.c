@@ -13,12 +13,9 @@
  * 8 h .. 8 h + 7 are those of elements 16 h .. 16 h + 15. */
 OCT_AVX512_INLINE void decode(__m512 out[2], const uint8_t *codes, octet_dtype format) {
     if (format == OCTET_E2M1) {
-        const __m512 values =
-            _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f,
-                           -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
         __m512i words = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)codes));
-        out[0] = _mm512_permutexvar_ps(words, values);
-        out[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 4), values);
+        out[0] = oct_e2m1_values16(words);
+        out[1] = oct_e2m1_values16(_mm512_srli_epi32(words, 4));
         return;
     }
     __m256i bytes = _mm256_loadu_si256((const __m256i *)codes);

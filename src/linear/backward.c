@@ -16,6 +16,7 @@ static grads plain_grads(oct_planner *p, uint8_t dy, bool delays) {
     bool gathers = oct_gathers_grad(p);
     uint8_t values =
         oct_values(p->b, dy, p->facts.dtype, gathers ? OCTET_PLACE_EXCHANGE : place);
+    /* Row parallel with sequence: each rank has its rows of dy, and both products need all. */
     if (gathers) {
         values = oct_gather_values(p->b, values, place);
     }
@@ -24,7 +25,8 @@ static grads plain_grads(oct_planner *p, uint8_t dy, bool delays) {
 }
 
 /* Where a device that sums the columns of some rows at a time puts these sums, to join them at
- * the end. */
+ * the end. Example: a GPU sums 128 rows in each block of threads, so dy of 1024 rows has 8 rows
+ * of sums. OCTET_ABSENT where the device, as a CPU does, sums all rows at once. */
 static uint8_t column_sums(oct_planner *p, uint8_t dy) {
     octet_plan_tensor of = *oct_tensor_at(p->b, dy);
     int summed = p->b->target->summed_rows;
@@ -45,7 +47,10 @@ static uint8_t sums_beside(oct_planner *p, uint8_t dy) {
     return p->facts.bgrad && own ? column_sums(p, dy) : OCTET_ABSENT;
 }
 
-/* A plain tensor with all its rows, quantized in one go for both products. */
+/* A plain tensor with all its rows, quantized by one cast for both products: rowwise for dgrad,
+ * which sums over n, and columnwise for wgrad, which sums over the rows. Where the device reads
+ * rowwise bytes across (FP8 on a CPU), they serve wgrad, too. What a later wgrad reads is
+ * saved. */
 static grads quantized_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool delays) {
     octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_GRAD_OUTPUT]);
     bool across = col && oct_reads_across(p->b, &q);
@@ -59,17 +64,22 @@ static grads quantized_grads(oct_planner *p, uint8_t dy, bool row, bool col, boo
     return (grads){{made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}};
 }
 
-/* Sequence parallel, row: shards are quantized with a common scale, then joined. Bytes with one
- * scale travel once, rowwise. */
+/* Row parallel with sequence: each rank quantizes its rows of dy, and bytes are gathered, which
+ * travel at half the cost of bf16 or less. Bytes with one scale for the whole tensor travel
+ * once, rowwise, and wgrad turns them; with block scales the two directions differ, and each
+ * that is needed travels. */
 static grads gathered_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool delays) {
     octet_quantizer q = p->facts.role[OCTET_GRAD_OUTPUT];
     octet_quantizer given = oct_tensor_at(p->b, dy)->quantizer;
+    /* dy arrived quantized, with every direction that is needed, and no scale covers rows of
+     * two ranks: its bytes are joined as they are. */
     bool ready = oct_quantizer_is(&given) && !oct_shares_scale(&given) &&
                  (!row || given.rowwise) &&
                  (!col || (given.columnwise && given.hadamard == oct_wgrad_hadamard(p)));
     uint8_t local = dy;
     q = ready ? given : q;
     bool once = oct_quantizer_one_scale(&q);
+    /* Else it is quantized here, by an amax that the ranks agree on. */
     if (!ready) {
         oct_quantizing how =
             oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, row || once, col && !once);
@@ -81,14 +91,16 @@ static grads gathered_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool
         how.sums = sums_beside(p, values);
         local = oct_quantize(p->b, values, &how);
     }
-    octet_place kept = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
+    /* Both gathers begin before one of them ends, so that they share a phase. What wgrad reads
+     * is saved where wgrad runs later. */
+    octet_place place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}};
     oct_joining rows = {OCTET_ABSENT, OCTET_ABSENT}, cols = rows;
     if (row || once) {
-        rows = oct_gather_start(p->b, local, OCTET_USE_ROW, once ? kept : OCTET_PLACE_WORK);
+        rows = oct_gather_start(p->b, local, OCTET_USE_ROW, once ? place : OCTET_PLACE_WORK);
     }
     if (col && !once) {
-        cols = oct_gather_start(p->b, local, OCTET_USE_COL, kept);
+        cols = oct_gather_start(p->b, local, OCTET_USE_COL, place);
     }
     made.row.tensor = oct_gather_finish(p->b, rows);
     made.col.tensor = oct_gather_finish(p->b, cols);
@@ -107,69 +119,88 @@ static oct_operand turned_col(oct_planner *p, oct_operand col) {
     return oct_direction(p->b, col.tensor, OCTET_USE_COL, &how, oct_wgrad_hadamard(p));
 }
 
-static grads grad_operands(oct_planner *p, uint8_t dy) {
-    const oct_facts *f = &p->facts;
-    const octet_quantizer *role = &f->role[OCTET_GRAD_OUTPUT];
-    bool given = !oct_tensor_is_plain(p->b, dy);
-    bool delays = f->wgrad && p->args->delay_wgrad;
-    bool col_now = f->wgrad && !p->args->delay_wgrad;
-    if (!f->quantized_back || (!oct_quantizer_is(role) && !given)) {
-        return plain_grads(p, dy, delays);
-    }
-    if (oct_gathers_grad(p) && p->args->gather == OCTET_GATHER_QUANTIZED &&
-        oct_quantizer_is(role)) {
-        grads made = gathered_grads(p, dy, f->dgrad, f->wgrad, delays);
-        made.col = col_now ? turned_col(p, made.col) : made.col;
-        return made;
-    }
-    if (oct_gathers_grad(p)) {
-        uint8_t values = oct_values(p->b, dy, f->dtype, OCTET_PLACE_EXCHANGE);
-        bool keep_values = delays && !oct_quantizer_is(role);
-        dy =
-            oct_gather_values(p->b, values, keep_values ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
-        given = false;
-        if (!oct_quantizer_is(role)) {
-            return (grads){{dy, OCTET_USE_VALUES}, {dy, OCTET_USE_VALUES}};
-        }
-    }
-    if (!given) {
-        return quantized_grads(p, dy, f->dgrad, f->wgrad, delays);
-    }
-    octet_quantizer q = oct_for_gemm(p->b, *role);
+/* dy arrived quantized, with all its rows: dgrad reads its rowwise bytes and wgrad its
+ * columnwise ones. A direction that it lacks is made from what it has. A later wgrad has dy as
+ * it was given. */
+static grads given_grads(oct_planner *p, uint8_t dy, bool col_now) {
+    octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_GRAD_OUTPUT]);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
     how.slot = OCTET_SLOT_GRAD_OUTPUT;
     oct_operand as_given = {dy, OCTET_USE_COL};
     grads made = {as_given, as_given};
-    if (f->dgrad) {
+    if (p->facts.dgrad) {
         made.row = oct_direction(p->b, dy, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
     made.col = col_now ? turned_col(p, as_given) : as_given;
     return made;
 }
 
+static grads grad_operands(oct_planner *p, uint8_t dy) {
+    const oct_facts *f = &p->facts;
+    const octet_quantizer *role = &f->role[OCTET_GRAD_OUTPUT];
+    bool given = !oct_tensor_is_plain(p->b, dy);
+    bool delays = f->wgrad && p->args->delay_wgrad;
+    bool col_now = f->wgrad && !p->args->delay_wgrad;
+    /* High precision: no recipe, a recipe whose backward is not quantized, or one that leaves
+     * dy alone. */
+    if (!f->quantized_back || (!oct_quantizer_is(role) && !given)) {
+        return plain_grads(p, dy, delays);
+    }
+    /* Ranks have rows of dy, and bytes are gathered. Those that travelled rowwise are turned
+     * for a wgrad that runs now. */
+    if (oct_gathers_grad(p) && p->args->gather == OCTET_GATHER_QUANTIZED &&
+        oct_quantizer_is(role)) {
+        grads made = gathered_grads(p, dy, f->dgrad, f->wgrad, delays);
+        made.col = col_now ? turned_col(p, made.col) : made.col;
+        return made;
+    }
+    /* Ranks have rows of dy, and values are gathered, because their rows are not whole blocks,
+     * or because a quantized dy has no quantizer of its own in the recipe: then both products
+     * take the values. */
+    if (oct_gathers_grad(p)) {
+        bool quantizes = oct_quantizer_is(role);
+        uint8_t values = oct_values(p->b, dy, f->dtype, OCTET_PLACE_EXCHANGE);
+        dy = oct_gather_values(p->b, values,
+                               delays && !quantizes ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
+        oct_operand all = {dy, OCTET_USE_VALUES};
+        return quantizes ? quantized_grads(p, dy, f->dgrad, f->wgrad, delays)
+                         : (grads){all, all};
+    }
+    /* This rank has all rows of dy, quantized by whoever made it, or, as usual, plain. */
+    return given ? given_grads(p, dy, col_now)
+                 : quantized_grads(p, dy, f->dgrad, f->wgrad, delays);
+}
+
+/* The weight that forward saved, as dgrad reads it: dx = dy w sums over the weight's rows. */
 static oct_operand dgrad_weight(oct_planner *p) {
     uint8_t w = oct_kept(p->b, OCTET_NAME_WEIGHT);
     uint8_t scale = oct_kept(p->b, OCTET_NAME_WEIGHT_SCALE);
     bool plain = oct_tensor_is_plain(p->b, w);
     octet_quantizer q = p->facts.role[OCTET_WEIGHT];
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
+    /* Delayed scaling, and the weight is quantized again: by the scale that forward used. */
     if (scale != OCTET_ABSENT) {
         how.kept_scale = oct_buffer_of(p->b, scale);
     }
+    /* By the recipe: columnwise bytes, saved, turned, or made from the weight (FSDP). */
     if (p->facts.quantized_back && (!plain || oct_quantizer_is(&q))) {
         how.quantizer = oct_for_gemm(p->b, how.quantizer);
         return oct_direction(p->b, w, OCTET_USE_COL, &how, OCTET_HADAMARD_NONE);
     }
+    /* Backward multiplies what forward multiplied, decoded. The weight itself was saved (FSDP),
+     * so forward's rowwise cast is repeated. */
     bool decoded = p->args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED;
     if (decoded && plain && oct_quantizer_is(&q)) {
         how.quantizer.rowwise = 1;
         how.quantizer.columnwise = 0;
         w = oct_quantize(p->b, w, &how);
     }
+    /* High precision, or decoded: numbers in the dtype of the activations. */
     return (oct_operand){oct_values(p->b, w, p->facts.dtype, OCTET_PLACE_WORK),
                          OCTET_USE_VALUES};
 }
 
+/* dx = dy w. */
 static void plan_dgrad(oct_planner *p, oct_operand dy) {
     const oct_facts *f = &p->facts;
     bool column = f->parallel == OCTET_PARALLEL_COLUMN;
@@ -189,6 +220,8 @@ static void plan_dgrad(oct_planner *p, oct_operand dy) {
                            OCTET_ABSENT,
                            false,
                            f->quantized_back && p->args->recipe.split_dgrad};
+    /* Column parallel: each rank has a part of the sum over n. With sequence each rank receives
+     * its rows of dx. */
     if (column) {
         result.collective = f->sequence ? OCTET_REDUCE_SCATTER : OCTET_ALL_REDUCE_SUM;
     }
@@ -222,8 +255,9 @@ static void plan_bias_grad(oct_planner *p, uint8_t dy) {
     oct_step_done(p->b, step);
 }
 
-/* Passes on what forward kept of the input, and keeps dy as wgrad will want it. */
-static void keep_for_wgrad(oct_planner *p, oct_operand dy) {
+/* Wgrad runs later: passes on what forward saved of the input, and saves dy as wgrad will read
+ * it. */
+static void save_for_wgrad(oct_planner *p, oct_operand dy) {
     for (int i = 0; i < p->b->plan->kept_count; i++) {
         uint8_t tensor = p->b->plan->buffers[p->b->plan->kept[i]].tensor;
         uint8_t name = p->b->plan->tensors[tensor].name;
@@ -242,13 +276,14 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_plan *forward,
     oct_planner p = oct_planner_start(&b, plan, OCTET_PLAN_LINEAR_BACKWARD, call, err);
     uint8_t dy = oct_linear_argument(&p, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
     oct_restore(&b, forward);
+    /* Only the bias wants a gradient, or nothing does: dy is not quantized. */
     if (p.facts.dgrad || p.facts.wgrad) {
         grads operands = grad_operands(&p, dy);
         if (p.facts.dgrad) {
             plan_dgrad(&p, operands.row);
         }
         if (p.facts.wgrad && call->delay_wgrad) {
-            keep_for_wgrad(&p, operands.col);
+            save_for_wgrad(&p, operands.col);
         } else if (p.facts.wgrad) {
             oct_plan_wgrad(&p, operands.col);
         }

@@ -19,10 +19,13 @@ octet_status octet_plan_chain(octet_chain *out, const octet_linear_backward_args
     *out = OCTET_SIZED(octet_chain);
     out->count = 1;
     status = oct_plan_forward(&plans[0], &args->forward, err);
+    /* Inference has no second plan. */
     if (!status && wants_gradient(&args->forward)) {
         out->count = 2;
         status = oct_plan_backward(&plans[1], &plans[0], args, err);
     }
+    /* Backward left wgrad for later. Example: pipeline parallelism computes dx first, because
+     * the stage before waits for it, and dw in a gap. */
     if (!status && args->forward.delay_wgrad && args->forward.weight_requires_grad) {
         out->count = 3;
         status = oct_plan_later_wgrad(&plans[2], &plans[1], args, err);

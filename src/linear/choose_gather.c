@@ -4,11 +4,15 @@
 #include "quant/proto.h"
 #include "quant/quantizer.h"
 
-/* Rows that one scale covers in the bytes that are joined along the rows; 1 where none does. */
+/* Rows that one scale covers in the bytes that are joined along the rows; 1 where none does.
+ * Examples: 128 x 128 blocks, 128; MXFP8 columnwise, 32; MXFP8 rowwise, 1. A scale for the
+ * whole tensor counts as 1: ranks agree on it. */
 static int64_t rows_per_block(const octet_quantizer *q, bool columnwise) {
+    /* Blocks with several rows cover them in both directions. */
     if (q->block_rows > 1) {
         return q->block_rows;
     }
+    /* Blocks of one row lie along the rows in columnwise bytes. */
     return columnwise && q->block_cols ? q->block_cols : 1;
 }
 
@@ -19,6 +23,8 @@ static const octet_quantizer *joined(const octet_linear_args *args, const oct_fa
     const octet_quantizer *q = column && oct_quantizer_is(&args->input.quantizer)
                                    ? &args->input.quantizer
                                    : &facts->role[column ? OCTET_INPUT : OCTET_GRAD_OUTPUT];
+    /* Column parallel joins the input, as the caller quantized it or as the recipe does. Row
+     * parallel joins grad_output, in a backward that follows the recipe. */
     bool joins = facts->sequence && oct_quantizer_is(q) && (column || facts->quantized_back);
     return joins ? q : NULL;
 }
@@ -26,8 +32,12 @@ static const octet_quantizer *joined(const octet_linear_args *args, const oct_fa
 octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *facts) {
     bool column = facts->parallel == OCTET_PARALLEL_COLUMN;
     const octet_quantizer *q = joined(args, facts);
+    /* This rank's rows of what is joined: x has m, and dy of row parallel a share of m. */
     int64_t rows = column ? facts->extents.m : facts->extents.m / facts->tp;
     bool columnwise = facts->wgrad && facts->quantized_back;
+    /* Casts of shards are the cast of the whole only if no block has rows of two ranks.
+     * Example: 48 rows a rank and blocks of 32: the second block of rank 0 would end in rank 1,
+     * so the values are gathered, and quantized after that. */
     return q && rows % rows_per_block(q, columnwise) ? OCTET_GATHER_HIGH_PRECISION
                                                      : OCTET_GATHER_QUANTIZED;
 }
@@ -38,6 +48,8 @@ uint32_t oct_linear_row_multiple(const octet_linear_args *args, const oct_facts 
     bool columnwise = facts->wgrad && facts->quantized_back;
     bool bytes = q && args->gather == OCTET_GATHER_QUANTIZED;
     int64_t rows = bytes ? rows_per_block(q, columnwise) : 1;
+    /* Row parallel splits m over the ranks, and each share must be whole blocks; without bytes
+     * to join, the ranks must still share m equally. */
     return (uint32_t)(facts->sequence && !column ? rows * facts->tp : rows);
 }
 

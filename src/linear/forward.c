@@ -1,35 +1,57 @@
-/* forward.c - y = x w^T + b: what is quantized, multiplied, reduced and kept for backward. */
+/* forward.c - y = x w^T + b: what is quantized, multiplied, reduced and saved for backward. */
 #include "core/fail.h"
 #include "linear/planner.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 #include "quant/recipe.h"
 
-/* What stays of the input for wgrad: nothing, the argument itself, or a direction of bytes. */
-typedef enum keeping { KEEP_NOTHING, KEEP_GIVEN, KEEP_ROW, KEEP_COL } keeping;
+/* What forward saves of the input for wgrad. */
+typedef enum saving {
+    SAVE_NOTHING,
+    SAVE_GIVEN, /* the argument itself: an alias, no bytes of our own */
+    SAVE_ROW,   /* the rowwise bytes that fprop reads, too */
+    SAVE_COL    /* columnwise bytes, made by the same cast */
+} saving;
 
-static keeping input_keeping(const oct_planner *p) {
-    const oct_facts *f = &p->facts;
-    const octet_quantizer *q = &f->role[OCTET_INPUT];
-    if (!f->wgrad) {
-        return KEEP_NOTHING;
+static saving input_saving(const oct_planner *p) {
+    const octet_linear_args *args = p->args;
+    const octet_quantizer *q = &p->facts.role[OCTET_INPUT];
+    /* Only wgrad reads the input. Example: the weight is frozen. */
+    if (!p->facts.wgrad) {
+        return SAVE_NOTHING;
     }
-    if (oct_quantizer_is(&p->args->input.quantizer) || !oct_quantizer_is(q) ||
-        p->args->recipe.override_ == OCTET_OVERRIDE_HIGH_PRECISION ||
-        p->args->save_original_input ||
-        (oct_gathers_input(p) && p->args->gather == OCTET_GATHER_HIGH_PRECISION)) {
-        return KEEP_GIVEN;
+    /* The argument is saved as it came where wgrad cannot use a cast of it:
+     * - the caller's tensor is quantized already, and there is nothing better to save;
+     * - the recipe leaves the input alone, or there is none, or the call calibrates;
+     * - backward runs in high precision, or the caller wants x itself saved. */
+    if (oct_quantizer_is(&args->input.quantizer) || !oct_quantizer_is(q) ||
+        args->recipe.override_ == OCTET_OVERRIDE_HIGH_PRECISION || args->save_original_input) {
+        return SAVE_GIVEN;
     }
-    bool rowwise = p->args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED ||
+    /* The ranks' rows are joined before they are quantized. Wgrad would need the cast of all
+     * rows; this rank's rows take less memory, and backward gathers them once more. Example:
+     * 40 rows a rank under MXFP8, which are not whole blocks of 32. */
+    if (oct_gathers_input(p) && args->gather == OCTET_GATHER_HIGH_PRECISION) {
+        return SAVE_GIVEN;
+    }
+    /* Rowwise bytes serve wgrad, too, so no second cast is made:
+     * - backward decodes what forward multiplied, and that was rowwise;
+     * - the device's product reads rowwise bytes across. Example: FP8 on a CPU;
+     * - shards with one scale are gathered rowwise and turned after that, because their
+     *   rows then lie one after the other. */
+    bool rowwise = args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED ||
                    oct_reads_across(p->b, q) ||
                    (oct_gathers_input(p) && oct_quantizer_one_scale(q));
-    return rowwise ? KEEP_ROW : KEEP_COL;
+    /* Else wgrad, which sums over the rows, needs scales along them. Example: MXFP8. */
+    return rowwise ? SAVE_ROW : SAVE_COL;
 }
 
-/* Backward will quantize a plain argument again, after delayed scaling's scales have moved. */
-static void keep_scale(oct_planner *p, octet_role role) {
+/* Saves the scale that delayed scaling used for a role. Backward will quantize this argument
+ * again, and by then the layer's scales may have been updated. */
+static void save_scale(oct_planner *p, octet_role role) {
     bool again =
         p->facts.quantized && p->args->recipe.override_ != OCTET_OVERRIDE_HIGH_PRECISION;
+    /* Nothing to save: backward does not quantize, or finds the same scale from the values. */
     if (!again || !oct_scheme_of(&p->facts.role[role])->given) {
         return;
     }
@@ -45,146 +67,193 @@ static void keep_scale(oct_planner *p, octet_role role) {
     oct_save(p->b, copy, OCT_ALL_PARTS);
 }
 
-/* Whether wgrad will quantize an input that was kept as it was given. */
+/* Whether backward will quantize an input that was saved as it was given. */
 static bool quantizes_input_again(const oct_planner *p, uint8_t given) {
+    /* A plain tensor, whatever backward does: by the recipe, or to decode it again. */
+    if (oct_tensor_is_plain(p->b, given)) {
+        return true;
+    }
+    /* Bytes that are only decoded. */
+    if (!p->facts.quantized_back) {
+        return false;
+    }
     oct_way way = oct_way_to(p->b, given, OCTET_USE_COL, oct_wgrad_hadamard(p));
-    bool joined = oct_gathers_input(p) && (way != OCT_WAY_READ || p->args->gather ||
-                                           oct_shares_scale(&p->args->input.quantizer));
-    bool by_value = oct_tensor_is_plain(p->b, given) || way == OCT_WAY_QUANTIZE || joined;
-    return p->facts.quantized_back ? by_value : oct_tensor_is_plain(p->b, given);
+    /* Bytes from which the columnwise ones cannot be had. Example: an MXFP8 argument that has
+     * only its rowwise direction. */
+    if (way == OCT_WAY_QUANTIZE) {
+        return true;
+    }
+    /* Shards whose bytes cannot be joined as they are: the direction is missing, values are
+     * gathered, or each rank has a scale of its own. */
+    return oct_gathers_input(p) && (way != OCT_WAY_READ || p->args->gather ||
+                                    oct_shares_scale(&p->args->input.quantizer));
 }
 
-static void keep_input(oct_planner *p, uint8_t given, uint8_t quantized) {
+static void save_input(oct_planner *p, uint8_t given, uint8_t quantized) {
     octet_use want = p->facts.quantized_back ? OCTET_USE_COL : OCTET_USE_VALUES;
-    switch (input_keeping(p)) {
-    case KEEP_GIVEN:
+    switch (input_saving(p)) {
+    case SAVE_GIVEN:
         oct_save(p->b, given, oct_wanted_parts(p->b, given, want, oct_wgrad_hadamard(p)));
         if (quantizes_input_again(p, given)) {
-            keep_scale(p, OCTET_INPUT);
+            save_scale(p, OCTET_INPUT);
         }
         break;
-    case KEEP_ROW:
+    case SAVE_ROW:
         oct_save(p->b, quantized, OCT_ROW_PARTS);
         break;
-    case KEEP_COL:
+    case SAVE_COL:
         oct_save(p->b, quantized, OCT_COL_PARTS);
         break;
-    case KEEP_NOTHING:
+    case SAVE_NOTHING:
         break;
     }
 }
 
+/* The cast of the input: rowwise for fprop, columnwise too where wgrad will read that. The
+ * direction that is saved goes into the saved block, the other one into the workspace. */
 static oct_quantizing input_quantizing(const oct_planner *p) {
-    keeping keep = input_keeping(p);
+    saving save = input_saving(p);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &p->facts.role[OCTET_INPUT],
-                                           true, keep == KEEP_COL);
+                                           true, save == SAVE_COL);
     how.slot = OCTET_SLOT_INPUT;
-    how.row_place = keep == KEEP_ROW ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
+    how.row_place = save == SAVE_ROW ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.col_place = OCTET_PLACE_SAVED;
     return how;
 }
 
-/* Sequence parallel, column: every rank multiplies all rows. */
+/* Bytes travel: 8 or 4 bits an element, where bf16 would be 16. */
+static oct_operand gathered_bytes(oct_planner *p, uint8_t x, uint8_t quantized) {
+    save_input(p, x, quantized);
+    return (oct_operand){oct_gather_bytes(p->b, quantized, OCTET_USE_ROW, OCTET_PLACE_WORK),
+                         OCTET_USE_ROW};
+}
+
+/* Column parallel with sequence: each rank has its rows of x, and multiplies all of them. */
 static oct_operand gathered_input(oct_planner *p, uint8_t x) {
     oct_quantizing how = input_quantizing(p);
     const octet_quantizer *given = &p->args->input.quantizer;
+    /* The argument's rowwise bytes can be joined as they are: it is quantized, and no scale
+     * covers rows of two ranks. Example: MXFP8, yes; FP8 with one scale a tensor, no, because
+     * each rank chose its own. */
     bool ready = oct_quantizer_is(given) && given->rowwise && !oct_shares_scale(given);
-    if (p->args->gather == OCTET_GATHER_HIGH_PRECISION || !oct_quantizer_is(&how.quantizer)) {
-        if (ready && !p->args->gather) {
-            keep_input(p, x, x);
-            return (oct_operand){oct_gather_bytes(p->b, x, OCTET_USE_ROW, OCTET_PLACE_WORK),
-                                 OCTET_USE_ROW};
-        }
+    bool high_precision = p->args->gather == OCTET_GATHER_HIGH_PRECISION;
+    if (ready && !high_precision) {
+        return gathered_bytes(p, x, x);
+    }
+    /* Values are gathered, and quantized after that: because the caller asks for it, or because
+     * the recipe has no quantizer for the input of its own. Example: rows that are not whole
+     * blocks, whose casts would not be the casts of the joined tensor. */
+    if (high_precision || !oct_quantizer_is(&how.quantizer)) {
         uint8_t values = oct_values(p->b, x, p->facts.dtype, OCTET_PLACE_EXCHANGE);
         uint8_t all = oct_gather_values(p->b, values, OCTET_PLACE_WORK);
-        keep_input(p, x, x);
+        save_input(p, x, x);
         how.quantizer = oct_for_gemm(p->b, how.quantizer);
         return oct_direction(p->b, all, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
-    uint8_t local = x;
-    if (!ready) {
-        uint8_t values = oct_values(p->b, x, p->args->input.dtype, OCTET_PLACE_WORK);
-        how.row_place =
-            how.row_place == OCTET_PLACE_WORK ? OCTET_PLACE_EXCHANGE : how.row_place;
-        how.reduce = true;
-        local = oct_quantize(p->b, values, &how);
-    }
-    keep_input(p, x, local);
-    return (oct_operand){oct_gather_bytes(p->b, local, OCTET_USE_ROW, OCTET_PLACE_WORK),
-                         OCTET_USE_ROW};
+    /* Each rank quantizes its rows, by an amax that the ranks agree on, and bytes are gathered.
+     * A collective reads them, so they are an exchange, unless they are saved. */
+    uint8_t values = oct_values(p->b, x, p->args->input.dtype, OCTET_PLACE_WORK);
+    how.row_place = how.row_place == OCTET_PLACE_WORK ? OCTET_PLACE_EXCHANGE : how.row_place;
+    how.reduce = true;
+    return gathered_bytes(p, x, oct_quantize(p->b, values, &how));
 }
 
 static oct_operand forward_input(oct_planner *p, uint8_t x) {
     bool given = oct_quantizer_is(&p->args->input.quantizer);
     oct_quantizing how = input_quantizing(p);
-    if (p->facts.quantized && oct_gathers_input(p) &&
-        (given || oct_quantizer_is(&how.quantizer))) {
-        return gathered_input(p, x);
-    }
+    /* Numbers in high precision: no recipe, calibration, or a recipe that leaves the input
+     * alone. A quantized argument is decoded. */
     if (!p->facts.quantized || (!given && !oct_quantizer_is(&how.quantizer))) {
         octet_place place = oct_gathers_input(p) ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK;
         uint8_t values = oct_values(p->b, x, p->facts.dtype, place);
-        keep_input(p, x, x);
+        save_input(p, x, x);
         if (oct_gathers_input(p)) {
             values = oct_gather_values(p->b, values, OCTET_PLACE_WORK);
         }
         return (oct_operand){values, OCTET_USE_VALUES};
     }
+    /* Other ranks have the other rows. */
+    if (oct_gathers_input(p)) {
+        return gathered_input(p, x);
+    }
     how.quantizer = oct_for_gemm(p->b, how.quantizer);
+    /* The caller quantized x: its rowwise bytes, or if it has none, what they are made from. */
     if (given) {
-        keep_input(p, x, x);
+        save_input(p, x, x);
         return oct_direction(p->b, x, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
+    /* The usual case: x is bf16, and one cast makes what fprop reads and what wgrad will. */
     uint8_t quantized = oct_quantize(p->b, x, &how);
-    keep_input(p, x, quantized);
+    save_input(p, x, quantized);
     return (oct_operand){quantized, OCTET_USE_ROW};
 }
 
+/* A weight that arrives quantized needs no cache, and one that is never quantized has none. */
 bool oct_uses_cache(const oct_planner *p) {
     return p->args->weight_cache != OCTET_CACHE_NONE &&
            !oct_quantizer_is(&p->args->weight.quantizer) &&
            oct_quantizer_is(&p->facts.role[OCTET_WEIGHT]);
 }
 
+/* FSDP gathers the weight for each call and frees it again. A cast that is saved would undo
+ * that: backward, for which FSDP gathers it once more, quantizes it again. A cached weight is
+ * there anyway. */
+static bool quantizes_weight_again(const oct_planner *p) {
+    return p->args->fsdp && !oct_uses_cache(p);
+}
+
 octet_quantizer oct_weight_quantizer(const oct_planner *p) {
     octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_WEIGHT]);
-    bool again = p->args->fsdp && !oct_uses_cache(p);
     q.rowwise = oct_quantizer_is(&q);
+    /* Dgrad sums over the rows of the weight, so it reads columnwise bytes. They are made here
+     * unless backward has no dgrad, does not follow the recipe, quantizes again, or its product
+     * reads the rowwise bytes across. */
     q.columnwise = oct_quantizer_is(&q) && p->facts.dgrad && p->facts.quantized_back &&
-                   !again && !oct_reads_across(p->b, &q);
+                   !quantizes_weight_again(p) && !oct_reads_across(p->b, &q);
     return q;
+}
+
+/* The caller's cached weight, as an argument. */
+static uint8_t cached_weight(oct_planner *p, const octet_quantizer *q) {
+    uint8_t cached =
+        oct_tensor(p->b, OCTET_NAME_WEIGHT, OCTET_FORM_CACHED, p->args->weight.dtype, q);
+    oct_tensor_shape(p->b, cached, oct_dim_of(OCTET_AXIS_N, 1, 1),
+                     oct_dim_of(OCTET_AXIS_K, 1, 1));
+    oct_place(p->b, cached, OCT_ALL_PARTS, OCTET_PLACE_ARG);
+    return cached;
+}
+
+/* The cast of the weight. A cached one is an output: the caller holds it for later calls.
+ * Else the direction that is saved goes into the saved block. */
+static uint8_t cast_weight(oct_planner *p, uint8_t w, const octet_quantizer *q, bool saves) {
+    bool cached = oct_uses_cache(p);
+    oct_quantizing how = oct_quantizing_of(cached ? OCTET_FORM_CACHED : OCTET_FORM_QUANTIZED, q,
+                                           q->rowwise, q->columnwise);
+    how.slot = OCTET_SLOT_WEIGHT;
+    how.col_place = cached ? OCTET_PLACE_OUT : OCTET_PLACE_SAVED;
+    how.row_place = cached                    ? OCTET_PLACE_OUT
+                    : saves && !q->columnwise ? OCTET_PLACE_SAVED
+                                              : OCTET_PLACE_WORK;
+    return oct_quantize(p->b, w, &how);
 }
 
 /* A weight that arrives plain and is quantized here, or was by an earlier microbatch. */
 static oct_operand quantized_weight(oct_planner *p, uint8_t w) {
-    bool cached = oct_uses_cache(p);
     bool high = p->args->recipe.override_ == OCTET_OVERRIDE_HIGH_PRECISION;
-    bool again = p->args->fsdp && !cached;
-    bool keeps = p->facts.dgrad && !high && !again;
+    bool again = quantizes_weight_again(p);
+    bool saves = p->facts.dgrad && !high && !again;
+    bool reads = oct_uses_cache(p) && p->args->weight_cache == OCTET_CACHE_READ;
     octet_quantizer q = oct_weight_quantizer(p);
-    oct_quantizing how = oct_quantizing_of(cached ? OCTET_FORM_CACHED : OCTET_FORM_QUANTIZED,
-                                           &q, q.rowwise, q.columnwise);
-    how.slot = OCTET_SLOT_WEIGHT;
-    how.col_place = cached ? OCTET_PLACE_OUT : OCTET_PLACE_SAVED;
-    how.row_place = cached                   ? OCTET_PLACE_OUT
-                    : keeps && !q.columnwise ? OCTET_PLACE_SAVED
-                                             : OCTET_PLACE_WORK;
-    uint8_t made;
-    if (cached && p->args->weight_cache == OCTET_CACHE_READ) {
-        made =
-            oct_tensor(p->b, OCTET_NAME_WEIGHT, OCTET_FORM_CACHED, p->args->weight.dtype, &q);
-        oct_tensor_shape(p->b, made, oct_dim_of(OCTET_AXIS_N, 1, 1),
-                         oct_dim_of(OCTET_AXIS_K, 1, 1));
-        oct_place(p->b, made, OCT_ALL_PARTS, OCTET_PLACE_ARG);
-    } else {
-        made = oct_quantize(p->b, w, &how);
-    }
-    if (keeps) {
+    uint8_t made = reads ? cached_weight(p, &q) : cast_weight(p, w, &q, saves);
+    if (saves) {
+        /* Dgrad reads this cast: columnwise bytes if there are any, else rowwise ones, across
+         * or decoded. */
         oct_save(p->b, made, q.columnwise ? OCT_COL_PARTS : OCT_ROW_PARTS);
     } else if (p->facts.dgrad) {
+        /* Dgrad reads the weight itself, in high precision, or to quantize it again. */
         oct_save(p->b, w, OCT_ALL_PARTS);
         if (again) {
-            keep_scale(p, OCTET_WEIGHT);
+            save_scale(p, OCTET_WEIGHT);
         }
     }
     return (oct_operand){made, OCTET_USE_ROW};
@@ -194,27 +263,33 @@ static oct_operand forward_weight(oct_planner *p, uint8_t w) {
     bool given = oct_quantizer_is(&p->args->weight.quantizer);
     bool has_role = oct_quantizer_is(&p->facts.role[OCTET_WEIGHT]);
     octet_use want = p->facts.quantized_back ? OCTET_USE_COL : OCTET_USE_VALUES;
+    /* The usual case: a bf16 parameter and a recipe that quantizes it. */
     if (!given && has_role) {
         return quantized_weight(p, w);
     }
+    /* Else dgrad reads the argument, of a quantized one the direction that serves it best. */
     if (p->facts.dgrad) {
         oct_save(p->b, w, oct_wanted_parts(p->b, w, want, OCTET_HADAMARD_NONE));
     }
+    /* No direction serves: dgrad decodes the argument and quantizes it again. */
     if (p->facts.dgrad && p->facts.quantized_back &&
         oct_way_to(p->b, w, OCTET_USE_COL, OCTET_HADAMARD_NONE) == OCT_WAY_QUANTIZE) {
-        keep_scale(p, OCTET_WEIGHT);
+        save_scale(p, OCTET_WEIGHT);
     }
+    /* A quantized parameter: its rowwise bytes, or if it has none, what they are made from. */
     if (given && p->facts.quantized) {
         octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_WEIGHT]);
         oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
         how.slot = OCTET_SLOT_WEIGHT;
         return oct_direction(p->b, w, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
+    /* High precision: the weight in the input's dtype. */
     return (oct_operand){oct_values(p->b, w, p->facts.dtype, OCTET_PLACE_WORK),
                          OCTET_USE_VALUES};
 }
 
-/* Calibration measures what delayed scaling would have quantized. */
+/* Calibration computes in high precision and measures what delayed scaling would have
+ * quantized. Recipes that find their scales in the tensor itself have nothing to learn. */
 static void calibrate(oct_planner *p, uint8_t x, uint8_t w) {
     const uint8_t tensors[] = {x, w};
     static const octet_slot slots[] = {OCTET_SLOT_INPUT, OCTET_SLOT_WEIGHT};
@@ -233,7 +308,8 @@ static void calibrate(oct_planner *p, uint8_t x, uint8_t w) {
     }
 }
 
-/* The epilogue of a quantized GEMM adds bf16 to f32 results. */
+/* The bias as the product adds it. A quantized product with f32 results takes a bf16 bias, as
+ * GPUs' epilogues do; every other one takes the bias in its own dtype. */
 static uint8_t fused_bias(oct_planner *p, uint8_t bias, bool quantized_gemm) {
     bool narrow = quantized_gemm && p->facts.dtype == OCTET_F32;
     uint8_t tensor = oct_values(
@@ -260,10 +336,14 @@ static void forward_output(oct_planner *p, oct_operand x, oct_operand w, uint8_t
                            OCTET_ABSENT,
                            false,
                            f->quantized && p->args->recipe.split_fprop};
+    /* Row parallel: each rank has a part of the sum over k. The bias comes after the ranks are
+     * added up, or it would be added once for each of them. With sequence each rank receives
+     * its rows of y. */
     if (row_parallel) {
         result.collective = f->sequence ? OCTET_REDUCE_SCATTER : OCTET_ALL_REDUCE_SUM;
         result.late_bias = f->adds_bias ? oct_buffer_of(p->b, bias) : OCTET_ABSENT;
     } else if (f->adds_bias) {
+        /* The product adds it on the way. */
         product.bias = fused_bias(p, bias, quantized_gemm);
     }
     result.quantizer = p->args->quantize_output ? &f->role[OCTET_OUTPUT] : NULL;
@@ -283,6 +363,7 @@ octet_status oct_plan_forward(octet_plan *plan, const octet_linear_args *args,
     oct_operand left = forward_input(&p, x);
     oct_operand right = forward_weight(&p, w);
     forward_output(&p, left, right, bias);
+    /* The caller adds the bias, so the argument is handed back. */
     if (args->return_bias) {
         oct_output_alias(&b, bias);
     }

@@ -22,7 +22,10 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
     return p;
 }
 
-/* grad_output has the rows of the output: of all ranks, or this one's share. */
+/* grad_output has the rows of the output. m counts the rows of this rank's input. Without
+ * sequence parallelism these are the output's. Column parallel gathers them: the output has tp
+ * times as many. Row parallel scatters the output: it has a tp-th of them. Example: tp=4 and
+ * m=64: dy has 64, 256 and 16 rows. */
 static octet_dim grad_output_rows(const oct_facts *f) {
     return !f->sequence                           ? oct_dim_of(OCTET_AXIS_M, 1, 1)
            : f->parallel == OCTET_PARALLEL_COLUMN ? oct_axis_times(OCTET_AXIS_M, f->tp)
@@ -30,13 +33,17 @@ static octet_dim grad_output_rows(const oct_facts *f) {
 }
 
 uint8_t oct_linear_argument(oct_planner *p, octet_plan_name name, const octet_proto *proto) {
+    /* The input: (m, k). */
     octet_dim rows = oct_dim_of(OCTET_AXIS_M, 1, 1), cols = oct_dim_of(OCTET_AXIS_K, 1, 1);
     if (name == OCTET_NAME_WEIGHT || name == OCTET_NAME_MAIN_GRAD) {
+        /* (n, k) */
         rows = oct_dim_of(OCTET_AXIS_N, 1, 1);
     } else if (name == OCTET_NAME_BIAS || name == OCTET_NAME_BIAS_MAIN_GRAD) {
+        /* (n), as a matrix of one row */
         rows = oct_dim_of(OCTET_AXIS_ONE, 1, 1);
         cols = oct_dim_of(OCTET_AXIS_N, 1, 1);
     } else if (name == OCTET_NAME_GRAD_OUTPUT) {
+        /* (rows of the output, n) */
         rows = grad_output_rows(&p->facts);
         cols = oct_dim_of(OCTET_AXIS_N, 1, 1);
     }

@@ -5,12 +5,17 @@
 
 uint32_t oct_wanted_parts(const oct_builder *b, uint8_t tensor, octet_use want,
                           uint8_t hadamard) {
+    /* A plain tensor has nothing but its values. */
     if (oct_tensor_is_plain(b, tensor)) {
         return OCT_PART(VALUES);
     }
+    /* It has the bytes that are wanted. Example: wgrad wants columnwise bytes of an MXFP8
+     * argument that has both directions: the rowwise ones need not stay alive. */
     if (want != OCTET_USE_VALUES && oct_way_to(b, tensor, want, hadamard) == OCT_WAY_READ) {
         return want == OCTET_USE_ROW ? OCT_ROW_PARTS : OCT_COL_PARTS;
     }
+    /* What is wanted is made from the bytes that there are, the rowwise ones by preference:
+     * they are decoded, turned, or read across. */
     return oct_tensor_has(b, tensor, OCTET_PART_ROW_DATA) ? OCT_ROW_PARTS : OCT_COL_PARTS;
 }
 
@@ -27,15 +32,20 @@ static uint8_t next_tensor(oct_builder *b, const oct_result *result, octet_plan_
     return tensor;
 }
 
+/* The rows of one rank's share of a product. */
 static octet_dim scattered(octet_dim rows, uint32_t ranks) {
     if (rows.mul == ranks) {
+        /* dx of column parallel: the rows m of every rank were gathered, and m are left. */
         rows.mul = 1;
     } else {
+        /* y of row parallel: the product has m rows, of which each rank receives a share. */
         rows.div = (uint16_t)(rows.div * ranks);
     }
     return rows;
 }
 
+/* The way is: product, collective, bias, quantizer. Each stage but the first may be left out;
+ * the last one that is there writes the output. */
 void oct_produce(oct_builder *b, oct_product *product, const oct_result *result) {
     bool collective = result->collective != OCTET_COLLECTIVE_NONE;
     bool biased = result->late_bias != OCTET_ABSENT;
@@ -45,6 +55,7 @@ void oct_produce(oct_builder *b, oct_product *product, const oct_result *result)
         next_tensor(b, result, collective ? OCTET_FORM_PARTIAL : last, rows, collective);
     product->dst = tensor;
     oct_gemm(b, product);
+    /* Each rank has a part of the sum. */
     if (collective) {
         bool scatter = result->collective == OCTET_REDUCE_SCATTER;
         rows = scatter ? scattered(rows, b->plan->tp_size) : rows;
@@ -54,6 +65,7 @@ void oct_produce(oct_builder *b, oct_product *product, const oct_result *result)
                        oct_buffer_of(b, reduced));
         tensor = reduced;
     }
+    /* Row parallel: the bias is added once, to the sum of all ranks. */
     if (biased) {
         uint8_t sum = next_tensor(b, result, last, rows, false);
         octet_step *step = oct_step(b, OCTET_OP_ADD_BIAS);
@@ -63,6 +75,7 @@ void oct_produce(oct_builder *b, oct_product *product, const oct_result *result)
         oct_step_done(b, step);
         tensor = sum;
     }
+    /* The caller wants the result quantized: y for the next layer, or dx for the one before. */
     if (result->quantizer) {
         oct_quantizing how =
             oct_quantizing_of(OCTET_FORM_GIVEN, result->quantizer, true, false);
@@ -74,12 +87,15 @@ void oct_produce(oct_builder *b, oct_product *product, const oct_result *result)
 
 void oct_fill_amaxes(oct_builder *b) {
     uint64_t written = 0;
+    /* The amaxes are an argument: those that are not measured are left as they are. */
     if (b->raises) {
         return;
     }
     for (int i = 0; i < b->plan->step_count; i++) {
         written |= b->plan->steps[i].writes;
     }
+    /* The amaxes are an output, one vector of all slots. Example: forward without
+     * quantize_output measures input and weight, and the slot of the output is set to 0. */
     for (int i = 0; i < b->slots && b->amax[0] != OCTET_ABSENT; i++) {
         if (!(written >> b->amax[i] & 1)) {
             octet_step *step = oct_step(b, OCTET_OP_ZERO);

@@ -12,6 +12,11 @@ static uint8_t same_tensor(oct_builder *b, const octet_plan_tensor *previous) {
     return tensor;
 }
 
+/* Gives the tensor one saved buffer of the previous plan. There are three cases:
+ * - an alias, such as x itself: the caller hands the same tensor over again, as an argument;
+ * - a buffer in forward's block (port 0);
+ * - a buffer in backward's block (port 1): only a later wgrad reads one. Example: its x lies in
+ *   the block of forward, and its dy in the block of backward. */
 static void restore_part(oct_builder *b, uint8_t tensor, const octet_plan_buffer *saved) {
     bool alias = saved->place == OCTET_PLACE_ARG || saved->place == OCTET_PLACE_OUT;
     bool by_backward =
@@ -25,7 +30,8 @@ static void restore_part(oct_builder *b, uint8_t tensor, const octet_plan_buffer
     }
 }
 
-/* A tensor kept in part has the usages of what was kept. */
+/* A tensor of which only some parts were saved has only their directions. Example: forward made
+ * both directions of x, and only the columnwise one is here. */
 static void trim_usage(octet_plan_tensor *tensor) {
     octet_quantizer *q = &tensor->quantizer;
     if (q->scheme != OCTET_SCHEME_NONE) {
@@ -39,6 +45,7 @@ void oct_restore(oct_builder *b, const octet_plan *previous) {
     memset(here, OCTET_ABSENT, sizeof here);
     for (int i = 0; i < previous->saved_count; i++) {
         const octet_plan_buffer *saved = &previous->buffers[previous->saved[i]];
+        /* The first part of this tensor; later parts join it. */
         if (here[saved->tensor] == OCTET_ABSENT) {
             here[saved->tensor] = same_tensor(b, &previous->tensors[saved->tensor]);
         }

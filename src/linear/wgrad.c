@@ -4,6 +4,8 @@
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
+/* How an input that was saved as it was given becomes columnwise bytes. Under delayed scaling
+ * it is quantized by the scale that forward used, which was saved with it. */
 static oct_quantizing input_quantizing(const oct_planner *p) {
     oct_quantizing how =
         oct_quantizing_of(OCTET_FORM_QUANTIZED, &p->facts.role[OCTET_INPUT], false, true);
@@ -14,18 +16,23 @@ static oct_quantizing input_quantizing(const oct_planner *p) {
     return how;
 }
 
-/* High precision or dequantized: x as numbers. */
+/* Backward does not multiply bytes: x as numbers, in the dtype of the activations. */
 static oct_operand input_values(oct_planner *p, uint8_t x) {
     bool decoded =
         p->args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED && p->facts.quantized;
     bool plain = oct_tensor_is_plain(p->b, x);
     bool own_bytes = oct_tensor_at(p->b, x)->form == OCTET_FORM_QUANTIZED;
+    /* Column parallel with sequence: each rank saved its rows of x, and wgrad sums over all of
+     * them. The bytes of forward's own cast are joined as they are: their ranks agreed on a
+     * scale. Anything else travels as values. */
     if (oct_gathers_input(p) && own_bytes) {
         x = oct_gather_bytes(p->b, x, OCTET_USE_ROW, OCTET_PLACE_WORK);
     } else if (oct_gathers_input(p)) {
         x = oct_values(p->b, x, p->facts.dtype, OCTET_PLACE_EXCHANGE);
         x = oct_gather_values(p->b, x, OCTET_PLACE_WORK);
     }
+    /* Backward multiplies what forward multiplied, decoded, but x itself was saved: forward's
+     * rowwise cast is repeated. Example: save_original_input. */
     oct_quantizing how = input_quantizing(p);
     if (decoded && plain && oct_quantizer_is(&how.quantizer)) {
         how.quantizer.rowwise = 1;
@@ -36,23 +43,30 @@ static oct_operand input_values(oct_planner *p, uint8_t x) {
                          OCTET_USE_VALUES};
 }
 
-/* Sequence parallel, column: forward gathered rowwise bytes; wgrad wants all rows columnwise.
- */
+/* Column parallel with sequence: each rank saved its rows of x, and wgrad wants all of them,
+ * columnwise. */
 static uint8_t gathered_input(oct_planner *p, uint8_t x) {
     oct_quantizing how = input_quantizing(p);
-    const octet_plan_tensor *kept = oct_tensor_at(p->b, x);
-    octet_quantizer q = kept->quantizer;
+    const octet_plan_tensor *saved = oct_tensor_at(p->b, x);
+    octet_quantizer q = saved->quantizer;
     bool columnwise = q.columnwise && q.hadamard == oct_wgrad_hadamard(p);
-    bool own = kept->form == OCTET_FORM_QUANTIZED;
-    bool ready = own || (columnwise && !oct_shares_scale(&q));
-    if (!oct_tensor_is_plain(p->b, x) && ready && !(p->args->gather && !own)) {
+    /* Bytes that are joined as they are: those of forward's own cast, whose ranks agreed on a
+     * scale, or the caller's, if they are columnwise and no scale covers rows of two ranks.
+     * Rowwise ones (one scale) are turned after they are joined. */
+    bool own = saved->form == OCTET_FORM_QUANTIZED;
+    bool callers = columnwise && !oct_shares_scale(&q) && !p->args->gather;
+    if (!oct_tensor_is_plain(p->b, x) && (own || callers)) {
         return oct_gather_bytes(p->b, x, columnwise ? OCTET_USE_COL : OCTET_USE_ROW,
                                 OCTET_PLACE_WORK);
     }
+    /* Values are gathered and quantized after that, as forward did. */
     if (p->args->gather == OCTET_GATHER_HIGH_PRECISION || !oct_quantizer_is(&how.quantizer)) {
         uint8_t values = oct_values(p->b, x, p->facts.dtype, OCTET_PLACE_EXCHANGE);
         return oct_gather_values(p->b, values, OCTET_PLACE_WORK);
     }
+    /* x itself was saved (save_original_input), or the caller's bytes cannot be joined: each
+     * rank quantizes its rows, by an amax that the ranks agree on, and bytes are gathered. With
+     * one scale they travel rowwise, so that the ranks' rows lie one after the other. */
     bool rowwise = oct_quantizer_one_scale(&how.quantizer);
     how.quantizer.rowwise = rowwise;
     how.quantizer.columnwise = !rowwise;
@@ -64,10 +78,13 @@ static uint8_t gathered_input(oct_planner *p, uint8_t x) {
                             OCTET_PLACE_WORK);
 }
 
+/* What was saved of the input, as wgrad reads it. */
 static oct_operand wgrad_input(oct_planner *p) {
     uint8_t x = oct_kept(p->b, OCTET_NAME_INPUT);
     oct_quantizing how = input_quantizing(p);
     bool bytes = oct_quantizer_is(&how.quantizer) || !oct_tensor_is_plain(p->b, x);
+    /* High precision: no recipe, a recipe whose backward is not quantized, or one that leaves
+     * the input alone. */
     if (!p->facts.quantized_back || !bytes) {
         return input_values(p, x);
     }
@@ -88,6 +105,8 @@ void oct_plan_wgrad(oct_planner *p, oct_operand grad_output) {
                            OCTET_ABSENT,
                            p->args->main_grad == OCTET_MAIN_GRAD_ADD,
                            p->facts.quantized_back && p->args->recipe.split_wgrad};
+    /* Gradients are accumulated in the caller's main_grad: the product writes or adds there,
+     * and the plan has no output for dw. */
     if (p->args->main_grad) {
         product.dst = oct_written_argument(p, OCTET_NAME_MAIN_GRAD, &p->args->weight,
                                            p->args->main_grad_dtype);
@@ -101,23 +120,28 @@ void oct_plan_wgrad(oct_planner *p, oct_operand grad_output) {
     oct_produce(p->b, &product, &result);
 }
 
+/* The dy that backward saved, as wgrad reads it. */
+static oct_operand saved_grad(oct_planner *p) {
+    octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_GRAD_OUTPUT]);
+    oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
+    how.slot = OCTET_SLOT_GRAD_OUTPUT;
+    uint8_t saved = oct_kept(p->b, OCTET_NAME_GRAD_OUTPUT);
+    /* Bytes: backward's cast, or a quantized dy as it was given, whose columnwise direction may
+     * have to be made. */
+    if (p->facts.quantized_back && !oct_tensor_is_plain(p->b, saved)) {
+        return oct_direction(p->b, saved, OCTET_USE_COL, &how, oct_wgrad_hadamard(p));
+    }
+    /* High precision. */
+    return (oct_operand){oct_values(p->b, saved, p->facts.dtype, OCTET_PLACE_WORK),
+                         OCTET_USE_VALUES};
+}
+
 octet_status oct_plan_later_wgrad(octet_plan *plan, const octet_plan *backward,
                                   const octet_linear_backward_args *args, octet_error *err) {
     oct_builder b;
     oct_planner p = oct_planner_start(&b, plan, OCTET_PLAN_LINEAR_WGRAD, &args->forward, err);
     oct_restore(&b, backward);
-    octet_quantizer q = oct_for_gemm(&b, p.facts.role[OCTET_GRAD_OUTPUT]);
-    oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
-    how.slot = OCTET_SLOT_GRAD_OUTPUT;
-    uint8_t kept = oct_kept(&b, OCTET_NAME_GRAD_OUTPUT);
-    bool bytes = p.facts.quantized_back && !oct_tensor_is_plain(&b, kept);
-    oct_operand dy = {kept, OCTET_USE_VALUES};
-    if (bytes) {
-        dy = oct_direction(&b, kept, OCTET_USE_COL, &how, oct_wgrad_hadamard(&p));
-    } else {
-        dy.tensor = oct_values(&b, kept, p.facts.dtype, OCTET_PLACE_WORK);
-    }
-    oct_plan_wgrad(&p, dy);
+    oct_plan_wgrad(&p, saved_grad(&p));
     oct_fill_amaxes(&b);
     return oct_build_finish(&b);
 }

@@ -46,6 +46,7 @@ static octet_step *maker_of(octet_plan *plan, int gemm) {
     return NULL;
 }
 
+/* The product's two factors, of its sums and of what is in dst already. */
 static uint8_t alpha_and_beta(oct_builder *b) {
     uint8_t tensor = oct_tensor(b, OCTET_NAME_ALPHA, OCTET_FORM_GIVEN, OCTET_F32, NULL);
     oct_tensor_shape(b, tensor, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
@@ -61,6 +62,8 @@ void oct_place_alphas(oct_builder *b) {
         bool wants = gemm->op == OCTET_OP_GEMM && has_factor(plan, gemm->a, gemm->a_use) &&
                      has_factor(plan, gemm->b, gemm->b_use);
         octet_step *cast = wants ? maker_of(plan, i) : NULL;
+        /* Example: fprop of NVFP4, after the casts of x and w. Without such a cast (both
+         * operands arrived quantized) the product makes the factor itself. */
         if (cast) {
             gemm->alpha = alpha_and_beta(b);
             cast->alphas[cast->alphas[0] != OCTET_ABSENT] = (uint8_t)i;

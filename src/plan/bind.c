@@ -27,6 +27,8 @@ static bool append_to_block(octet_plan_buffer *buffer, int64_t *total) {
            oct_size_add(total, *total, aligned);
 }
 
+/* Whether a padded copy is needed at these sizes. Example: rows of whole 16 bytes: 100 bytes
+ * are rounded up to 112, and 96 are not. */
 static bool is_rounded_up(const octet_plan_buffer *buffer, const octet_extents *extents) {
     bool rounded = false;
     for (int i = 0; i < buffer->ndim; i++) {
@@ -45,6 +47,7 @@ static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
                      &plan->extents)) {
         return false;
     }
+    /* The tensor itself has whole rows at these sizes: no copy, no bytes. */
     if (buffer->ragged && !is_rounded_up(buffer, &plan->extents)) {
         buffer->bytes = 0;
     }
@@ -105,11 +108,13 @@ octet_status oct_plan_number(octet_plan *plan, octet_error *err) {
 
 /* ---- other sizes ------------------------------------------------------------------------- */
 
+/* Each failure is a rule that the caller broke; the text has the value and the rule. */
 static octet_status check_sizes(const octet_plan *plan, const octet_extents *sizes,
                                 octet_error *err) {
     octet_status status = oct_need(plan, "plan", err);
     status = status ? status : oct_need(sizes, "sizes", err);
     status = status ? status : oct_need_size(plan->size, sizeof *plan, "octet_plan", err);
+    /* Zeroed memory: every plan has a phase. */
     if (!status && plan->phases == 0) {
         status = oct_fail(err, OCTET_INVALID, "plan is empty: make it by an octet_plan_ call");
     }
@@ -119,6 +124,7 @@ static octet_status check_sizes(const octet_plan *plan, const octet_extents *siz
                           "negative",
                           (long long)sizes->m, (long long)sizes->k, (long long)sizes->n);
     }
+    /* Sequence parallel: a block or a share would be cut. */
     if (!status && sizes->m % plan->row_multiple) {
         status = oct_fail(err, OCTET_INVALID,
                           "m is %lld; the plan's ranks share rows by %lu: pad them, or plan "
@@ -130,6 +136,7 @@ static octet_status check_sizes(const octet_plan *plan, const octet_extents *siz
 
 static octet_status check_previous(const octet_plan *plan, const octet_plan *previous,
                                    const octet_extents *sizes, octet_error *err) {
+    /* The first plan of a chain reads nothing that another one saved. */
     if (!previous) {
         return plan->kept_count == 0
                    ? OCTET_OK
@@ -137,11 +144,13 @@ static octet_status check_previous(const octet_plan *plan, const octet_plan *pre
                               "previous is NULL; this plan reads what the one before it saved");
     }
     const octet_extents *other = &previous->extents;
+    /* A plan of another chain. */
     if (previous->saved_count != plan->kept_count) {
         return oct_fail(err, OCTET_INVALID,
                         "previous saves %u buffers; the plan that follows it reads %u",
                         previous->saved_count, plan->kept_count);
     }
+    /* Its offsets are those of other sizes. */
     if (other->m != sizes->m || other->k != sizes->k || other->n != sizes->n) {
         return oct_fail(err, OCTET_INVALID,
                         "previous is bound to m=%lld k=%lld n=%lld; bind it to the same sizes",

@@ -98,9 +98,11 @@ bool oct_tensor_is_plain(const oct_builder *b, uint8_t tensor) {
  * only those of plain tensors, whose layout does neither. */
 static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) {
     bool along_rows = dim->axis == OCTET_AXIS_M || dim->axis == OCTET_AXIS_LEADING;
+    /* A count that no size changes. Example: one scale for the whole tensor. */
     if (dim->axis == OCTET_AXIS_ONE) {
         return *dim;
     }
+    /* Example: a layout's ceil(M / 32) over a weight, whose rows are N, is ceil(N / 32). */
     const octet_dim *axis = along_rows ? &tensor->rows : &tensor->cols;
     octet_dim whole = *dim;
     whole.axis = dim->axis == OCTET_AXIS_LEADING && axis->axis == OCTET_AXIS_M
@@ -125,6 +127,7 @@ static uint8_t add_port(oct_builder *b, const octet_plan_tensor *tensor,
     } else if (buffer->place == OCTET_PLACE_EXCHANGE) {
         ports = plan->exchanges, count = &plan->exchange_count, most = OCTET_PLAN_EXCHANGES;
     } else if (buffer->place != OCTET_PLACE_ARG) {
+        /* In a block or the workspace, at an offset that binding gives. */
         return 0;
     }
     if (*count == most) {
@@ -160,6 +163,7 @@ void oct_place_row(oct_builder *b, uint8_t index, const octet_buffer *row, octet
     for (int i = 0; i < row->ndim; i++) {
         buffer->dims[i + stacked] = compose(&row->dims[i], tensor);
     }
+    /* Every rank's shard: one more axis, in front. */
     if (stacked) {
         buffer->dims[0] = oct_axis_times(OCTET_AXIS_ONE, plan->tp_size);
         buffer->ndim++;
@@ -216,6 +220,7 @@ void oct_save(oct_builder *b, uint8_t tensor, uint32_t parts) {
     }
     for (int i = 0; i < layout.count; i++) {
         uint8_t part = layout.buffers[i].part;
+        /* Not asked for, or the tensor has not got it. */
         if (!(parts >> part & 1) || t->buffers[part] == OCTET_ABSENT) {
             continue;
         }
@@ -237,6 +242,8 @@ void oct_output_alias(oct_builder *b, uint8_t tensor) {
 
 octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
+    /* Each pass reads all steps. Factors come before pairs: a cast that makes one reads more
+     * buffers, and depends on more steps. */
     oct_drop_bytes(b);
     oct_place_alphas(b);
     oct_pair_steps(b);

@@ -10,10 +10,13 @@ void oct_collective(oct_builder *b, octet_collective kind, uint8_t from, uint8_t
     oct_step_done(b, step);
 }
 
+/* The rows of all ranks together. */
 static octet_dim times_ranks(octet_dim rows, const oct_builder *b) {
-    if (rows.div == b->plan->tp_size) { /* a shard of the ranks' rows: all of them again */
+    if (rows.div == b->plan->tp_size) {
+        /* dy of row parallel: a rank has m / tp rows, and all of them are m. */
         rows.div = 1;
     } else {
+        /* x of column parallel: a rank has m rows, and all of them are m * tp. */
         rows.mul = (uint16_t)(rows.mul * b->plan->tp_size);
     }
     return rows;
@@ -30,7 +33,11 @@ uint8_t oct_gather_values(oct_builder *b, uint8_t tensor, octet_place place) {
 }
 
 /* How a part of the whole comes from the parts of the shards. */
-typedef enum joining { SAME, CONCATENATED, REARRANGED } joining;
+typedef enum joining {
+    SAME,         /* all ranks have the same. Example: the one scale that they agreed on */
+    CONCATENATED, /* rank after rank. Example: rowwise bytes, m rows each */
+    REARRANGED    /* Example: columnwise bytes, (k, m): ranks lie side by side in each row */
+} joining;
 
 static joining joining_of(const octet_buffer *row) {
     const octet_dim *first = &row->dims[0];
@@ -49,16 +56,21 @@ static void gather_part(oct_builder *b, oct_joining *made, uint8_t tensor,
                         const octet_buffer *row, octet_place place) {
     octet_plan_tensor from = *oct_tensor_at(b, tensor);
     joining how = joining_of(row);
+    /* The whole reads the buffer of the shard. Where the whole is saved and the shard is not,
+     * the buffer belongs to the whole from now on. */
     if (how == SAME) {
         oct_share(b, made->whole, tensor, 1u << row->part);
-        if (place == OCTET_PLACE_SAVED) { /* the whole is kept, the shard is not */
+        if (place == OCTET_PLACE_SAVED) {
             b->plan->buffers[from.buffers[row->part]].tensor = made->whole;
         }
         return;
     }
+    /* Concatenated shards go straight into the whole, in memory that a collective sees. */
     uint8_t to = made->whole;
     bool seen = how == CONCATENATED && place == OCTET_PLACE_WORK;
     oct_place_row(b, to, row, seen ? OCTET_PLACE_EXCHANGE : place);
+    /* Others are received one after the other, and put together by a step (ASSEMBLE). All
+     * parts of the tensor that need this share one tensor of shards. */
     if (how == REARRANGED && made->stacked == OCTET_ABSENT) {
         made->stacked = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_STACKED,
                                    from.dtype, &oct_tensor_at(b, to)->quantizer);
@@ -89,6 +101,7 @@ oct_joining oct_gather_start(oct_builder *b, uint8_t tensor, octet_use use, octe
 }
 
 uint8_t oct_gather_finish(oct_builder *b, oct_joining joining) {
+    /* Some part could not be concatenated. */
     if (joining.stacked != OCTET_ABSENT) {
         octet_step *step = oct_step(b, OCTET_OP_ASSEMBLE);
         step->a = joining.stacked;

@@ -3,9 +3,13 @@
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
-/* Elements and block scales of these fit bf16 exactly; the rest of the scale is a factor. */
+/* Whether an operand decodes to bf16, which has 8 significant bits, without rounding. Example:
+ * MXFP8 has elements of 4 and scales of 1, NVFP4 elements of 2 and scales of 4: both fit. A
+ * scale or an amax of the whole tensor multiplies the sums, and does not count. Only blocks
+ * with a float for a scale need f32, unless it is a power of two. */
 static bool exact_in_bf16(const octet_plan_tensor *t) {
     const octet_quantizer *q = &t->quantizer;
+    /* A plain operand beside a quantized one: a recipe that quantizes only one of them. */
     if (!oct_quantizer_is(q)) {
         return t->dtype == OCTET_BF16;
     }
@@ -35,26 +39,30 @@ static octet_step *maker_of(const oct_builder *b, oct_operand operand, uint8_t d
 }
 
 /* What an emulated GEMM multiplies instead of an operand; none for values that are right
- * already. The transform keeps all 16 rows of its last group. A cast that makes the operand
- * writes it beside the bytes: they need not be read again. */
+ * already. A cast that makes the operand writes it beside the bytes: they need not be read
+ * again. */
 static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
     octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
+    /* Plain and in the right dtype: multiplied as it is. */
     if (oct_tensor_is_plain(b, operand.tensor) && from.dtype == dtype) {
         return OCTET_ABSENT;
     }
     octet_step *maker = maker_of(b, operand, dtype);
     bool row = operand.use == OCTET_USE_ROW;
     uint8_t made = !maker ? OCTET_ABSENT : row ? maker->a_copy : maker->b_copy;
+    /* Another product had it decoded by the same cast. */
     if (made != OCTET_ABSENT) {
         return made;
     }
     uint8_t copy = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_EMULATED, dtype, NULL);
     octet_dim rows = from.rows;
+    /* The transform mixes 16 rows, so the last group fills up. Example: 20 rows become 32. */
     if (from.quantizer.hadamard && operand.use == OCTET_USE_COL) {
         rows.align = 16;
     }
     oct_tensor_shape(b, copy, rows, whole(b, from.cols, dtype));
     oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    /* The cast writes the copy as well; else the product decodes the bytes first. */
     if (maker) {
         *(row ? &maker->a_copy : &maker->b_copy) = copy;
         oct_step_done(b, maker);
@@ -79,6 +87,7 @@ static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
 /* Scales of 1 x 128 blocks lie in rows of one for each outer index: each block has a row. */
 static uint8_t padded_scales(oct_builder *b, uint8_t of, octet_dim depth, octet_dim lines) {
     octet_quantizer q = oct_tensor_at(b, of)->quantizer;
+    /* A scale of a 128 x 128 block serves 128 outer indices: there is nothing to pad. */
     if (q.block_rows > 1) {
         return OCTET_ABSENT;
     }
@@ -99,9 +108,11 @@ static void pad(oct_builder *b, octet_step *step, uint16_t lines) {
     octet_dim rows = dst->rows, cols = dst->cols;
     octet_dim depth = step->gemm == OCTET_WGRAD ? x->rows : x->cols;
     if (oct_quantizer_one_scale(&x->quantizer)) {
+        /* One scale: whole rows of b, where it lies across, or of dst; and of a likewise. */
         cols = whole(b, cols, b_across ? (uint8_t)OCTET_U8 : dst->dtype);
         rows = a_across ? whole(b, rows, OCTET_U8) : rows;
     } else {
+        /* 128-blocks: dst's columns in eights, and scales for the columns that are added. */
         cols.align = lines;
         step->b_scales = padded_scales(b, step->b, depth, cols);
     }
@@ -120,6 +131,8 @@ static void pad(oct_builder *b, octet_step *step, uint16_t lines) {
 static oct_operand swizzled(oct_builder *b, oct_operand operand) {
     octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
     octet_quantizer q = oct_for_gemm(b, from.quantizer);
+    /* The product reads scales in plain order, or they are in its order already: our own casts
+     * write them so (oct_for_gemm). Left are the caller's tensors, and gathered ones. */
     if (!q.swizzled || from.quantizer.swizzled) {
         return operand;
     }
@@ -161,11 +174,13 @@ static uint8_t provide_scratch(oct_builder *b, oct_scratch wanted) {
     uint32_t lanes = wanted.lanes > most ? most : wanted.lanes;
     octet_dim dim = oct_axis_times(OCTET_AXIS_ONE, (uint16_t)(rows * lanes));
     if (b->scratch == OCTET_ABSENT) {
+        /* The first product that needs any. */
         uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
         oct_tensor_shape(b, tensor, dim, oct_axis_times(OCTET_AXIS_ONE, COLS));
         oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
         b->scratch = oct_buffer_of(b, tensor);
     } else if (b->plan->buffers[b->scratch].dims[0].mul < dim.mul) {
+        /* This one needs more than those before it. */
         octet_plan_buffer *buffer = &b->plan->buffers[b->scratch];
         buffer->dims[0] = oct_tensor_at(b, buffer->tensor)->rows = dim;
     }
@@ -183,9 +198,12 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     bool native = b->target->multiplies(&b->device, &qx, &qy);
     uint8_t x_copy = OCTET_ABSENT, y_copy = OCTET_ABSENT;
     if (native) {
+        /* The device multiplies the bytes. Example: FP8 with one scale on an H200. */
         x = swizzled(b, x);
         y = swizzled(b, y);
     } else {
+        /* The operands are decoded, and multiplied as bf16 if both are exact in it: that is
+         * faster than f32, and the products are the same. Example: MXFP8 on an H200. */
         bool exact = exact_in_bf16(oct_tensor_at(b, x.tensor)) &&
                      exact_in_bf16(oct_tensor_at(b, y.tensor));
         x_copy = decoded(b, x, exact ? OCTET_BF16 : OCTET_F32);
@@ -208,6 +226,7 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     step->b_copy = y_copy;
     step->scratch = scratch;
     uint16_t lines = b->target->lines((octet_scheme)qx.scheme);
+    /* The library takes whole rows only; whether any is ragged, binding to sizes says. */
     if (native && lines) {
         pad(b, step, lines);
     }

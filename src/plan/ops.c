@@ -36,19 +36,26 @@ static octet_place visible(octet_place place) {
     return place == OCTET_PLACE_WORK ? OCTET_PLACE_EXCHANGE : place;
 }
 
+/* Where one part of a quantized tensor lies. */
 static octet_place part_place(const oct_quantizing *how, uint8_t part) {
     const octet_quantizer *q = &how->quantizer;
     bool one_scale = part == OCTET_PART_SCALE;
     bool rowwise = one_scale ? q->rowwise : (OCT_ROW_PARTS >> part & 1) != 0;
     octet_place place = rowwise ? how->row_place : how->col_place;
+    /* Shards that are gathered for a later wgrad: what all ranks have alike is not gathered, so
+     * it is saved from here. Example: the one scale of an FP8 gradient. */
     if (how->keeps_shared && (one_scale || part == OCTET_PART_COL_AMAX)) {
         return OCTET_PLACE_SAVED;
     }
+    /* The scale of both directions is saved if one of them is. Ranks agree on it before the
+     * cast, so no collective reads it. */
     if (one_scale) {
         bool kept = q->columnwise && how->col_place == OCTET_PLACE_SAVED;
         place = kept ? OCTET_PLACE_SAVED : place;
         return place == OCTET_PLACE_EXCHANGE ? OCTET_PLACE_WORK : place;
     }
+    /* An amax that ranks reduce is where a collective sees it. Other parts go where their
+     * direction goes. */
     bool is_amax = (OCT_AMAX_PARTS >> part & 1) != 0;
     return is_amax && how->reduce ? visible(place) : place;
 }
@@ -130,12 +137,18 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     }
     uint8_t scale = OCTET_ABSENT, amax = OCTET_ABSENT;
     if (oct_scheme_of(q)->given) {
+        /* Delayed scaling: by the layer's scale, and the amax is recorded on the way. A tensor
+         * that is quantized again takes the scale that forward saved; its amax is recorded
+         * already. */
         bool kept = how->kept_scale != OCTET_ABSENT;
         scale = kept ? how->kept_scale : oct_scale_slot(b, how->slot);
         amax = kept ? OCTET_ABSENT : oct_amax_slot(b, how->slot);
     } else if (oct_quantizer_one_scale(q)) {
+        /* Current scaling: the amax is measured first, over the whole tensor. */
         amax = measure_tensor(b, source, how->reduce);
     } else if (oct_scheme_of(q)->amax) {
+        /* NVFP4: likewise, for the factor above its block scales. Other block scales (MXFP8,
+         * 128-blocks) are found block by block in the cast itself. */
         measure_parts(b, source, dst, how);
     }
     octet_step *step = oct_step(b, OCTET_OP_QUANTIZE);
@@ -144,10 +157,13 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     step->scale = scale;
     step->amax = amax;
     step->accumulate = b->raises && scale != OCTET_ABSENT && amax != OCTET_ABSENT;
+    /* Rounded at random, by bits of the caller's seed. */
     if (q->stochastic) {
         step->seed = oct_seed(b);
         step->stream = stream_of(b, from.name);
     }
+    /* Column sums for the bias's gradient come from the first step that reads the tensor: the
+     * amax of NVFP4, else the cast. */
     step->sums = oct_scheme_of(q)->amax ? OCTET_ABSENT : how->sums;
     oct_step_done(b, step);
     return dst;
@@ -176,6 +192,8 @@ uint8_t oct_values(oct_builder *b, uint8_t tensor, uint8_t dtype, octet_place pl
     bool plain = oct_tensor_is_plain(b, tensor);
     uint8_t found =
         plain && from.dtype == dtype ? tensor : find_values(b, tensor, dtype, place);
+    /* It is what is wanted, or an earlier step made that. Example: dgrad and wgrad both decode
+     * a quantized dy. */
     if (found != OCTET_ABSENT) {
         return found;
     }
@@ -217,6 +235,7 @@ bool oct_reads_across(const oct_builder *b, const octet_quantizer *q) {
 }
 
 octet_quantizer oct_for_gemm(const oct_builder *b, octet_quantizer q) {
+    /* Example: MXFP8 on compute capability 10.0, whose tensor cores have their own order. */
     if (b->target->reads_swizzled(&b->device, (octet_scheme)q.scheme)) {
         q.swizzled = 1;
     }
@@ -228,12 +247,18 @@ oct_way oct_way_to(const oct_builder *b, uint8_t tensor, octet_use want, uint8_t
     bool row = want == OCTET_USE_ROW;
     octet_part data = row ? OCTET_PART_ROW_DATA : OCTET_PART_COL_DATA;
     octet_part other = row ? OCTET_PART_COL_DATA : OCTET_PART_ROW_DATA;
+    /* Numbers: there are no bytes yet. */
     if (oct_tensor_is_plain(b, tensor)) {
         return OCT_WAY_QUANTIZE;
     }
+    /* The direction is there. Columnwise bytes must carry the transform that the other operand
+     * of wgrad carries, or it would not cancel. */
     if (oct_tensor_has(b, tensor, data) && (row || q->hadamard == hadamard)) {
         return OCT_WAY_READ;
     }
+    /* The other direction is there, and the bytes of one are the transpose of the other's: one
+     * scale, or square blocks. Then they are read across or turned. Else (MXFP8: blocks along
+     * one direction only) the tensor is decoded and quantized again. */
     bool turns = oct_tensor_has(b, tensor, other) && octet_quantizer_transposable(q) &&
                  (row || hadamard == OCTET_HADAMARD_NONE);
     return !turns                   ? OCT_WAY_QUANTIZE
@@ -256,10 +281,12 @@ oct_operand oct_direction(oct_builder *b, uint8_t tensor, octet_use want,
         break;
     }
     uint8_t values = oct_values(b, tensor, oct_tensor_at(b, tensor)->dtype, OCTET_PLACE_WORK);
+    /* A quantized argument in a role that the recipe leaves alone: the product takes values. */
     if (!oct_quantizer_is(&how->quantizer)) {
         values = oct_values(b, values, b->dtype, OCTET_PLACE_WORK);
         return (oct_operand){values, OCTET_USE_VALUES};
     }
+    /* Columnwise bytes are wanted, and the device reads rowwise ones across: those are made. */
     oct_quantizing made = *how;
     bool across = !row && oct_reads_across(b, &made.quantizer);
     made.quantizer.rowwise = row || across;

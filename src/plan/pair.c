@@ -14,12 +14,16 @@ static uint8_t partner_of(const octet_plan *plan, int index, uint32_t taken) {
     uint64_t reads = step->reads, writes = step->writes;
     for (int i = index + 1; i < plan->step_count; i++) {
         const octet_step *next = &plan->steps[i];
+        /* What follows a collective waits for it. */
         if (next->phase != step->phase || next->op == OCTET_OP_COLLECTIVE) {
             break;
         }
+        /* Done before: with a step ahead of this one. */
         if (taken >> i & 1) {
             continue;
         }
+        /* It may run now: it reads nothing that a skipped step writes, and writes nothing that
+         * one reads or writes. Example: the casts of x and w before fprop. */
         if (alike(step, next) && !(next->reads & writes) &&
             !(next->writes & (reads | writes))) {
             return (uint8_t)i;

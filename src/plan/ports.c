@@ -6,6 +6,7 @@
 
 #define NAME_TEXT 64 /* every port's name fits */
 
+/* The port whose printed name this is, as "input" or "weight.cached.row_data"; -1: none. */
 int octet_port_find(const octet_port *ports, int count, const char *name) {
     char text[NAME_TEXT];
     for (int i = 0; ports && name && i < count; i++) {

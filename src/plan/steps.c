@@ -7,10 +7,13 @@
 
 octet_step *oct_step(oct_builder *b, octet_op op) {
     octet_plan *plan = b->plan;
+    /* Too many: the plan fails when it is finished, and until then the last step is written
+     * over. */
     if (plan->step_count == OCTET_PLAN_STEPS) {
         oct_build_fail(b, "the plan needs more steps than OCTET_PLAN_STEPS");
         plan->step_count--;
     }
+    /* The caller runs collectives between phases. Several in a row end the same phase. */
     if (b->after_collective && op != OCTET_OP_COLLECTIVE) {
         b->phase++;
     }
@@ -81,6 +84,9 @@ static void alpha_masks(const oct_builder *b, octet_step *step) {
     }
 }
 
+/* A cast takes its scale from one of three: a given scale (delayed scaling), and then it writes
+ * the amax that it saw; an amax that was measured before (one scale a tensor), which it reads;
+ * or amaxes that are parts of dst (NVFP4), which it reads, too. */
 static void quantize_masks(const oct_builder *b, octet_step *step) {
     uint64_t amaxes = part_bits(b, step->dst, OCT_AMAX_PARTS);
     step->reads =
@@ -107,6 +113,7 @@ static bool is_made(const oct_builder *b, uint8_t copy) {
     return false;
 }
 
+/* A copy that an earlier step made is read; else this step writes it first, for itself. */
 static void made_masks(const oct_builder *b, octet_step *step, uint8_t copy) {
     if (copy != OCTET_ABSENT) {
         *(is_made(b, copy) ? &step->reads : &step->writes) |=
@@ -155,7 +162,7 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         step->reads = turned_bits(b, step);
         step->writes = own_bits(b, step->dst);
         break;
-    case OCTET_OP_ASSEMBLE:
+    case OCTET_OP_ASSEMBLE: /* only what was stacked; the rest was concatenated */
         step->reads = own_bits(b, step->a);
         step->writes = part_bits(b, step->dst, present_parts(b, step->a));
         break;
@@ -164,7 +171,7 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         step->reads = bit(step->from);
         step->writes = bit(step->to);
         break;
-    case OCTET_OP_BIAS_GRAD:
+    case OCTET_OP_BIAS_GRAD: /* where an earlier step summed dy, it joins those sums */
         step->reads = is_made(b, step->sums) ? 0 : part_bits(b, step->a, values);
         step->writes = part_bits(b, step->dst, values);
         step->reads |= step->accumulate ? step->writes : 0;
@@ -188,11 +195,13 @@ static void make_slots(oct_builder *b, uint8_t *buffers, octet_plan_name name,
         buffers[i] = oct_tensor_at(b, tensor)->buffers[OCTET_PART_VALUES];
         octet_plan_buffer *buffer = &b->plan->buffers[buffers[i]];
         if (i == 0) {
+            /* The first slot's port becomes the vector's. */
             port = buffer->port;
             octet_port *whole =
                 place == OCTET_PLACE_ARG ? &b->plan->args[port] : &b->plan->outs[port];
             whole->dims[0].mul = (uint16_t)b->slots;
         } else {
+            /* Later slots lie in it: the port that was made for one is taken back. */
             octet_port *extra =
                 place == OCTET_PLACE_ARG ? &b->plan->args[before] : &b->plan->outs[before];
             memset(extra, 0, sizeof *extra);
@@ -222,6 +231,7 @@ uint8_t oct_scale_slot(oct_builder *b, int slot) {
 uint8_t oct_amax_slot(oct_builder *b, int slot) {
     if (b->amax[0] == OCTET_ABSENT) {
         make_slots(b, b->amax, OCTET_NAME_AMAX, b->raises ? OCTET_PLACE_ARG : OCTET_PLACE_OUT);
+        /* The caller's vector is raised: an argument that is written. */
         if (b->raises) {
             b->plan->args[b->plan->buffers[b->amax[0]].port].is_mutable = 1;
         }

@@ -1,6 +1,5 @@
 /* tensors.c - the buffers of a quantizer and of a shape, and what a device multiplies natively.
  */
-#include <string.h>
 
 #include "octet_c.h"
 
@@ -63,10 +62,9 @@ static int read_shape(int64_t shape[OCTET_MAX_RANK], PyObject *sizes) {
 }
 
 static int read_dtype(const char *name) {
-    for (int i = 1; i < OCTET_DTYPES; i++) {
-        if (!strcmp(name, octet_dtype_name((octet_dtype)i))) {
-            return i;
-        }
+    octet_dtype dtype = OCTET_NONE;
+    if (!octet_dtype_parse(&dtype, name, NULL) && dtype != OCTET_NONE) {
+        return (int)dtype;
     }
     PyErr_Format(PyExc_ValueError, "'%s' is not a dtype", name);
     return -1;

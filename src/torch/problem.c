@@ -26,31 +26,38 @@ static octet_status read_device(octet_device *device, const char *word, octet_er
     return octet_device_parse(device, word + sizeof name - 1, err);
 }
 
+/* The first word of a text, cut off if it is longer than any may be. *rest: what follows it, or
+ * NULL. Returns its length. */
+static size_t take_word(char word[OCTET_LINEAR_TEXT], const char **rest, const char *text) {
+    const char *space = strchr(text, ' ');
+    size_t length = space ? (size_t)(space - text) : strlen(text);
+    size_t fits = length < OCTET_LINEAR_TEXT ? length : OCTET_LINEAR_TEXT - 1;
+    memcpy(word, text, fits);
+    word[fits] = 0;
+    *rest = space ? space + 1 : NULL;
+    return length;
+}
+
 /* A quantizer, and perhaps a device. */
 static octet_status read_quantizer(octet_proto *proto, const char *text, octet_error *err) {
     char word[OCTET_LINEAR_TEXT];
-    const char *space = strchr(text, ' ');
-    size_t length = space ? (size_t)(space - text) : strlen(text);
+    const char *rest;
+    size_t length = take_word(word, &rest, text);
     if (length >= sizeof word) {
         return oct_torch_fail(err, OCTET_INVALID, "a quantizer of %zu characters", length);
     }
-    memcpy(word, text, length);
-    word[length] = 0;
     octet_status status = octet_quantizer_parse(&proto->quantizer, word, err);
-    return status || !space ? status : read_device(&proto->device, space + 1, err);
+    return status || !rest ? status : read_device(&proto->device, rest, err);
 }
 
 /* "bf16 mxfp8:e4m3/1x32+row": dtype, quantizer, and perhaps a device. */
 static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_error *err) {
-    const char *space = strchr(p->text, ' ');
-    size_t length = space ? (size_t)(space - p->text) : strlen(p->text);
+    char word[OCTET_LINEAR_TEXT];
+    const char *rest;
     octet_dtype dtype = OCTET_NONE;
-    for (int i = OCTET_F32; i <= OCTET_F16; i++) {
-        const char *name = octet_dtype_name((octet_dtype)i);
-        dtype =
-            strlen(name) == length && !strncmp(name, p->text, length) ? (octet_dtype)i : dtype;
-    }
-    if (!space || dtype == OCTET_NONE) {
+    (void)take_word(word, &rest, p->text);
+    octet_status status = octet_dtype_parse(&dtype, word, NULL);
+    if (!rest || status || dtype < OCTET_F32 || dtype > OCTET_F16) {
         return oct_torch_fail(err, OCTET_INVALID,
                               "'%s' is not a dtype (f32, bf16, f16) and a quantizer", p->text);
     }
@@ -60,7 +67,7 @@ static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_
     }
     *proto = octet_proto_make(dtype, p->rank, p->sizes);
     proto->device = p->device;
-    return read_quantizer(proto, space + 1, err);
+    return read_quantizer(proto, rest, err);
 }
 
 static octet_status plan_tensor(octet_plan *plan, const oct_problem *p, octet_error *err) {

@@ -465,6 +465,13 @@ def test_recipe__formats_know_their_largest_values() -> None:
     assert all(pickle.loads(pickle.dumps(each)) is each for each in Format)
 
 
+@pytest.mark.parametrize("name", [*recipe.__all__, "FormatMax"])
+def test_recipe__pickles_name_the_public_module(name: str) -> None:
+    """A pickle of any version finds its class: in octet.recipe, wherever that is written."""
+    assert getattr(recipe, name).__module__ == "octet.recipe"
+    assert pickle.loads(f"coctet.recipe\n{name}\n.".encode()) is getattr(recipe, name)
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
