@@ -36,6 +36,17 @@ def text_of(tensor: torch.Tensor | TensorProto) -> str | None:
     return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
 
 
+# What a layer was made as. It decides how calls run, so it is compared at each of them.
+_MADE_AS = (
+    "in_features",
+    "out_features",
+    "return_bias",
+    "fuse_wgrad_accumulation",
+    "save_original_input",
+    "delay_wgrad_compute",
+)
+
+
 class LinearCall(Parameters):
     """A linear layer's calls, as far as nothing runs."""
 
@@ -43,6 +54,14 @@ class LinearCall(Parameters):
     save_original_input: bool
     delay_wgrad_compute: bool
     _wgrads: _wgrad.Queue
+    _made_as: str  # all of it in one text: one comparison, and one guard of compiled code
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
+        """Sets an attribute."""
+        super().__setattr__(name, value)
+        if name in _MADE_AS:
+            own = self.__dict__
+            own["_made_as"] = " ".join(str(own.get(each)) for each in _MADE_AS)
 
     # ---- checks ----------------------------------------------------------------------------
 

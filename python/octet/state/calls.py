@@ -18,7 +18,13 @@ from octet._signatures import (
 )
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.state import recompute, registry, scaling, seeds
-from octet.state.active import Region, constant_weights_here, current, in_backward
+from octet.state.active import (
+    Region,
+    Step,
+    constant_weights_here,
+    current,
+    in_backward,
+)
 from octet.state.layer import LayerState
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
 from octet.state.scaling_rule import Rule, rule_of
@@ -140,13 +146,19 @@ class StatefulCalls(LayerState):
         found = [p for p in self._parameters.values() if p is not None]
         return [0 if p.is_inference() else p._version for p in found]
 
-    def _begin_in_graph(self, rule: Rule) -> Rule | None:
-        """The same in traced code: the rule, where this call begins the step."""
+    def _begin_in_graph_unless_checkpointed(self, rule: Rule) -> Rule | None:
+        """_begin_in_graph of any traced call."""
         if recompute.is_checkpointed():
             raise recompute.scales_updated(self._label())
-        step, pending = current().step, self._pending
+        buffers = self._buffers
+        scale, history = buffers["fp8_scale"], buffers["fp8_amax_history"]
+        return self._begin_in_graph(current().step, rule, scale, history)
+
+    def _begin_in_graph(
+        self, step: Step, rule: Rule, scale: torch.Tensor, history: torch.Tensor
+    ) -> Rule | None:
+        """The same in traced code: the rule, where this call begins the step."""
         if step.traced:
-            scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
             mine = step.updates_in_graph.get(self)
             if mine is None:
                 step.updates_in_graph[self] = [(scale, history, rule)]
@@ -156,6 +168,7 @@ class StatefulCalls(LayerState):
                 mine.append((scale, history, rule))
         else:
             # It only tells the step: a comparison would be guarded.
+            pending = self._pending
             is_first, step.in_graph = not pending.waits, True
             pending.waits, pending.rule, pending.step = True, rule, step.id
         return rule if is_first else None
