@@ -251,6 +251,7 @@ _LENT = {
     "scale": "fp8_grad_scale",
     "history": "fp8_grad_amax_history",
     "main_grad": "main_grad",
+    "bias_main_grad": "bias_main_grad",
     "queue": "queue",
 }
 

@@ -30,6 +30,10 @@ class Linear(EagerLinear):
     active by then, under delayed scaling by the scales it had. In compiled code delayed
     scaling's layers belong outside of checkpoints; see docs/state.md for all the rules.
 
+    With ``fuse_wgrad_accumulation`` backward adds the weight's gradient to
+    ``weight.main_grad``, and the bias's to ``bias.main_grad`` if there is one. The first
+    microbatch overwrites both.
+
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
     ...     layer(torch.randn(8, 64)).shape
