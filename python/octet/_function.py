@@ -167,7 +167,8 @@ class _InGraph(LinearFunction):
         flat = is_flat(problem, len(tensors) + draws)
         task = problem, forward_signature(problem, flat), None
         sizes = [*tensors[0].shape, n]
-        _let_change(tensors[len(task[1].args) :])
+        lent = zip(task[1].lent, tensors[len(task[1].args) :], strict=False)
+        _let_change([tensor for name, tensor in lent if name != "seed"])
         call = task, None if draws else updates
         return _forward(ctx, call, sizes, [*tensors], in_graph=True)
 
@@ -232,7 +233,8 @@ def apply_in_graph(
     problem: str, rule: str | None, n: int, tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """A traced call: LinearFunction as one node."""
-    writes, count = writes_of(problem, is_flat(problem, len(tensors)))
+    draws = rule == DRAW
+    writes, count = writes_of(problem, is_flat(problem, len(tensors) + draws))
     read = [tensors[i] for i in range(count) if i not in writes]
     written = [tensors[i] for i in range(len(tensors)) if i >= count or i in writes]
     sizes = [*tensors[0].shape, n]

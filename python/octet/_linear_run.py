@@ -19,6 +19,7 @@ from octet._signatures import (
     Options,
     call_of,
     device_options,
+    draws_in_its_node,
     draws_with_graph,
     forward_signature,
     is_flat,
@@ -152,14 +153,17 @@ class LinearRun(LinearCall):
         else:
             self._calls.note_again(run)
             state, updates = self._state_of(run)
-        draws = "seed" in call.tensors
+        extra, draws = call.tensors, "seed" in call.tensors
         if not is_compiling():
             draws = self._draws((inp, weight, bias), recipe.text, options, call)
+        if is_dynamo_compiling() and draws_in_its_node(call.problem, call.tensors, inp.dtype):
+            # As _decide_in_graph says: a checkpoint runs the call again here.
+            draws, updates, extra = False, DRAW, ()
         seed = self._draw(inp) if draws else None
         tensors = [inp, self._in_graph(weight, wants)]
         if call.takes_bias:
             tensors.append(bias)
-        for name in call.tensors:
+        for name in extra:
             if name == "cache":
                 tensors.extend(self._cached_buffers(call.problem))
             else:
@@ -235,7 +239,7 @@ class LinearRun(LinearCall):
         if call.error or not is_plain_in_graph(call.problem, dtype):
             return NEEDS_MORE
         seed, state = "", call.tensors
-        if state == ("seed",) and "seed" not in forward_signature(call.problem).args:
+        if draws_in_its_node(call.problem, state, dtype):
             seed, state = DRAW, ()
         kind = _KINDS_OF_STATE.get(state, "more")
         # Without a graph it may draw a seed that it does not read: see _draws.

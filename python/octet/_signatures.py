@@ -296,3 +296,12 @@ def draws_with_graph(
     """Whether a call with these operands draws a seed where all of them get gradients."""
     grads = (True, True, dtypes[2] is not None)
     return "seed" in call_of(dtypes, quantized, recipe, grads, options, False).tensors
+
+
+@constant
+def draws_in_its_node(problem: str, tensors: tuple[str, ...], dtype: torch.dtype) -> bool:
+    """Whether all that a call takes besides its operands is a seed that backward alone reads:
+    in a graph its one node draws it."""
+    if tensors != ("seed",) or not is_plain_in_graph(problem, dtype):
+        return False
+    return "seed" not in forward_signature(problem).args

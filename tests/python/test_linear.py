@@ -130,7 +130,7 @@ def test_linear__is_one_node_each_way(name: str) -> None:
         ),
         **dict.fromkeys(
             DRAWING,
-            (["draw_seed_after.default", "linear_seeded.default"], ["linear_backward.default"]),
+            (["linear_drawn.default"], ["linear_backward.default"]),
         ),
         "none": ([], []),  # it is torch's
     }
