@@ -267,12 +267,10 @@ def call_of(
 ) -> Call:
     """The call with these operands and options; `records`: whether it records amaxes."""
     try:
+        if records:  # amaxes, if it has any: raised in the history, not returned
+            options += (("raise_amax", True),)
         problem = linear_words(dtypes, quantized, recipe, grads, options)
         signature = forward_signature(problem)
-        if records and signature.returns_amaxes:  # raised in the history instead
-            options += (("raise_amax", True),)
-            problem = linear_words(dtypes, quantized, recipe, grads, options)
-            signature = forward_signature(problem)
     except ValueError as error:
         return Call("", str(error))
     first = [FORWARD_STATE[name] for name in signature.args if name in FORWARD_STATE]
