@@ -55,6 +55,7 @@ class LinearCall(Parameters):
     delay_wgrad_compute: bool
     _wgrads: _wgrad.Queue
     _made_as: str  # all of it in one text: one comparison, and one guard of compiled code
+    _is_usual: bool  # a call without a recipe is nn.Linear's
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
         """Sets an attribute."""
@@ -62,6 +63,8 @@ class LinearCall(Parameters):
         if name in _MADE_AS:
             own = self.__dict__
             own["_made_as"] = " ".join(str(own.get(each)) for each in _MADE_AS)
+            more = ("return_bias", "fuse_wgrad_accumulation", "delay_wgrad_compute")
+            own["_is_usual"] = not any(own.get(each) for each in more)
 
     # ---- checks ----------------------------------------------------------------------------
 

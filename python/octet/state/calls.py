@@ -123,13 +123,13 @@ class StatefulCalls(LayerState):
             return None
         updates = None
         if records and self._records():
-            updates = self._begin(rule)
+            updates = self._begin(current().step, rule)
         calls.note(recipe, has_graph, self._buffers["fp8_scale"], self.training)
         return updates
 
-    def _begin(self, rule: Rule) -> scaling.GradientUpdate | None:
+    def _begin(self, step: Step, rule: Rule) -> scaling.GradientUpdate | None:
         """Begins the layer's step of delayed scaling, unless this step has it already."""
-        step, pending = current().step, self._pending
+        pending = self._pending
         if pending.waits and pending.step is step.id:  # or else another thread's waits
             if not pending.backward_ran or pending.versions == self._versions():
                 pending.rule = rule
@@ -143,8 +143,11 @@ class StatefulCalls(LayerState):
 
     def _versions(self) -> list[int]:
         """How often each parameter has been written to."""
-        found = [p for p in self._parameters.values() if p is not None]
-        return [0 if p.is_inference() else p._version for p in found]
+        try:
+            return [p._version for p in self._parameters.values() if p is not None]
+        except RuntimeError:  # of those made under inference_mode torch does not count
+            found = [p for p in self._parameters.values() if p is not None]
+            return [0 if p.is_inference() else p._version for p in found]
 
     def _begin_in_graph_unless_checkpointed(self, rule: Rule) -> Rule | None:
         """_begin_in_graph of any traced call."""
@@ -190,7 +193,7 @@ class StatefulCalls(LayerState):
         region = current()
         if (region.enabled or region.calibrating) and self._records():
             # It was left without an update if that was under no_grad.
-            self._begin(rule)
+            self._begin(region.step, rule)
         with recompute.no_dispatch_modes():
             discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
         first = {"fp8_scale": run.scale, "fp8_amax_history": discarded_amaxes}
