@@ -210,6 +210,11 @@ def _check(layer: "Linear", own: Own) -> None:
             f"{layer._label()}: fuse_wgrad_accumulation adds grad_weight to main_grad, so "
             f"{type(own.grad_weight).__name__} cannot quantize it: answer None for grad_weight"
         )
+    if layer.fuse_wgrad_accumulation and layer._bias_main_grad_options(None):
+        raise ValueError(
+            f"{layer._label()}: bias.main_grad gets no gradient under quantizers of a user's: "
+            "leave it out, and the bias gets its gradient as usual"
+        )
     if layer.delay_wgrad_compute and own.grad_weight is not None:
         raise ValueError(
             f"{layer._label()}: delay_wgrad_compute leaves grad_weight for later, so "

@@ -44,6 +44,7 @@ def _gather(
 # A call's text, what its forward takes, gives and saves, and the same of its backward where a
 # gradient of the usual dtype arrives, if that has been asked for.
 Task = tuple[str, Forward, Backward | None]
+DRAW = "draw"  # in the place of a rule: backward rounds at random, by a seed drawn in forward
 # How a backward updates scales, or who knows; None where it does not.
 GradientScales = Rule | ScaleUpdater | None
 
@@ -64,7 +65,12 @@ def run_forward(
         outs = _ops.listed(into[signature.made](written, args, sizes, problem))
     elif in_graph and signature.lends_seed:
         # Or a compiler would draw it where it is read: in backward.
-        outs = _ops.linear_seeded(args, tensors[len(signature.args)], sizes, problem)
+        if len(tensors) > len(signature.args):
+            outs = _ops.linear_seeded(args, tensors[len(signature.args)], sizes, problem)
+        else:
+            before = seeds.last_in_graph()
+            outs = _ops.linear_drawn(args[0], args[1:], before, sizes, problem)
+            tensors.append(seeds.drawn_in_graph(outs.pop()))
     else:
         outs = (_ops.linear if is_dynamo_compiling() else linear_op)(args, sizes, problem)
     if signature.is_simple:
@@ -157,10 +163,14 @@ class _InGraph(LinearFunction):
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
-        task = problem, forward_signature(problem, is_flat(problem, len(tensors))), None
+        draws = updates == DRAW
+        flat = is_flat(problem, len(tensors) + draws)
+        task = problem, forward_signature(problem, flat), None
         sizes = [*tensors[0].shape, n]
-        _let_change(tensors[len(task[1].args) :])
-        return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=True)
+        lent = zip(task[1].lent, tensors[len(task[1].args) :], strict=False)
+        _let_change([tensor for name, tensor in lent if name != "seed"])
+        call = task, None if draws else updates
+        return _forward(ctx, call, sizes, [*tensors], in_graph=True)
 
 
 class _Eager(torch.autograd.Function):
@@ -185,7 +195,6 @@ recompute.OWN_NODES = tuple(f._backward_cls for f in (_Eager, LinearFunction, _I
 # Traced code calls a layer by this op. It is what autograd makes of the ops below it: a
 # compiler that differentiates a graph meets those alone, in forward and in backward. In the
 # place of the autograd function itself it keeps tracing short, and torch can cache the graphs.
-DRAW = "draw"  # in the place of a rule: backward rounds at random, and its seed is drawn here
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
     "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str problem, "
@@ -202,9 +211,7 @@ def _autograd(
     rule: str,
 ) -> list[torch.Tensor]:
     """A call's output and what it makes for the layer to hold, with its graph."""
-    if rule == DRAW:
-        written, rule = [seeds.draw_in_graph(read[0])], ""
-    flat = is_flat(problem, len(read) + len(written))
+    flat = is_flat(problem, len(read) + len(written) + (rule == DRAW))
     signature = forward_signature(problem, flat)
     reads, writes = iter(read), iter(written)
     tensors = [next(writes if i in signature.writes else reads) for i in range(signature.count)]
@@ -212,6 +219,8 @@ def _autograd(
     if is_grad_enabled() and any(tensor.requires_grad for tensor in read):
         made = _InGraph.apply(problem, rule or None, sizes[-1], *tensors)
         return list(made) if isinstance(made, tuple) else [made]
+    if rule == DRAW:  # and nobody reads it
+        seeds.draw_in_graph(read[0])
     output, others, _ = run_forward((problem, signature, None), list(sizes), tensors)
     return [output, *others]
 
@@ -224,7 +233,8 @@ def apply_in_graph(
     problem: str, rule: str | None, n: int, tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """A traced call: LinearFunction as one node."""
-    writes, count = writes_of(problem, is_flat(problem, len(tensors)))
+    draws = rule == DRAW
+    writes, count = writes_of(problem, is_flat(problem, len(tensors) + draws))
     read = [tensors[i] for i in range(count) if i not in writes]
     written = [tensors[i] for i in range(len(tensors)) if i >= count or i in writes]
     sizes = [*tensors[0].shape, n]

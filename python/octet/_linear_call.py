@@ -36,6 +36,17 @@ def text_of(tensor: torch.Tensor | TensorProto) -> str | None:
     return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
 
 
+# What a layer was made as. It decides how calls run, so it is compared at each of them.
+_MADE_AS = (
+    "in_features",
+    "out_features",
+    "return_bias",
+    "fuse_wgrad_accumulation",
+    "save_original_input",
+    "delay_wgrad_compute",
+)
+
+
 class LinearCall(Parameters):
     """A linear layer's calls, as far as nothing runs."""
 
@@ -43,6 +54,17 @@ class LinearCall(Parameters):
     save_original_input: bool
     delay_wgrad_compute: bool
     _wgrads: _wgrad.Queue
+    _made_as: str  # all of it in one text: one comparison, and one guard of compiled code
+    _is_usual: bool  # a call without a recipe is nn.Linear's
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
+        """Sets an attribute."""
+        super().__setattr__(name, value)
+        if name in _MADE_AS:
+            own = self.__dict__
+            own["_made_as"] = " ".join(str(own.get(each)) for each in _MADE_AS)
+            more = ("return_bias", "fuse_wgrad_accumulation", "delay_wgrad_compute")
+            own["_is_usual"] = not any(own.get(each) for each in more)
 
     # ---- checks ----------------------------------------------------------------------------
 
@@ -109,21 +131,21 @@ class LinearCall(Parameters):
         """Whether there is a bias that is not added."""
         return self.return_bias and getattr(self, f"{self._parts[0][0]}bias") is not None
 
-    def _main_grad(self, weight: torch.Tensor) -> torch.Tensor:
-        """What backward adds the weight's gradient to."""
+    def _main_grad(self, weight: torch.Tensor, name: str = "weight") -> torch.Tensor:
+        """What backward adds the gradient of the weight, or of the bias, to."""
         found = getattr(weight, "main_grad", None)
         if not isinstance(found, torch.Tensor):
             given = "there is none" if found is None else f"it is a {type(found).__name__}"
         elif found.shape != weight.shape or not _is_high_precision(found.dtype):
             given = f"it is {tuple(found.shape)} of {found.dtype}"
         elif found.device != weight.device:
-            given = f"it is on {found.device}, the weight on {weight.device}"
+            given = f"it is on {found.device}, the {name} on {weight.device}"
         elif not found.is_contiguous():
             given = "it is not contiguous"
         else:
             return found
         raise ValueError(
-            f"{self._label()}: fuse_wgrad_accumulation adds to weight.main_grad, but {given}; "
+            f"{self._label()}: fuse_wgrad_accumulation adds to {name}.main_grad, but {given}; "
             f"make it a contiguous tensor {tuple(weight.shape)} of float32, bfloat16 or float16"
         )
 
@@ -134,6 +156,19 @@ class LinearCall(Parameters):
         return (
             ("main_grad", "overwrite" if overwrites else "add"),
             ("main_grad_dtype", dtype_name(self._main_grad(weight).dtype)),
+        )
+
+    def _bias_main_grad_options(self, is_first: bool | None) -> Options:
+        """The same of a bias that has a main_grad; one that has none gets a gradient."""
+        bias = self._whole("bias")
+        if bias is None or not bias.requires_grad or self.return_bias:
+            return ()
+        if getattr(bias, "main_grad", None) is None:
+            return ()
+        overwrites = is_first or getattr(bias, "overwrite_main_grad", False)
+        return (
+            ("bias_main_grad", "overwrite" if overwrites else "add"),
+            ("bias_main_grad_dtype", dtype_name(self._main_grad(bias, "bias").dtype)),
         )
 
     def _options(
@@ -160,6 +195,8 @@ class LinearCall(Parameters):
             options += self._cache_options(is_first_microbatch)
         if self.fuse_wgrad_accumulation and weight.requires_grad:
             options += self._main_grad_options(weight, is_first_microbatch)
+        if self.fuse_wgrad_accumulation:
+            options += self._bias_main_grad_options(is_first_microbatch)
         return options
 
     def _wants(
@@ -195,6 +232,8 @@ class LinearCall(Parameters):
         found = state.get(name)
         if found is not None:
             return found
+        if name == "bias_main_grad":
+            return self._whole("bias").main_grad
         return weight.main_grad if name == "main_grad" else self._wgrads.handle
 
     # ---- the call --------------------------------------------------------------------------

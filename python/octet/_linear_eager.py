@@ -78,6 +78,16 @@ class EagerLinear(LinearRun):
         ):
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         bias, region, shape = parameters["bias"], current(), inp.shape
+        if (
+            region.text == "none"
+            and own["_is_usual"]
+            and self._is_like_torchs(inp, weight, bias)
+        ):
+            calls = own["_calls"]
+            calls.last = "none"
+            if may_run_again():
+                calls.note_first(NO_RECIPE, True, None)
+            return torch_linear(inp, weight, bias)
         grad = is_grad_enabled()
         reuses, cached = (
             is_first_microbatch is False or constant_weights_here() is not None,
@@ -103,11 +113,7 @@ class EagerLinear(LinearRun):
             weight.dtype,
             None if bias is None else (bias.requires_grad, bias.dtype),
             own["training"],
-            own["in_features"],
-            own["return_bias"],
-            own["fuse_wgrad_accumulation"],
-            own["save_original_input"],
-            own["delay_wgrad_compute"],
+            own["_made_as"],
         )
         calls = own["_calls"]
         decided = calls.decided
@@ -136,7 +142,10 @@ class EagerLinear(LinearRun):
         elif infers_shapes():
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         else:
-            updates = self._note(recipe, has_graph)
+            updates, calls.last = self._begin(region.step, recipe.rule), recipe.text
+            if may_run_again():
+                scale = own["_buffers"]["fp8_scale"]
+                calls.note_first(recipe, has_graph, scale, own["training"])
         tensors = [inp, weight]
         if decided.weight is not None:
             tensors[1:] = [getattr(weight, name) for name in decided.weight]
@@ -151,6 +160,26 @@ class EagerLinear(LinearRun):
         if decided.is_direct:
             return linear_op(tensors, sizes, task[0])[0]
         return run_forward(task, sizes, tensors)[0]
+
+    def _is_like_torchs(
+        self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> bool:
+        """Whether operands fit each other, so that torch's linear takes them as they are."""
+        own, shape = self.__dict__, inp.shape
+        dtype, device, rows = inp.dtype, inp.device, own["out_features"]
+        return bool(
+            type(weight) is Parameter
+            and dtype in HIGH_PRECISION
+            and weight.dtype is dtype
+            and weight.device == device
+            and shape
+            and shape[-1] == own["in_features"]
+            and weight.shape == (rows, shape[-1])
+            and (
+                bias is None
+                or (bias.dtype is dtype and bias.device == device and bias.shape == (rows,))
+            )
+        )
 
     def _append_extra_tensors(
         self, tensors: list[torch.Tensor], decided: CallDecision, cached: QuantizedTensor | None

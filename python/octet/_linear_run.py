@@ -1,7 +1,7 @@
 """How a call of a Linear runs, eager or traced."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled
 from torch.compiler import is_compiling, is_dynamo_compiling
@@ -15,34 +15,50 @@ from octet._dtypes import HIGH_PRECISION
 from octet._function import DRAW, LinearFunction, apply_in_graph, run_forward
 from octet._linear_call import LinearCall
 from octet._signatures import (
-    FORWARD_STATE,
     Call,
     Options,
     call_of,
     device_options,
+    draws_in_its_node,
     draws_with_graph,
     forward_signature,
     is_flat,
     is_plain_in_graph,
-    writes_of,
 )
 from octet.proto import TensorProto
 from octet.recipe import DelayedScaling
 from octet.state import recompute
 from octet.state.active import (
-    BACKWARD,
-    CONSTANT_WEIGHTS,
-    ENTERED,
-    MAIN_THREAD,
     current,
     in_backward,
 )
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
-from octet.tensor import QuantizedTensor
-from torch import is_grad_enabled
 
-linear_autograd = torch.ops.octet.linear_autograd.default
-linear_seeded = torch.ops.octet.linear_seeded.default
+
+class TracedCall(NamedTuple):
+    """What a traced call needs."""
+
+    # "more": than is said here. "plain": torch's linear. "stateless": the operands. "unread
+    # seed": those, and a draw. "reads": delayed scaling's scale. "records": all its buffers.
+    kind: str
+    in_features: int = 0
+    out_features: int = 0
+    problem: str = ""
+    takes_bias: bool = False
+    rule: str = ""
+
+
+NEEDS_MORE = TracedCall("more")
+_KINDS_OF_STATE = {
+    (): "stateless",
+    ("fp8_scale",): "reads",
+    (
+        "fp8_scale",
+        "fp8_amax_history",
+        "fp8_grad_scale",
+        "fp8_grad_amax_history",
+    ): "records",
+}
 
 
 class LinearRun(LinearCall):
@@ -131,20 +147,23 @@ class LinearRun(LinearCall):
             state = self._buffers
         if is_compiling():
             if recipe.rule is not None and records:
-                updates = self._begin_in_graph(recipe.rule)
+                updates = self._begin_in_graph_unless_checkpointed(recipe.rule)
         elif run is None:
             updates = self._note(recipe, has_graph, records)
         else:
             self._calls.note_again(run)
             state, updates = self._state_of(run)
-        draws = "seed" in call.tensors
+        extra, draws = call.tensors, "seed" in call.tensors
         if not is_compiling():
             draws = self._draws((inp, weight, bias), recipe.text, options, call)
+        if is_dynamo_compiling() and draws_in_its_node(call.problem, call.tensors, inp.dtype):
+            # As _decide_in_graph says: a checkpoint runs the call again here.
+            draws, updates, extra = False, DRAW, ()
         seed = self._draw(inp) if draws else None
         tensors = [inp, self._in_graph(weight, wants)]
         if call.takes_bias:
             tensors.append(bias)
-        for name in call.tensors:
+        for name in extra:
             if name == "cache":
                 tensors.extend(self._cached_buffers(call.problem))
             else:
@@ -183,115 +202,50 @@ class LinearRun(LinearCall):
 
     # ---- traced ----------------------------------------------------------------------------
 
-    def _run_traced(
-        self,
-        inp: torch.Tensor,
-        is_first_microbatch: bool | None,
-        fp8_output: bool,
-        fp8_grad: bool,
-    ) -> Any:  # noqa: ANN401
-        """What most traced calls need and no more. A compiler traces every line of it, for
-        every layer: what can be decided at once is decided by one call that it does not
-        trace."""
-        region = ENTERED.value
-        if region is None:
-            region = MAIN_THREAD.region
-        recipe = region.recipe
-        if (
-            region.calibrating
-            or (region.enabled and recipe._is_custom)
-            or is_first_microbatch is not None
-            or fp8_output
-            or fp8_grad
-            or self.return_bias
-            or self.fuse_wgrad_accumulation
-            or self.delay_wgrad_compute
-            or not isinstance(inp, torch.Tensor)
-            or isinstance(inp, QuantizedTensor)
-            or inp.is_nested
-            or BACKWARD.value
-            or CONSTANT_WEIGHTS.value is not None
-        ):
-            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
-        text = recipe._text if region.enabled else "none"
-        traits = (inp.dtype, inp.device, inp.requires_grad, is_grad_enabled(), self.training)
-        decided = self._decide_in_graph(text, traits, self.save_original_input)
-        if decided is None or inp.shape[-1] != self.in_features:
-            return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        problem, takes_bias, reads, writes, records, seed = decided
-        self._calls.last = text
-        if problem is None:  # nothing is quantized
-            return torch_linear(inp, weight, bias)
-        tensors = [inp, weight, bias] if takes_bias else [inp, weight]
-        sizes = [*inp.shape, self.out_features]
-        if seed == "unread":
-            drawn = torch.ops.octet.draw_seed.default(inp.detach())
-            return linear_seeded(tensors, drawn, sizes, problem)[0]
-        if not reads and not writes:
-            return linear_autograd(tensors, [], sizes, problem, seed)[0]
-        rule, buffers = "", self._buffers
-        if records:
-            rule = self._begin_in_graph(text) or ""
-        tensors += [buffers[name] for name in reads]
-        written = [buffers[name] for name in writes]
-        return linear_autograd(tensors, written, sizes, problem, rule)[0]
-
     @traced_as_constant
-    def _decide_in_graph(
-        self, text: str, traits: tuple[Any, ...], save_original_input: bool
-    ) -> tuple[Any, ...] | None:
-        """What a traced call needs: its problem, or None if it quantizes nothing; whether it
-        takes the bias; which buffers it reads and which it may write; whether it records
-        amaxes; which seed it draws.
-        None: it needs more.
+    def _decide_in_graph(self, text: str, traits: tuple[Any, ...], made_as: str) -> TracedCall:
+        """What a traced call needs.
 
         Runs while code is traced: what it reads of the layer besides its arguments is what
-        compiled code guards on anyway (its parameters) or what never changes."""
+        compiled code guards on anyway (its parameters; `made_as`) or what never changes."""
+        del made_as
         dtype, device, input_grad, grad, training = traits
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
-        plain = type(weight) is Parameter and "bias" in self._parameters
-        if not plain or _is_any_autocast_enabled() or len(self._parts) > 1:
-            return None
+        k, n = self.in_features, self.out_features
+        usual = type(weight) is Parameter and "bias" in self._parameters
+        if not usual or _is_any_autocast_enabled() or len(self._parts) > 1:
+            return NEEDS_MORE
+        if self.return_bias or self.fuse_wgrad_accumulation or self.delay_wgrad_compute:
+            return NEEDS_MORE
         if dtype not in HIGH_PRECISION or recompute.is_in_subgraph():
-            return None
-        delayed = text.startswith("delayed")
-        if delayed:
-            if "callback" in text:  # a function of a user's, which is traced
-                return None
+            return NEEDS_MORE
+        if text.startswith("delayed"):
+            if "callback" in text or recompute.is_checkpointed():
+                return NEEDS_MORE  # a function of a user's, which is traced; a refusal
             self._need_scaling_in_graph(text)
         self._check_parameters(device, weight, bias)
         if text == "none":
             same = dtype == weight.dtype and (bias is None or bias.dtype == dtype)
-            return (None, True, (), (), False, "") if same else None
+            return TracedCall("plain", k, n) if same else NEEDS_MORE
         wants = (
             grad and input_grad,
             grad and weight.requires_grad,
             grad and bias is not None and bias.requires_grad,
         )
-        options: Options = (("save_original_input", True),) if save_original_input else ()
+        options: Options = (("save_original_input", True),) if self.save_original_input else ()
         options += device_options(device.type, device.index)
         dtypes = (dtype, weight.dtype, None if bias is None else bias.dtype)
         call = call_of(dtypes, (None, None), text, wants, options, training and grad)
         if call.error or not is_plain_in_graph(call.problem, dtype):
-            return None
+            return NEEDS_MORE
         seed, state = "", call.tensors
-        if state == ("seed",) and "seed" not in forward_signature(call.problem).args:
+        if draws_in_its_node(call.problem, state, dtype):
             seed, state = DRAW, ()
-        elif "seed" in state:
-            return None
+        kind = _KINDS_OF_STATE.get(state, "more")
         # Without a graph it may draw a seed that it does not read: see _draws.
         without = training and not grad and not state
         if without and draws_with_graph(dtypes, (None, None), text, options):
-            seed = "unread"
-        writes, count = writes_of(call.problem, False)
-        first = count - sum(n in FORWARD_STATE for n in forward_signature(call.problem).args)
-        written = [first + i >= count or first + i in writes for i in range(len(state))]
-        return (
-            call.problem,
-            call.takes_bias,
-            tuple(n for n, w in zip(state, written, strict=True) if not w),
-            tuple(n for n, w in zip(state, written, strict=True) if w),
-            "fp8_amax_history" in state or "fp8_grad_amax_history" in state,
-            seed,
-        )
+            kind = "unread seed"
+        if kind == "more":
+            return NEEDS_MORE
+        return TracedCall(kind, k, n, call.problem, call.takes_bias, seed)

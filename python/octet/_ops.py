@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from octet import _C, _plans
 from octet._dtypes import NAMES
+from octet.state import seeds
 
 _FOLDER = Path(torch.__file__).parent / "lib"
 _LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib")
@@ -159,6 +160,45 @@ def _(
 ) -> list[torch.Tensor]:
     _check("linear_wgrad", problem, args, sizes=sizes)
     return _outputs("linear_wgrad", problem, sizes, args[0])
+
+
+# linear of a call that draws a seed for its backward alone: the seed comes last. One node of a
+# graph in the place of two; `before` is the draw before it, as of octet::draw_seed_after.
+_LIBRARY = torch.library.Library("octet", "FRAGMENT")
+_LIBRARY.define(
+    "linear_drawn(Tensor input, Tensor[] others, Tensor[] before, SymInt[] sizes, "
+    "str problem) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
+)
+linear_drawn = torch.ops.octet.linear_drawn.default
+
+
+def _linear_drawn(
+    input: torch.Tensor,
+    others: list[torch.Tensor],
+    before: list[torch.Tensor],
+    sizes: Sequence[int],
+    problem: str,
+) -> list[torch.Tensor]:
+    del before
+    seed = seeds.draw(input.device)
+    return [*linear._op([input, *others], sizes, problem), seed]
+
+
+_LIBRARY.impl("linear_drawn", _linear_drawn, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("octet::linear_drawn")
+def _(
+    input: torch.Tensor,
+    others: list[torch.Tensor],
+    before: list[torch.Tensor],
+    sizes: Sequence[_plans.Size],
+    problem: str,
+) -> list[torch.Tensor]:
+    _check("linear", problem, [input, *others], sizes=sizes)
+    outs = _outputs("linear", problem, sizes, input)
+    return [*outs, input.new_empty([1], dtype=torch.int64)]
 
 
 def _fake_into(

@@ -251,6 +251,7 @@ _LENT = {
     "scale": "fp8_grad_scale",
     "history": "fp8_grad_amax_history",
     "main_grad": "main_grad",
+    "bias_main_grad": "bias_main_grad",
     "queue": "queue",
 }
 
@@ -266,12 +267,10 @@ def call_of(
 ) -> Call:
     """The call with these operands and options; `records`: whether it records amaxes."""
     try:
+        if records:  # amaxes, if it has any: raised in the history, not returned
+            options += (("raise_amax", True),)
         problem = linear_words(dtypes, quantized, recipe, grads, options)
         signature = forward_signature(problem)
-        if records and signature.returns_amaxes:  # raised in the history instead
-            options += (("raise_amax", True),)
-            problem = linear_words(dtypes, quantized, recipe, grads, options)
-            signature = forward_signature(problem)
     except ValueError as error:
         return Call("", str(error))
     first = [FORWARD_STATE[name] for name in signature.args if name in FORWARD_STATE]
@@ -295,3 +294,12 @@ def draws_with_graph(
     """Whether a call with these operands draws a seed where all of them get gradients."""
     grads = (True, True, dtypes[2] is not None)
     return "seed" in call_of(dtypes, quantized, recipe, grads, options, False).tensors
+
+
+@constant
+def draws_in_its_node(problem: str, tensors: tuple[str, ...], dtype: torch.dtype) -> bool:
+    """Whether all that a call takes besides its operands is a seed that backward alone reads:
+    in a graph its one node draws it."""
+    if tensors != ("seed",) or not is_plain_in_graph(problem, dtype):
+        return False
+    return "seed" not in forward_signature(problem).args

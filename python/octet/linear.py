@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.compiler import is_dynamo_compiling
+from torch.nn.functional import linear as torch_linear
 
 import torch
 from octet import _foreign, _wgrad
@@ -11,7 +12,12 @@ from octet._linear_eager import EagerLinear
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet.proto import TensorProto
 from octet.recipe import Recipe
-from octet.state.active import current
+from octet.state import seeds
+from octet.state.active import BACKWARD, CONSTANT_WEIGHTS, ENTERED, MAIN_THREAD, current
+from torch import is_grad_enabled
+
+linear_autograd = torch.ops.octet.linear_autograd.default
+linear_seeded = torch.ops.octet.linear_seeded.default
 
 
 class Linear(EagerLinear):
@@ -23,6 +29,10 @@ class Linear(EagerLinear):
     ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
     active by then, under delayed scaling by the scales it had. In compiled code delayed
     scaling's layers belong outside of checkpoints; see docs/state.md for all the rules.
+
+    With ``fuse_wgrad_accumulation`` backward adds the weight's gradient to
+    ``weight.main_grad``, and the bias's to ``bias.main_grad`` if there is one. The first
+    microbatch overwrites both.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
@@ -152,8 +162,66 @@ class Linear(EagerLinear):
         they are ignored. ``inp`` is another name of ``input``."""
         if input is None:
             input = inp
-        if is_dynamo_compiling():
-            return self._run_traced(input, is_first_microbatch, fp8_output, fp8_grad)
+        if not is_dynamo_compiling():
+            return self._run_or_undo(input, is_first_microbatch, fp8_output, fp8_grad)
+        # What most traced calls need and no more. A compiler traces every line, for every
+        # layer: what can be decided at once is decided by one call that it does not trace.
+        region = ENTERED.value
+        if region is None:
+            region = MAIN_THREAD.region
+        text = region.text
+        if (
+            text is None
+            or is_first_microbatch is not None
+            or fp8_output
+            or fp8_grad
+            or type(input) is not torch.Tensor
+            or BACKWARD.value
+            or CONSTANT_WEIGHTS.value is not None
+        ):
+            return self._run(input, is_first_microbatch, fp8_output, fp8_grad)
+        parameters, shape = self._parameters, input.shape
+        weight, bias = parameters.get("weight"), parameters.get("bias")
+        traits = (
+            input.dtype,
+            input.device,
+            input.requires_grad,
+            is_grad_enabled(),
+            self.training,
+        )
+        kind, k, n, problem, takes_bias, seed = self._decide_in_graph(
+            text, traits, self._made_as
+        )
+        if kind == "more" or shape[-1] != k:
+            return self._run(input, is_first_microbatch, fp8_output, fp8_grad)
+        self._calls.last = text
+        if kind == "plain":
+            return torch_linear(input, weight, bias)
+        tensors = [input, weight, bias] if takes_bias else [input, weight]
+        sizes = [*shape, n]
+        if kind == "stateless":
+            return linear_autograd(tensors, [], sizes, problem, seed)[0]
+        if kind == "unread seed":
+            drawn = seeds.draw_in_graph(input)
+            return linear_seeded(tensors, drawn, sizes, problem)[0]
+        buffers = self._buffers
+        scale = buffers["fp8_scale"]
+        tensors.append(scale)
+        if kind == "reads":
+            return linear_autograd(tensors, [], sizes, problem, "")[0]
+        history = buffers["fp8_amax_history"]
+        written = [history, buffers["fp8_grad_scale"], buffers["fp8_grad_amax_history"]]
+        rule = self._begin_in_graph(region.step, text, scale, history)
+        return linear_autograd(tensors, written, sizes, problem, rule or "")[0]
+
+    def _run_or_undo(
+        self,
+        input: torch.Tensor,
+        is_first_microbatch: bool | None,
+        fp8_output: bool,
+        fp8_grad: bool,
+    ) -> Any:  # noqa: ANN401
+        """An eager call; one that fails leaves no step begun."""
         waits = self._pending.waits
         try:
             return self._run_eagerly(input, is_first_microbatch, fp8_output, fp8_grad)

@@ -94,6 +94,19 @@ static PyObject *words_of(const octet_linear_args *args) {
     return PyUnicode_FromString(text);
 }
 
+/* Whether amaxes of delayed scaling are taken at all: only those can be raised. */
+static bool takes_amaxes(const octet_recipe *recipe) {
+    bool found = false;
+    for (int role = 0; role < OCTET_ROLES; role++) {
+        octet_quantizer quantizer;
+        if (!octet_recipe_quantizer(&quantizer, recipe, (octet_role)role, NULL)) {
+            found = found || quantizer.scheme == OCTET_FP8_DELAYED;
+        }
+    }
+    return found;
+}
+
+/* A layer that records asks to raise amaxes whatever its recipe. */
 static PyObject *linear_words(PyObject *self, PyObject *args) {
     octet_linear_args call;
     octet_error err;
@@ -101,6 +114,7 @@ static PyObject *linear_words(PyObject *self, PyObject *args) {
     if (read_call(&call, args) || fail(octet_linear_check(&call, &err), &err)) {
         return NULL;
     }
+    call.raise_amax = call.raise_amax && takes_amaxes(&call.recipe);
     return words_of(&call);
 }
 
@@ -243,7 +257,8 @@ static PyObject *backward_signature(PyObject *self, PyObject *args) {
 PyMethodDef oct_py_signature_methods[] = {
     {"linear_words", linear_words, METH_VARARGS,
      "linear_words(dtypes, quantizers, recipe, grads, options) -> a call's words\n"
-     "dtypes: of input, weight and bias; quantizers: of input and weight; options: pairs"},
+     "dtypes: of input, weight and bias; quantizers: of input and weight; options: pairs;\n"
+     "raise_amax is left out where a recipe has no amaxes"},
     {"gradient_words", gradient_words, METH_VARARGS,
      "gradient_words(words, dtype, quantizer) -> those of the backward where it arrives so"},
     {"linear_signature", linear_signature, METH_VARARGS,

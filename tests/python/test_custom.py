@@ -143,6 +143,13 @@ def test_custom__a_quantize_that_does_the_same_changes_no_bit(
     assert_same(*found)
 
 
+def test_custom__a_main_grad_of_the_bias_is_refused() -> None:
+    linear = layer(fuse_wgrad_accumulation=True, name="fc1")
+    linear.weight.main_grad, linear.bias.main_grad = torch.zeros(44, 70), torch.zeros(44)
+    with pytest.raises(ValueError, match=r"'fc1'.*bias\.main_grad gets no gradient"):
+        within(custom(input=Same("e4m3")), linear)(inputs()[0])
+
+
 class Again(octet.MXFP8Quantizer):
     """The same, by its base's."""
 

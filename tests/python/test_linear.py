@@ -130,7 +130,7 @@ def test_linear__is_one_node_each_way(name: str) -> None:
         ),
         **dict.fromkeys(
             DRAWING,
-            (["draw_seed_after.default", "linear_seeded.default"], ["linear_backward.default"]),
+            (["linear_drawn.default"], ["linear_backward.default"]),
         ),
         "none": ([], []),  # it is torch's
     }
@@ -138,6 +138,25 @@ def test_linear__is_one_node_each_way(name: str) -> None:
     more_forward, more_backward = nodes.get(name, usual)
     assert sorted(forward) == [f"octet.{op}" for op in more_forward]
     assert sorted(backward) == [f"octet.{op}" for op in more_backward]
+
+
+@pytest.mark.parametrize("name", ["none", "mxfp8"])
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_linear__an_option_that_changes_later_is_noticed(name: str, compile_it: bool) -> None:
+    linear = layer()
+    x, _ = inputs()
+    call: Any = within(RECIPES[name], linear)
+    call = compiled(call)[0] if compile_it else call
+    whole = call(x)
+    linear.return_bias = True
+    product, bias = call(x)
+    assert bias is linear.bias
+    torch.testing.assert_close(product + bias, whole, rtol=0.02, atol=0.02)
+    linear.return_bias = False
+    assert torch.equal(call(x), whole)
+    linear.in_features = 71
+    with pytest.raises(Exception, match=r"weight is .*; it must be \(44, 71\)"):
+        call(x)
 
 
 def test_linear__delayed_scaling_moves_all_layers_in_one_node() -> None:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 
-import octet  # noqa: F401
+import octet
 import pytest
 from octet import _C, _ops
 
@@ -110,3 +110,14 @@ def test_plan_cache__threads_call_at_once() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_plan_cache__a_layers_first_step_plans_once() -> None:
+    active = octet.recipe.DelayedScaling(margin=5, amax_history_len=7)  # no other test's
+    linear = octet.Linear(24, 40, device="cpu", params_dtype=torch.float16)
+    x = torch.randn(3, 24, dtype=torch.float16, requires_grad=True)
+    plannings = _C.cached_plans()[2]
+    with octet.autocast(recipe=active):
+        y = linear(x)
+    y.sum().backward()
+    assert _C.cached_plans()[2] == plannings + 1  # forward and backward are one chain

@@ -1,6 +1,7 @@
 """delay_wgrad_compute: backward_dw computes later what a backward would have, bit for bit."""
 
 import copy
+import functools
 import gc
 import weakref
 from typing import Any
@@ -104,6 +105,39 @@ def test_wgrad__goes_to_main_grad(name: str, compile_it: bool) -> None:
         later.backward_dw()
     assert later.weight.grad is None
     assert torch.equal(usual.weight.main_grad, later.weight.main_grad)
+
+
+@every_recipe
+@pytest.mark.parametrize("delays", [False, True])
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_wgrad__the_bias_gradient_goes_to_its_main_grad(
+    name: str, delays: bool, compile_it: bool
+) -> None:
+    usual, other = twins(fuse_wgrad_accumulation=True, delay_wgrad_compute=delays)
+    x, grad = inputs()
+    for linear in (usual, other):
+        linear.weight.main_grad = torch.zeros(44, 70)
+    other.bias.main_grad = torch.full((44,), float("nan"))
+    for scale, first in ((1, True), (2, False)):
+        for linear in (usual, other):
+            call = functools.partial(linear, is_first_microbatch=first)
+            run: Any = within(RECIPES[name], call)
+            run = compiled(run)[0] if compile_it and linear is other else run
+            torch.manual_seed(scale)
+            run(x * scale).backward(grad)
+            if delays:
+                linear.backward_dw()
+    assert other.bias.grad is None
+    torch.testing.assert_close(other.bias.main_grad, 2 * grad.float().sum((0, 1)))
+    assert torch.equal(other.weight.main_grad, usual.weight.main_grad)
+
+
+def test_wgrad__a_main_grad_of_the_bias_is_checked() -> None:
+    linear = layer(fuse_wgrad_accumulation=True)
+    linear.weight.main_grad = torch.zeros(44, 70)
+    linear.bias.main_grad = torch.zeros(45)
+    with pytest.raises(ValueError, match=r"adds to bias\.main_grad, but it is \(45,\)"):
+        linear(inputs()[0])
 
 
 @pytest.mark.parametrize("quantized_output", [False, True])

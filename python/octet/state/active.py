@@ -58,6 +58,12 @@ class Region:
         self.recipe = recipe
         self.calibrating = calibrating
         self.step = step
+        # The text by which every layer quantizes; None where it takes more to say.
+        self.text: str | None = "none"
+        if calibrating or (enabled and recipe._is_custom):
+            self.text = None
+        elif enabled:
+            self.text = recipe._text
 
 
 class ConstantWeights:

@@ -18,7 +18,13 @@ from octet._signatures import (
 )
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
 from octet.state import recompute, registry, scaling, seeds
-from octet.state.active import Region, constant_weights_here, current, in_backward
+from octet.state.active import (
+    Region,
+    Step,
+    constant_weights_here,
+    current,
+    in_backward,
+)
 from octet.state.layer import LayerState
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
 from octet.state.scaling_rule import Rule, rule_of
@@ -117,13 +123,13 @@ class StatefulCalls(LayerState):
             return None
         updates = None
         if records and self._records():
-            updates = self._begin(rule)
+            updates = self._begin(current().step, rule)
         calls.note(recipe, has_graph, self._buffers["fp8_scale"], self.training)
         return updates
 
-    def _begin(self, rule: Rule) -> scaling.GradientUpdate | None:
+    def _begin(self, step: Step, rule: Rule) -> scaling.GradientUpdate | None:
         """Begins the layer's step of delayed scaling, unless this step has it already."""
-        step, pending = current().step, self._pending
+        pending = self._pending
         if pending.waits and pending.step is step.id:  # or else another thread's waits
             if not pending.backward_ran or pending.versions == self._versions():
                 pending.rule = rule
@@ -137,16 +143,25 @@ class StatefulCalls(LayerState):
 
     def _versions(self) -> list[int]:
         """How often each parameter has been written to."""
-        found = [p for p in self._parameters.values() if p is not None]
-        return [0 if p.is_inference() else p._version for p in found]
+        try:
+            return [p._version for p in self._parameters.values() if p is not None]
+        except RuntimeError:  # of those made under inference_mode torch does not count
+            found = [p for p in self._parameters.values() if p is not None]
+            return [0 if p.is_inference() else p._version for p in found]
 
-    def _begin_in_graph(self, rule: Rule) -> Rule | None:
-        """The same in traced code: the rule, where this call begins the step."""
+    def _begin_in_graph_unless_checkpointed(self, rule: Rule) -> Rule | None:
+        """_begin_in_graph of any traced call."""
         if recompute.is_checkpointed():
             raise recompute.scales_updated(self._label())
-        step, pending = current().step, self._pending
+        buffers = self._buffers
+        scale, history = buffers["fp8_scale"], buffers["fp8_amax_history"]
+        return self._begin_in_graph(current().step, rule, scale, history)
+
+    def _begin_in_graph(
+        self, step: Step, rule: Rule, scale: torch.Tensor, history: torch.Tensor
+    ) -> Rule | None:
+        """The same in traced code: the rule, where this call begins the step."""
         if step.traced:
-            scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
             mine = step.updates_in_graph.get(self)
             if mine is None:
                 step.updates_in_graph[self] = [(scale, history, rule)]
@@ -156,6 +171,7 @@ class StatefulCalls(LayerState):
                 mine.append((scale, history, rule))
         else:
             # It only tells the step: a comparison would be guarded.
+            pending = self._pending
             is_first, step.in_graph = not pending.waits, True
             pending.waits, pending.rule, pending.step = True, rule, step.id
         return rule if is_first else None
@@ -177,7 +193,7 @@ class StatefulCalls(LayerState):
         region = current()
         if (region.enabled or region.calibrating) and self._records():
             # It was left without an update if that was under no_grad.
-            self._begin(rule)
+            self._begin(region.step, rule)
         with recompute.no_dispatch_modes():
             discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
         first = {"fp8_scale": run.scale, "fp8_amax_history": discarded_amaxes}

@@ -15,10 +15,16 @@ from octet.state.scaling import SLOTS, PendingUpdate, Unread
 from octet.state.weights import WeightCache
 from octet.tensor import Carried, QuantizedTensor
 
+_made_everywhere = (0, 0)  # registry's changes and the rows of then
+
 
 def _make_scaling_everywhere(rows: int) -> None:
-    for layer in registry.all_layers():
-        layer._make_scaling(rows)
+    """Buffers for all layers there are; while nothing changes, once."""
+    global _made_everywhere
+    if _made_everywhere != (registry.CHANGES[0], rows):
+        _made_everywhere = registry.CHANGES[0], rows
+        for layer in registry.all_layers():
+            layer._make_scaling(rows)
 
 
 class LayerState(torch.nn.Linear):

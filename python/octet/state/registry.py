@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from octet.state.layer import LayerState
 
+# Counts layers that were added and states that were taken away: what was done to all layers
+# needs no repetition while it is the same.
+CHANGES = [0]
 _LAYERS: "weakref.WeakValueDictionary[int, LayerState]" = weakref.WeakValueDictionary()
 
 
 def register(layer: "LayerState") -> None:
     """Adds a layer; it leaves by itself when nobody holds it any more."""
     _LAYERS[id(layer)] = layer
+    CHANGES[0] += 1
 
 
 def all_layers() -> "list[LayerState]":

@@ -155,6 +155,9 @@ def end_step(step: Step, failed: bool) -> None:
     states: list[tuple[torch.Tensor, torch.Tensor, Rule]] = []
     if step.traced:
         for recorded in step.updates_in_graph.values() if updates else ():
+            if len(recorded) == 1:
+                states.append(recorded[0])
+                continue
             own: list[Any] = []
             for scale, history, rule in recorded:
                 if all(scale is not other for other in own):  # or else it is updated by then
@@ -234,6 +237,7 @@ def prepare(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
             if not layer._saved_buffers():  # made by somebody's look at them, and not used
                 for name in SLOTS:
                     layer._buffers.pop(name, None)
+                registry.CHANGES[0] += 1
             layer._make_scaling(_texts.history_rows(recipe.text))
             layer._non_persistent_buffers_set.difference_update(SLOTS)
     return model

@@ -41,15 +41,27 @@ def _(like: torch.Tensor, before: Sequence[torch.Tensor]) -> torch.Tensor:
     return like.new_empty([1], dtype=torch.int64)
 
 
+def _graph_in_making() -> Any:  # noqa: ANN401
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL)
+
+
+def last_in_graph() -> list[torch.Tensor]:
+    """The last draw of the graph that is being made, if it has one: the next one's `before`."""
+    seed = getattr(_graph_in_making(), "octet_last_seed", None)
+    return [] if seed is None else [seed]
+
+
+def drawn_in_graph(seed: torch.Tensor) -> torch.Tensor:
+    """Notes a draw of the graph that is being made: it is the last one now."""
+    graph = _graph_in_making()
+    if graph is not None:
+        graph.octet_last_seed = seed
+    return seed
+
+
 def _draw_in_order(like: torch.Tensor) -> torch.Tensor:
     """A draw of the graph that is being made, after its last one."""
-    functional = torch._C._TorchDispatchModeKey.FUNCTIONAL
-    graph: Any = torch._C._get_dispatch_mode(functional)
-    before = getattr(graph, "octet_last_seed", None)
-    made = torch.ops.octet.draw_seed_after(like, [] if before is None else [before])
-    if graph is not None:
-        graph.octet_last_seed = made
-    return made
+    return drawn_in_graph(torch.ops.octet.draw_seed_after(like, last_in_graph()))
 
 
 _LIBRARY.impl("draw_seed_after", _draw_after, "CompositeExplicitAutograd")
