@@ -27,6 +27,7 @@ _proxies_of = getattr(proxy_tensor, "_get_proxies", lambda tensor: ())
 
 # The ops below their Python objects, which only tracing needs.
 linear_op, _linear_backward = _ops.linear._op, _ops.linear_backward._op
+linear_drawn = torch.ops.octet.linear_drawn.default
 _linear_into = [op._op for op in _ops.linear_into]
 _linear_backward_into = [op._op for op in _ops.linear_backward_into]
 
@@ -69,7 +70,7 @@ def run_forward(
             outs = _ops.linear_seeded(args, tensors[len(signature.args)], sizes, problem)
         else:
             before = seeds.last_in_graph()
-            outs = _ops.linear_drawn(args[0], args[1:], before, sizes, problem)
+            outs = linear_drawn(args[0], args[1:], before, sizes, problem)
             tensors.append(seeds.drawn_in_graph(outs.pop()))
     else:
         outs = (_ops.linear if is_dynamo_compiling() else linear_op)(args, sizes, problem)

@@ -170,7 +170,6 @@ _LIBRARY.define(
     "str problem) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
 )
-linear_drawn = torch.ops.octet.linear_drawn.default
 
 
 def _linear_drawn(

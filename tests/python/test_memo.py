@@ -103,12 +103,11 @@ def test_memo__a_changed_layer_is_a_new_one(
     linear, (x, grad) = layer(), inputs()
     for _ in range(2):
         found(linear, RECIPES[name], x, grad)
-    assert decided(name) == 1
+    assert decided(name) == (name != "none")  # torch's own linear: nothing to decide
     CHANGES[change](linear)
     fresh = copy.deepcopy(linear)
     after = found(linear, RECIPES[name], x, grad)
-    # Calls of a parametrized layer without a recipe have nothing to decide.
-    assert decided(name) == (1 if name == "none" and "doubled" in change else 2)
+    assert name == "none" or decided(name) == 2
     assert_same(after, found(fresh, RECIPES[name], x, grad))
 
 
@@ -132,14 +131,15 @@ def test_memo__decides_once_for_each_kind_of_call(
 ) -> None:
     linear, (x, grad) = layer(), inputs()
     call = within(RECIPES[name], linear)
+    decides = name != "none"  # torch's own linear: nothing to decide
     for _ in range(3):
         step(linear, call, x, grad)
-    assert decided(name) == 1
+    assert decided(name) == 1 * decides
     call(x)  # which requires no grad
-    assert decided(name) == 2
+    assert decided(name) == 2 * decides
     with torch.no_grad():
         call(x)
-        assert decided(name) == 3
+        assert decided(name) == 3 * decides
         with pytest.raises(ValueError, match="move one"):
             call(x.to("meta"))
         count = decided(name)
