@@ -6,7 +6,7 @@ from torch._C import _is_any_autocast_enabled
 from torch.compiler import is_compiling
 
 import torch
-from octet import _foreign, _texts, _wgrad
+from octet import _foreign, _sharded, _texts, _wgrad
 from octet._constant import constant, traced_as_constant
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._parameters import Parameters
@@ -146,6 +146,7 @@ class LinearCall(Parameters):
     ) -> Options:
         options = recipe.options
         quantizes = recipe.text != "none" and not options
+        options += _sharded.options(self)
         if self._returns_bias():
             options += (("return_bias", True),)
         if fp8_output and quantizes:

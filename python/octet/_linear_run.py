@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from torch.nn.functional import linear as torch_linear
 
 import torch
-from octet import _custom, _foreign
+from octet import _custom, _foreign, _sharded
 from octet._constant import traced_as_constant
 from octet._dtypes import HIGH_PRECISION
 from octet._function import DRAW, LinearFunction, apply_in_graph, run_forward
@@ -270,7 +270,7 @@ class LinearRun(LinearCall):
             grad and bias is not None and bias.requires_grad,
         )
         options: Options = (("save_original_input", True),) if save_original_input else ()
-        options += device_options(device.type, device.index)
+        options += _sharded.options(self) + device_options(device.type, device.index)
         dtypes = (dtype, weight.dtype, None if bias is None else bias.dtype)
         call = call_of(dtypes, (None, None), text, wants, options, training and grad)
         if call.error or not is_plain_in_graph(call.problem, dtype):
