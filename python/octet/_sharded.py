@@ -51,7 +51,7 @@ def options(layer: "Linear") -> "Options":
 
 
 def shard_of(layer: Any, name: str) -> Any:  # noqa: ANN401
-    """The shard that this rank holds of a parameter; None where fully_shard does not."""
+    """The sharded parameter whose shard this rank holds; None where fully_shard holds none."""
     hooks = layer._load_state_dict_post_hooks
     held = holder(hooks, name) if hooks else None
-    return None if held is None else held.sharded_param._local_tensor
+    return None if held is None else held.sharded_param

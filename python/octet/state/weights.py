@@ -52,7 +52,8 @@ class WeightCache:
             weight = parameters.get(name)
             shard = shard_of(layer, name)
             if shard is not None:  # what is gathered has other memory each time
-                weight = shard
+                found.append((id(shard), shard._version))
+                weight = shard._local_tensor
             if weight is None:  # torch's parametrizations have taken it away
                 weight = getattr(layer, name)
             if isinstance(weight, QuantizedTensor):
