@@ -242,7 +242,7 @@ def forward(
     sums = _signatures.call_of(dtypes, texts, own.recipe, (False, False, True), where)
     if call.error:
         raise ValueError(f"{label}: {call.error}")
-    fixed = Fixed(call.problem, sums.problem if apart else "", layer.out_features, label)
+    fixed = Fixed(call.problem, sums.problem if apart else "", layer._shape()[0], label)
     others = [bias] if call.takes_bias else []
     for name in call.tensors:
         drawn = name == "seed"

@@ -9,11 +9,12 @@ from torch.nn import Parameter
 from torch.nn.functional import linear as torch_linear
 
 import torch
-from octet import _custom, _foreign, _sharded
+from octet import _custom, _dtensor, _foreign, _sharded
 from octet._constant import traced_as_constant
 from octet._dtypes import HIGH_PRECISION
 from octet._function import DRAW, LinearFunction, apply_in_graph, run_forward
 from octet._linear_call import LinearCall
+from octet._sharded import is_dtensor
 from octet._signatures import (
     FORWARD_STATE,
     Call,
@@ -71,6 +72,8 @@ class LinearRun(LinearCall):
                 return traced
         elif inp.is_nested:
             return _foreign.over_values(self, inp, is_first_microbatch, fp8_output, fp8_grad)
+        if self._local is None and is_dtensor(self._parameters.get("weight")):
+            return _dtensor.run(self, inp, is_first_microbatch, fp8_output, fp8_grad)
         region, run = current(), None
         if is_compiling():
             recipe = self._recipe_in_graph(region)
@@ -80,7 +83,7 @@ class LinearRun(LinearCall):
             recipe = self._recipe_in(region)
         weight, bias = self._whole("weight"), self._whole("bias")
         if isinstance(inp, torch.Tensor) and self._is_plain(recipe, inp, weight, bias):
-            if not inp.shape or inp.shape[-1] != self.in_features:
+            if not inp.shape or inp.shape[-1] != self._shape()[1]:
                 self._checked(inp)
             if is_dynamo_compiling():
                 self._check_in_graph()
@@ -166,16 +169,17 @@ class LinearRun(LinearCall):
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
+        rows = self._shape()[0]
         in_one_node = is_dynamo_compiling() and not isinstance(updates, DelayedScaling)
         if in_one_node and is_plain_in_graph(call.problem, tensors[0].dtype):
-            output, *others = apply_in_graph(call.problem, updates, self.out_features, tensors)
+            output, *others = apply_in_graph(call.problem, updates, rows, tensors)
             return output, others
         if has_graph:
-            output = LinearFunction.apply(call.problem, updates, self.out_features, *tensors)
+            output = LinearFunction.apply(call.problem, updates, rows, *tensors)
             if call.has_others:
                 output, *others = output
             return output, others
-        sizes = [*tensors[0].shape, self.out_features]
+        sizes = [*tensors[0].shape, rows]
         flat = is_flat(call.problem, len(tensors))
         task = call.problem, forward_signature(call.problem, flat), None
         output, others, _ = run_forward(task, sizes, tensors)

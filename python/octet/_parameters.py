@@ -70,6 +70,7 @@ class Parameters(StatefulCalls):
     out_features: int
     fuse_wgrad_accumulation: bool
     init_method: Callable[[torch.Tensor], Any] | None
+    _local: Any = None  # while a call runs on what this rank holds of DTensors: that
 
     def _make_parameters(
         self,
@@ -104,11 +105,19 @@ class Parameters(StatefulCalls):
         if init is not None and init.enabled:
             self._quantize_weight(init)
 
+    def _shape(self) -> tuple[int, int]:
+        """That of the weight which a call multiplies by."""
+        if self._local is not None:
+            return self._local.weight.shape
+        return self.out_features, self.in_features
+
     def _weight_names(self) -> tuple[str, ...]:
         return tuple(f"{prefix}weight" for prefix, _ in self._parts)
 
     def _whole(self, kind: str) -> torch.Tensor | None:
         """The weight or the bias, as one tensor."""
+        if self._local is not None:
+            return getattr(self._local, kind)
         if len(self._parts) == 1:
             # Straight from the dictionary, unless torch's parametrizations have taken it away.
             found = self._parameters.get(kind)

@@ -5,6 +5,7 @@ forward, freed after it, gathered again before backward. A plan that is told so 
 ``fsdp``) keeps nothing that is made of it.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def is_sharded(hooks: Mapping[int, Any]) -> bool:
 
 
 def options(layer: "Linear") -> "Options":
-    """What the plan of a call must know; a layer whose options cannot be followed is refused."""
+    """What the plan of a call must know; what it cannot follow is refused."""
     if not is_sharded(layer._load_state_dict_post_hooks):
         return ()
     for option, why in (
@@ -43,8 +44,8 @@ def options(layer: "Linear") -> "Options":
     ):
         if getattr(layer, option):
             raise ValueError(
-                f"{layer._label()}: {option} {why}, but fully_shard takes the weight's gradient "
-                f"from its backward; leave out {option}"
+                f"{layer._label()}: {option} {why}, but fully_shard takes the gradient from "
+                f"the weight's backward; leave out {option}"
             )
     # Of a weight in parts backward would keep the whole, joined: quantized bytes are fewer.
     return SHARDED if len(layer._parts) == 1 else ()
@@ -55,3 +56,9 @@ def shard_of(layer: Any, name: str) -> Any:  # noqa: ANN401
     hooks = layer._load_state_dict_post_hooks
     held = holder(hooks, name) if hooks else None
     return None if held is None else held.sharded_param
+
+
+def is_dtensor(tensor: Any) -> bool:  # noqa: ANN401
+    """Whether it is a DTensor; one exists only where torch's module of them is loaded."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
