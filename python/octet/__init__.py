@@ -5,7 +5,7 @@
 ...     y = layer(torch.randn(8, 64))
 """
 
-from octet import _flops, _tensor_ops, recipe
+from octet import _flops, _shard, _tensor_ops, recipe
 from octet._aliases import fp8_model_init, get_default_recipe
 from octet._C import version as _version
 from octet._caches import cache_info
@@ -42,7 +42,7 @@ from octet.state.scaling import prepare, reset_state
 from octet.state.weights import constant_weights
 from octet.tensor import QuantizedTensor
 
-del _flops, _tensor_ops  # imported for what they add to torch and to QuantizedTensor
+del _flops, _shard, _tensor_ops  # imported for what they add to torch and to QuantizedTensor
 
 __version__ = _version()
 __all__ = [

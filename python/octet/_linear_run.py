@@ -14,6 +14,7 @@ from octet._constant import traced_as_constant
 from octet._dtypes import HIGH_PRECISION
 from octet._function import DRAW, LinearFunction, apply_in_graph, run_forward
 from octet._linear_call import LinearCall
+from octet._shard import restore_rowwise
 from octet._sharded import is_dtensor
 from octet._signatures import (
     FORWARD_STATE,
@@ -79,6 +80,7 @@ class LinearRun(LinearCall):
             recipe = self._recipe_in_graph(region)
         elif in_backward():
             recipe, run = self._recipe_in_backward(region)
+            restore_rowwise(self, self._whole("weight"))
         else:
             recipe = self._recipe_in(region)
         weight, bias = self._whole("weight"), self._whole("bias")
