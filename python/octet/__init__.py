@@ -12,6 +12,7 @@ from octet._caches import cache_info
 from octet._convert import convert, unconvert
 from octet._dtypes import DType
 from octet._flat import flatten_state_dict, unflatten_state_dict
+from octet._gather import fsdp_gather_quantized
 from octet._linear_protos import LinearProtos
 from octet._measure import measure
 from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
@@ -69,6 +70,7 @@ __all__ = [
     "flatten_state_dict",
     "fp8_autocast",
     "fp8_model_init",
+    "fsdp_gather_quantized",
     "get_default_recipe",
     "is_fp8_available",
     "is_fp8_block_scaling_available",

@@ -48,18 +48,23 @@ def _parts(split: Split, rows: int, label: str) -> tuple[tuple[str, int], ...]:
     return tuple((prefix, rows // len(split)) for prefix in prefixes)
 
 
-def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Parameter:
-    """A weight as a recipe stores it, quantized; itself where the recipe leaves it plain.
-
-    Delayed scaling's is quantized by its own amax, once."""
+def stored_text(weight: torch.Tensor, recipe: Recipe) -> str:
+    """The quantizer by which a recipe stores a weight. Delayed scaling's takes the weight's own
+    amax."""
     where = _signatures.device_options(weight.device.type, weight.device.index)
     text = _signatures.stored_weight(_custom.stored_text(recipe), weight.dtype, where)
-    if _texts.scheme(text) == "none":
-        return weight
     if _texts.scheme(text) == "fp8-delayed":
         usages = dict(zip(("rowwise", "columnwise"), _texts.usages(text), strict=True))
         element = _texts.element_format(text)
         text = Float8CurrentScalingQuantizer(element, **usages).text
+    return text
+
+
+def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Parameter:
+    """A weight as a recipe stores it, quantized; itself where the recipe leaves it plain."""
+    text = stored_text(weight, recipe)
+    if _texts.scheme(text) == "none":
+        return weight
     return torch.nn.Parameter(from_text(text).quantize(weight.detach()), weight.requires_grad)
 
 

@@ -1,7 +1,7 @@
 """QuantizedShard: a rank's rows of a weight that fully_shard gathers quantized.
 
-fully_shard cuts a quantized parameter by a few ops (split, new_zeros, slice, copy_) and asks its
-shards what to gather (fsdp_pre_all_gather) and what that becomes (fsdp_post_all_gather).
+fully_shard cuts a quantized parameter by a few ops (split, new_zeros, slice, copy_) and asks
+its shards what to gather (fsdp_pre_all_gather) and what that becomes (fsdp_post_all_gather).
 """
 
 import sys
@@ -56,7 +56,7 @@ class QuantizedShard(torch.Tensor):
         """What it stands for."""
         return self._memory.read(self._offset, self.rows()).reshape(self.shape)
 
-    # ---- what fully_shard asks -----------------------------------------------------------------
+    # ---- what fully_shard asks ---------------------------------------------------------------
 
     def fsdp_pre_all_gather(self, mesh: Any) -> tuple[tuple[torch.Tensor, ...], Metadata]:  # noqa: ANN401
         """The bytes that travel, and which directions they are of."""
@@ -106,8 +106,8 @@ class QuantizedShard(torch.Tensor):
         return None if out is not None else (made, tuple(made.buffers()))
 
     def gather_rowwise(self, whole: QuantizedTensor) -> None:
-        """Brings the rowwise bytes of a weight that was gathered for backward: a checkpoint runs
-        its layer again."""
+        """Brings the rowwise bytes of a weight that was gathered for backward: a checkpoint
+        runs its layer again."""
         memory = self._memory
         lines = memory.quantized() if memory.keeps_values else memory.lines
         sent = _travelling(memory, lines, (True, False))
@@ -118,7 +118,7 @@ class QuantizedShard(torch.Tensor):
             buffer.untyped_storage().resize_(buffer.numel() * buffer.itemsize)
         _row_form.into_buffers(memory.form, rows, whole, _parts_of(memory.form, (True, False)))
 
-    # ---- ops -----------------------------------------------------------------------------------
+    # ---- ops ---------------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # noqa: ANN401
         memory = self._memory
@@ -156,7 +156,7 @@ def rebuild_shard(
     return QuantizedShard(memory, 0, (lines.shape[0], shape[1]))
 
 
-# ---- gathering ---------------------------------------------------------------------------------
+# ---- gathering -------------------------------------------------------------------------------
 
 
 def _parts_of(form: _row_form.Form, which: Metadata) -> list[_row_form.Part]:
@@ -200,7 +200,7 @@ def _fsdp_group() -> tuple[bool, str]:
 
 
 def restore_rowwise(layer: Any, weight: torch.Tensor) -> None:  # noqa: ANN401
-    """Before a layer runs forward inside a backward: its weight may be there columnwise only."""
+    """Before a layer runs forward in a backward: its weight may be there columnwise only."""
     from octet._sharded import shard_of
 
     if not isinstance(weight, QuantizedTensor) or weight.buffers()[0].numel() == 0:
@@ -210,7 +210,7 @@ def restore_rowwise(layer: Any, weight: torch.Tensor) -> None:  # noqa: ANN401
         shard._local_tensor.gather_rowwise(weight)
 
 
-# ---- what ops do to a shard --------------------------------------------------------------------
+# ---- what ops do to a shard ------------------------------------------------------------------
 
 
 def _view_of(shard: QuantizedShard, start: int, rows: int) -> QuantizedShard:
@@ -294,14 +294,10 @@ def _copied(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         first = None if of.start is None else of.start + source._offset
         if to.start is None and first is not None:
             to.start = first - out._offset
-        fits = to.start is not None and first == to.start + out._offset
-        if fits and to.form == of.form and out.shape == source.shape:
-            if to.lines is not None and of.lines is not None and not of.is_stale:
-                there = slice(out._offset, out._offset + rows)
-                here = slice(source._offset, source._offset + rows)
-                if not to.is_stale:
-                    to.lines[there] = of.lines[here].to(to.lines.device)
-                    return out
+        if first is not None and to.takes_lines(of, first - out._offset):
+            here = of.lines[source._offset : source._offset + rows]
+            to.lines[out._offset : out._offset + rows] = here.to(to.lines.device)
+            return out
         source = source.dequantize()
     values = to.open()[out._offset : out._offset + rows]
     values.copy_(source.to(values.device).reshape(values.shape))
@@ -345,12 +341,12 @@ _SHARD_HANDLERS: dict[Any, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-# ---- what fully_shard does to a quantized parameter --------------------------------------------
+# ---- what fully_shard does to a quantized parameter ------------------------------------------
 
 
 def _in_fully_shard() -> bool:
-    """Whether fully_shard is cutting a parameter; it asks the stack because nothing else tells,
-    and a user's split of a quantized tensor is another."""
+    """Whether fully_shard is cutting a parameter. It asks the stack because nothing else tells:
+    a user's split of a quantized tensor is another."""
     if _FSDP_PARAM not in sys.modules:
         return False
     frame: Any = sys._getframe(1)
@@ -376,8 +372,8 @@ def check_sharded(text: str, shape: Sequence[int], rows: int) -> None:
         raise ValueError(f"{what}: leave out rht, sr and swizzled scales: weights have none")
     if fields["four_over_six"] != "none" and step > 1 and rows % step and rows < shape[0]:
         raise ValueError(
-            f"{what}: a shard has {rows} rows, which cuts a block of {step} whose 4over6 choice "
-            f"needs all its rows; use ranks whose shards are multiples of {step}, or leave out "
+            f"{what}: a shard has {rows} rows, which cuts a block of {step} whose 4over6 "
+            f"choice needs all its rows; use ranks whose shards are multiples of {step}, or leave out "
             "4over6"
         )
 

@@ -1,9 +1,9 @@
 """A rank's rows of a matrix that is gathered quantized: lines of bytes, or values, or both.
 
 What one rank quantizes must be what the whole would have become. Its own rows are not enough
-where one scale covers more: the whole tensor, or a block of rows that a cut divides. There ranks
-exchange the largest magnitudes, all layers at once, and each rank quantizes its rows beside rows
-that stand for the others': zeros, and these magnitudes.
+where one scale covers more: the whole tensor, or a block of rows that a cut divides. There
+ranks exchange the largest magnitudes, all layers at once, and each rank quantizes its rows
+beside rows that stand for the others': zeros, and these magnitudes.
 """
 
 import itertools
@@ -24,8 +24,8 @@ class Memory:
     """The rows of one rank. Views of a shard share it.
 
     ``lines`` are the bytes, in the row form; ``values`` what they stand for. Who writes, writes
-    values; ``settle`` makes lines of them. One that ``keeps_values`` is stored in high precision
-    and has lines only while they travel."""
+    values; ``settle`` makes lines of them. One that ``keeps_values`` is stored in high
+    precision and has lines only while they travel."""
 
     def __init__(self, form: Form, dtype: torch.dtype, rows: int, keeps_values: bool) -> None:
         self.form, self.dtype, self.rows, self.keeps_values = form, dtype, rows, keeps_values
@@ -83,7 +83,13 @@ class Memory:
         """Rows that are not padding."""
         return max(0, min(self.rows, self.form.shape[0] - (self.start or 0)))
 
-    # ---- magnitudes of the whole -------------------------------------------------------------
+    def takes_lines(self, of: "Memory", start: int) -> bool:
+        """Whether lines of another may be copied: both have them, and of the same rows."""
+        if self.lines is None or of.lines is None or self.is_stale or of.is_stale:
+            return False
+        return self.start == start and self.form == of.form
+
+    # ---- magnitudes of the whole -----------------------------------------------------------
 
     def has_one_scale(self) -> bool:
         """Whether a scale covers the whole tensor."""
@@ -169,9 +175,9 @@ def _settle_all(*_: Any) -> None:  # noqa: ANN401
     meshes: list[Any] = []
     for ref in list(_ALL):
         memory = ref()
-        if memory is not None and memory.is_stale and memory.mesh is not None:
-            if memory.mesh not in meshes:
-                meshes.append(memory.mesh)
+        waits = memory is not None and memory.is_stale and memory.mesh is not None
+        if waits and memory.mesh not in meshes:
+            meshes.append(memory.mesh)
     for mesh in meshes:
         settle(mesh)
 

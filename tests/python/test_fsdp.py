@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import octet
@@ -105,7 +106,8 @@ def assert_resharded(of: torch.nn.Module) -> None:
         if not isinstance(module, FSDPModule):
             continue
         module.reshard()
-        for held in module._get_fsdp_state()._fsdp_param_group.fsdp_params:
+        group = module._get_fsdp_state()._fsdp_param_group
+        for held in [] if group is None else group.fsdp_params:
             for tensor in (*held.all_gather_outputs, *held._unsharded_inner_tensors):
                 assert tensor.untyped_storage().size() == 0
 
@@ -129,9 +131,17 @@ def live_bytes() -> int:
 class Case:
     """One model under fully_shard beside the same in one process."""
 
-    def __init__(self, mesh: DeviceMesh, made: torch.nn.Module, **options: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        mesh: DeviceMesh,
+        made: torch.nn.Module,
+        change: Callable[[torch.nn.Module], Any] | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
         self.rank, self.world = mesh.get_local_rank(), mesh.size()
         self.one = OneProcess(made, self.world)
+        if change is not None:  # of what is sharded alone
+            change(made)
         self.made = sharded(made, mesh, **options)
         for module in self.made.modules():
             if isinstance(module, FSDPModule):
