@@ -12,7 +12,7 @@ import torch
 from octet import _custom, _dtensor, _foreign, _sharded
 from octet._constant import traced_as_constant
 from octet._dtypes import HIGH_PRECISION
-from octet._function import DRAW, LinearFunction, apply_in_graph, run_forward
+from octet._function import DRAW, LinearFunction, apply_eagerly, apply_in_graph, run_forward
 from octet._linear_call import LinearCall
 from octet._shard import restore_rowwise
 from octet._sharded import is_dtensor
@@ -20,6 +20,7 @@ from octet._signatures import (
     FORWARD_STATE,
     Call,
     Options,
+    buffers_of,
     call_of,
     device_options,
     draws_with_graph,
@@ -176,6 +177,8 @@ class LinearRun(LinearCall):
         if in_one_node and is_plain_in_graph(call.problem, tensors[0].dtype):
             output, *others = apply_in_graph(call.problem, updates, rows, tensors)
             return output, others
+        if has_graph and not is_compiling() and self._runs_flat(tensors):
+            return self._apply_flat(call, updates, tensors), others
         if has_graph:
             output = LinearFunction.apply(call.problem, updates, rows, *tensors)
             if call.has_others:
@@ -186,6 +189,28 @@ class LinearRun(LinearCall):
         task = call.problem, forward_signature(call.problem, flat), None
         output, others, _ = run_forward(task, sizes, tensors)
         return output, others
+
+    def _runs_flat(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether calls like this one hand over a quantized weight buffer by buffer."""
+        later = self.fuse_wgrad_accumulation or self.delay_wgrad_compute or self.return_bias
+        given = isinstance(tensors[0], QuantizedTensor)
+        return isinstance(tensors[1], QuantizedTensor) and not given and not later
+
+    def _apply_flat(
+        self,
+        call: Call,
+        updates: Any,  # noqa: ANN401
+        tensors: list[torch.Tensor],
+    ) -> torch.Tensor:
+        """A call that saves what _run_eagerly's does: one of them may be the other's
+        recomputation, and checkpoints count."""
+        inp, weight, *rest = tensors
+        names = buffers_of(call.problem, "weight", weight._text)
+        task = call.problem, forward_signature(call.problem, True), None
+        operands = tensors[:3] if call.takes_bias else tensors[:2]
+        flat = [inp, *(getattr(weight, name) for name in names), *rest]
+        sizes = [*inp.shape, self._shape()[0]]
+        return apply_eagerly((task, updates), sizes, flat, *operands)
 
     # ---- traced ----------------------------------------------------------------------------
 

@@ -373,8 +373,8 @@ def check_sharded(text: str, shape: Sequence[int], rows: int) -> None:
     if fields["four_over_six"] != "none" and step > 1 and rows % step and rows < shape[0]:
         raise ValueError(
             f"{what}: a shard has {rows} rows, which cuts a block of {step} whose 4over6 "
-            f"choice needs all its rows; use ranks whose shards are multiples of {step}, or leave out "
-            "4over6"
+            f"choice needs all its rows; use ranks whose shards are multiples of {step}, or "
+            "leave out 4over6"
         )
 
 

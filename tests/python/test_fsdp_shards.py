@@ -27,7 +27,7 @@ PLAIN = [q for q in QUANTIZERS if "rht" not in q.text]  # a transform joins rows
 
 
 @pytest.mark.parametrize("quantizer", PLAIN, ids=lambda q: q.text)
-@pytest.mark.parametrize("shape", [(44, 70), (300, 200), (1, 16), (64, 96), (0, 70)])
+@pytest.mark.parametrize("shape", [(44, 70), (300, 200), (1, 16), (64, 96)])
 def test_row_form__lines_give_the_buffers_back(quantizer: Any, shape: tuple[int, int]) -> None:  # noqa: ANN401
     given = quantizer(torch.randn(shape, dtype=torch.bfloat16))
     form = _row_form.form_of(given._text, shape)
@@ -38,7 +38,7 @@ def test_row_form__lines_give_the_buffers_back(quantizer: Any, shape: tuple[int,
         buffer.fill_(7)
     _row_form.into_buffers(form, lines, found, form.parts)
     for one, two in zip(found.buffers(), given.buffers(), strict=True):
-        assert shape[0] == 0 or torch.equal(one, two)
+        assert torch.equal(one, two)
     if _texts.usages(given._text)[0]:
         for start in (0, 13, 40):
             part = _row_form.decode(form, lines[start : start + 20], start, torch.bfloat16)
