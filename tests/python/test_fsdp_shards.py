@@ -12,7 +12,7 @@ from fsdp_workers import Workers, workers  # noqa: F401
 from laws import QUANTIZERS, RECIPES
 from octet import _row_form, _texts
 from octet._shard import QuantizedShard
-from test_fsdp import Case, assert_resharded, forward, sharded
+from test_fsdp import Case, assert_resharded, forward, model, sharded
 from test_fsdp_models import Checkpointed, train
 from test_fsdp_quantized import QUANTIZED, quantized
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
@@ -215,3 +215,54 @@ def refused_job(mesh: DeviceMesh) -> None:
 
 def test_shards__what_they_cannot_hold_is_refused(workers: Workers) -> None:  # noqa: F811
     workers.run(refused_job, 2)
+
+
+def one_direction_job(mesh: DeviceMesh) -> None:
+    """Weights with bytes of both directions, as GPUs store them: one travels, and gives the
+    other."""
+    for quantizer, name in (
+        (octet.Float8CurrentScalingQuantizer("e4m3"), "current"),
+        (octet.Float8BlockQuantizer("e4m3"), "block"),
+        (octet.NVFP4Quantizer(with_2d_quantization=True), "nvfp4"),
+        (octet.MXFP4Quantizer(with_2d_quantization=True), "mxfp4"),
+    ):
+        made = quantized(name)
+        for layer in made.modules():
+            if isinstance(layer, octet.Linear):
+                whole = quantizer(layer.weight.detach().dequantize())
+                assert whole.get_usages() == {"rowwise": True, "columnwise": True}
+                layer.weight = torch.nn.Parameter(whole)
+        case = Case(mesh, made)
+        case.run(RECIPES[name], 2)
+        case.made[0].unshard()
+        found = case.made[0].up.weight.get_usages()
+        assert found == {"rowwise": True, "columnwise": False}
+
+
+def test_shards__one_direction_gives_the_other(workers: Workers) -> None:  # noqa: F811
+    workers.run(one_direction_job, 2)
+
+
+def recompute_in_graph_job(mesh: DeviceMesh) -> None:
+    def case_of(name: str, made: torch.nn.Module) -> Case:
+        for index in range(2):
+            made[index] = Checkpointed(made[index])
+        case = Case(mesh, made)
+        for block in case.made[:2]:
+            block.compile(backend="aot_eager", fullgraph=True)
+        return case
+
+    for name, made in (
+        ("mxfp8", model("mxfp8")),
+        ("nvfp4", model("nvfp4")),
+        ("current", quantized("current")),
+    ):
+        torch._dynamo.reset()
+        case_of(name, made).run(RECIPES[name], 2)
+    torch._dynamo.reset()
+    with pytest.raises(ValueError, match=r"weight rowwise data\) is NULL"):
+        case_of("mxfp8", quantized("mxfp8")).run(RECIPES["mxfp8"], 1)
+
+
+def test_shards__compiled_blocks_are_recomputed(workers: Workers) -> None:  # noqa: F811
+    workers.run(recompute_in_graph_job, 2)
