@@ -5,13 +5,14 @@
 ...     y = layer(torch.randn(8, 64))
 """
 
-from octet import _flops, _tensor_ops, recipe
+from octet import _flops, _shard, _tensor_ops, recipe
 from octet._aliases import fp8_model_init, get_default_recipe
 from octet._C import version as _version
 from octet._caches import cache_info
 from octet._convert import convert, unconvert
 from octet._dtypes import DType
 from octet._flat import flatten_state_dict, unflatten_state_dict
+from octet._gather import fsdp_gather_quantized
 from octet._linear_protos import LinearProtos
 from octet._measure import measure
 from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
@@ -42,7 +43,7 @@ from octet.state.scaling import prepare, reset_state
 from octet.state.weights import constant_weights
 from octet.tensor import QuantizedTensor
 
-del _flops, _tensor_ops  # imported for what they add to torch and to QuantizedTensor
+del _flops, _shard, _tensor_ops  # imported for what they add to torch and to QuantizedTensor
 
 __version__ = _version()
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "flatten_state_dict",
     "fp8_autocast",
     "fp8_model_init",
+    "fsdp_gather_quantized",
     "get_default_recipe",
     "is_fp8_available",
     "is_fp8_block_scaling_available",

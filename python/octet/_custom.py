@@ -11,7 +11,7 @@ from weakref import ref
 from torch.compiler import is_dynamo_compiling
 
 import torch
-from octet import _function, _ops, _signatures
+from octet import _function, _ops, _sharded, _signatures
 from octet._function import LinearFunction
 from octet._signatures import Options
 from octet.quantizers import Quantizer
@@ -163,7 +163,7 @@ _once = torch.autograd.function.once_differentiable(_backward)
 
 
 def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> Options:
-    options: Options = ()
+    options: Options = _sharded.options(layer)
     if layer._returns_bias():
         options += (("return_bias", True),)
     if asked.fp8_output and own.output is None:
@@ -247,7 +247,7 @@ def forward(
     sums = _signatures.call_of(dtypes, texts, own.recipe, (False, False, True), where)
     if call.error:
         raise ValueError(f"{label}: {call.error}")
-    fixed = Fixed(call.problem, sums.problem if apart else "", layer.out_features, label)
+    fixed = Fixed(call.problem, sums.problem if apart else "", layer._shape()[0], label)
     others = [bias] if call.takes_bias else []
     for name in call.tensors:
         drawn = name == "seed"

@@ -1,5 +1,4 @@
-"""What other libraries hand to a layer: FX's proxies, nested tensors, DTensors, ranks'
-options."""
+"""What other libraries hand to a layer: FX's proxies, nested tensors, ranks' options."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -47,15 +46,6 @@ def infers_shapes() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def refuse_dtensor(label: str, name: str, tensor: torch.Tensor) -> None:
-    """A sharded tensor is not what its rank holds of it."""
-    if type(tensor).__name__ == "DTensor":
-        raise NotImplementedError(
-            f"{label}: {name} is a DTensor, which is not quantized in this version; gather it "
-            f"(`{name}.full_tensor()`), or shard the model with fully_shard"
-        )
 
 
 def traced_by_fx(layer: "Linear", inp: Any, *asked: Any) -> Any:  # noqa: ANN401

@@ -6,7 +6,7 @@ from torch._C import _is_any_autocast_enabled
 from torch.compiler import is_compiling
 
 import torch
-from octet import _foreign, _texts, _wgrad
+from octet import _sharded, _texts, _wgrad
 from octet._constant import constant, traced_as_constant
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._parameters import Parameters
@@ -78,10 +78,10 @@ class LinearCall(Parameters):
                 "float16"
             )
         shape = inp.shape
-        if not shape or shape[-1] != self.in_features:
+        if not shape or shape[-1] != self._shape()[1]:
             raise ValueError(
                 f"{self._label()}: input is {tuple(shape)}; its last axis must be "
-                f"{self.in_features}"
+                f"{self._shape()[1]}"
             )
         if _is_any_autocast_enabled() and torch.is_autocast_enabled(inp.device.type):
             dtype = torch.get_autocast_dtype(inp.device.type)
@@ -93,7 +93,7 @@ class LinearCall(Parameters):
     ) -> None:
         """Weight and bias have the shapes that the layer says, are where the input is, and are
         of dtypes that are multiplied."""
-        shape = (self.out_features, self.in_features)
+        shape = self._shape()
         for name, found, wanted in (("weight", weight, shape), ("bias", bias, shape[:1])):
             if found is None:
                 continue
@@ -111,7 +111,6 @@ class LinearCall(Parameters):
                     f"{self._label()}: {name} is {found.dtype}; cast it to float32, bfloat16 "
                     "or float16"
                 )
-            _foreign.refuse_dtensor(self._label(), name, found)
 
     def _check_again(self, inp: Any) -> None:  # noqa: ANN401
         """_check_parameters after an op has refused a call: the op does not know the layer."""
@@ -181,6 +180,7 @@ class LinearCall(Parameters):
     ) -> Options:
         options = recipe.options
         quantizes = recipe.text != "none" and not options
+        options += _sharded.options(self)
         if self._returns_bias():
             options += (("return_bias", True),)
         if fp8_output and quantizes:

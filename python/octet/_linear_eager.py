@@ -17,6 +17,7 @@ from octet._foreign import infers_shapes
 from octet._function import apply_eagerly, linear_op, run_forward
 from octet._linear_call import text_of
 from octet._linear_run import LinearRun
+from octet._sharded import is_sharded
 from octet._signatures import (
     READ_CACHE,
     Backward,
@@ -114,6 +115,7 @@ class EagerLinear(LinearRun):
             None if bias is None else (bias.requires_grad, bias.dtype),
             own["training"],
             own["_made_as"],
+            is_sharded(own["_load_state_dict_post_hooks"]),
         )
         calls = own["_calls"]
         decided = calls.decided

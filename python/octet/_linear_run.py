@@ -9,14 +9,17 @@ from torch.nn import Parameter
 from torch.nn.functional import linear as torch_linear
 
 import torch
-from octet import _custom, _foreign
+from octet import _custom, _dtensor, _foreign, _sharded
 from octet._constant import traced_as_constant
 from octet._dtypes import HIGH_PRECISION
-from octet._function import DRAW, LinearFunction, apply_in_graph, run_forward
+from octet._function import DRAW, LinearFunction, apply_eagerly, apply_in_graph, run_forward
 from octet._linear_call import LinearCall
+from octet._shard import restore_rowwise
+from octet._sharded import is_dtensor
 from octet._signatures import (
     Call,
     Options,
+    buffers_of,
     call_of,
     device_options,
     draws_in_its_node,
@@ -87,16 +90,19 @@ class LinearRun(LinearCall):
                 return traced
         elif inp.is_nested:
             return _foreign.over_values(self, inp, is_first_microbatch, fp8_output, fp8_grad)
+        if self._local is None and is_dtensor(self._parameters.get("weight")):
+            return _dtensor.run(self, inp, is_first_microbatch, fp8_output, fp8_grad)
         region, run = current(), None
         if is_compiling():
             recipe = self._recipe_in_graph(region)
         elif in_backward():
             recipe, run = self._recipe_in_backward(region)
+            restore_rowwise(self, self._whole("weight"))
         else:
             recipe = self._recipe_in(region)
         weight, bias = self._whole("weight"), self._whole("bias")
         if isinstance(inp, torch.Tensor) and self._is_plain(recipe, inp, weight, bias):
-            if not inp.shape or inp.shape[-1] != self.in_features:
+            if not inp.shape or inp.shape[-1] != self._shape()[1]:
                 self._checked(inp)
             if is_dynamo_compiling():
                 self._check_in_graph()
@@ -185,20 +191,45 @@ class LinearRun(LinearCall):
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
+        rows = self._shape()[0]
         in_one_node = is_dynamo_compiling() and not isinstance(updates, DelayedScaling)
         if in_one_node and is_plain_in_graph(call.problem, tensors[0].dtype):
-            output, *others = apply_in_graph(call.problem, updates, self.out_features, tensors)
+            output, *others = apply_in_graph(call.problem, updates, rows, tensors)
             return output, others
+        if has_graph and not is_compiling() and self._runs_flat(tensors):
+            return self._apply_flat(call, updates, tensors), others
         if has_graph:
-            output = LinearFunction.apply(call.problem, updates, self.out_features, *tensors)
+            output = LinearFunction.apply(call.problem, updates, rows, *tensors)
             if call.has_others:
                 output, *others = output
             return output, others
-        sizes = [*tensors[0].shape, self.out_features]
+        sizes = [*tensors[0].shape, rows]
         flat = is_flat(call.problem, len(tensors))
         task = call.problem, forward_signature(call.problem, flat), None
         output, others, _ = run_forward(task, sizes, tensors)
         return output, others
+
+    def _runs_flat(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether calls like this one hand over a quantized weight buffer by buffer."""
+        later = self.fuse_wgrad_accumulation or self.delay_wgrad_compute or self.return_bias
+        given = isinstance(tensors[0], QuantizedTensor)
+        return isinstance(tensors[1], QuantizedTensor) and not given and not later
+
+    def _apply_flat(
+        self,
+        call: Call,
+        updates: Any,  # noqa: ANN401
+        tensors: list[torch.Tensor],
+    ) -> torch.Tensor:
+        """A call that saves what _run_eagerly's does: one of them may be the other's
+        recomputation, and checkpoints count."""
+        inp, weight, *rest = tensors
+        names = buffers_of(call.problem, "weight", weight._text)
+        task = call.problem, forward_signature(call.problem, True), None
+        operands = tensors[:3] if call.takes_bias else tensors[:2]
+        flat = [inp, *(getattr(weight, name) for name in names), *rest]
+        sizes = [*inp.shape, self._shape()[0]]
+        return apply_eagerly((task, updates), sizes, flat, *operands)
 
     # ---- traced ----------------------------------------------------------------------------
 
@@ -233,7 +264,7 @@ class LinearRun(LinearCall):
             grad and bias is not None and bias.requires_grad,
         )
         options: Options = (("save_original_input", True),) if self.save_original_input else ()
-        options += device_options(device.type, device.index)
+        options += _sharded.options(self) + device_options(device.type, device.index)
         dtypes = (dtype, weight.dtype, None if bias is None else bias.dtype)
         call = call_of(dtypes, (None, None), text, wants, options, training and grad)
         if call.error or not is_plain_in_graph(call.problem, dtype):

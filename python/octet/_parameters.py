@@ -48,18 +48,23 @@ def _parts(split: Split, rows: int, label: str) -> tuple[tuple[str, int], ...]:
     return tuple((prefix, rows // len(split)) for prefix in prefixes)
 
 
-def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Parameter:
-    """A weight as a recipe stores it, quantized; itself where the recipe leaves it plain.
-
-    Delayed scaling's is quantized by its own amax, once."""
+def stored_text(weight: torch.Tensor, recipe: Recipe) -> str:
+    """The quantizer by which a recipe stores a weight. Delayed scaling's takes the weight's own
+    amax."""
     where = _signatures.device_options(weight.device.type, weight.device.index)
     text = _signatures.stored_weight(_custom.stored_text(recipe), weight.dtype, where)
-    if _texts.scheme(text) == "none":
-        return weight
     if _texts.scheme(text) == "fp8-delayed":
         usages = dict(zip(("rowwise", "columnwise"), _texts.usages(text), strict=True))
         element = _texts.element_format(text)
         text = Float8CurrentScalingQuantizer(element, **usages).text
+    return text
+
+
+def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Parameter:
+    """A weight as a recipe stores it, quantized; itself where the recipe leaves it plain."""
+    text = stored_text(weight, recipe)
+    if _texts.scheme(text) == "none":
+        return weight
     return torch.nn.Parameter(from_text(text).quantize(weight.detach()), weight.requires_grad)
 
 
@@ -70,6 +75,7 @@ class Parameters(StatefulCalls):
     out_features: int
     fuse_wgrad_accumulation: bool
     init_method: Callable[[torch.Tensor], Any] | None
+    _local: Any = None  # while a call runs on what this rank holds of DTensors: that
 
     def _make_parameters(
         self,
@@ -104,11 +110,19 @@ class Parameters(StatefulCalls):
         if init is not None and init.enabled:
             self._quantize_weight(init)
 
+    def _shape(self) -> tuple[int, int]:
+        """That of the weight which a call multiplies by."""
+        if self._local is not None:
+            return self._local.weight.shape
+        return self.out_features, self.in_features
+
     def _weight_names(self) -> tuple[str, ...]:
         return tuple(f"{prefix}weight" for prefix, _ in self._parts)
 
     def _whole(self, kind: str) -> torch.Tensor | None:
         """The weight or the bias, as one tensor."""
+        if self._local is not None:
+            return getattr(self._local, kind)
         if len(self._parts) == 1:
             # Straight from the dictionary, unless torch's parametrizations have taken it away.
             found = self._parameters.get(kind)

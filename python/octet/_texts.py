@@ -73,6 +73,12 @@ def row_step(text: str) -> int:
 
 
 @constant
+def transposable(text: str) -> bool:
+    """Whether one direction's bytes give the other's, as they are."""
+    return _C.transposable(text)
+
+
+@constant
 def role_quantizer(recipe: str, role: str) -> str:
     """The quantizer that a recipe gives to a role."""
     return _C.role_quantizer(recipe, role)

@@ -3,11 +3,13 @@
 import copy
 import io
 import pickle
+from functools import partial
 from typing import Any
 
 import octet
 import pytest
 from laws import RECIPES, compiled, inputs, within
+from torch.utils.checkpoint import checkpoint
 
 import torch
 
@@ -162,3 +164,24 @@ def test_copies__of_a_layer_have_a_cached_weight_of_their_own() -> None:
         assert torch.equal(call(copied, x, True), -first)
         assert torch.equal(call(copied, x, False), -first)
     assert torch.equal(call(linear, x, False), first)
+
+
+# ---- recomputation ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_checkpoint__of_a_quantized_weight(name: str) -> None:
+    """A recomputed call saves what the first one did, buffer by buffer."""
+    linear, (x, grad) = layer(name), inputs()
+    wanted = copy.deepcopy(linear)
+    found = []
+    for of, call in (
+        (wanted, wanted),
+        (linear, partial(checkpoint, linear, use_reentrant=False)),
+    ):
+        given = x.clone().requires_grad_()
+        torch.manual_seed(3)
+        y = within(RECIPES[name], call)(given)
+        y.backward(grad)
+        found.append((y.detach(), given.grad, of.weight.grad, of.bias.grad))
+    assert all(map(torch.equal, *found))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch.compiler import is_compiling
 
 import torch
+from octet._sharded import is_dtensor, shard_of
 from octet.quantizers import from_text
 from octet.state import registry
 from octet.state.active import CONSTANT_WEIGHTS, ConstantWeights, Live, no_dispatch_modes
@@ -49,6 +50,13 @@ class WeightCache:
         parameters = layer._parameters
         for name in layer._weight_names():
             weight = parameters.get(name)
+            shard = shard_of(layer, name)
+            if shard is not None:  # what is gathered has other memory each time
+                found.append((id(shard), shard._version))
+                weight = shard._local_tensor
+            elif is_dtensor(weight):
+                found.append((id(weight), weight._version))
+                weight = weight._local_tensor
             if weight is None:  # torch's parametrizations have taken it away
                 weight = getattr(layer, name)
             if isinstance(weight, QuantizedTensor):

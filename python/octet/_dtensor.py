@@ -1,0 +1,154 @@
+"""Layers whose weight is a DTensor, as ``parallelize_module`` makes them.
+
+Each rank runs the layer on what it holds, as ``parallel_mode`` does. By the placements its
+result is:
+
+| weight | input | output | gradient of the input |
+|---|---|---|---|
+| Shard(0), ColwiseParallel | Replicate | Shard(-1) | Partial |
+| Shard(1), RowwiseParallel | Shard(-1) | Partial | Shard(-1) |
+| Replicate | Replicate, or Shard of another axis | as the input | as the input |
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from octet._constant import traced_as_constant
+from octet._sharded import is_dtensor
+from octet.state.active import current, in_backward
+from octet.state.scaling import SLOTS
+
+if TYPE_CHECKING:
+    from octet.linear import Linear
+
+
+class Local(NamedTuple):
+    """What a rank holds of weight and bias."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
+class _Rule(NamedTuple):
+    """What a call's placements make of its result and its gradients."""
+
+    output: Any
+    grad_input: Any
+    grad_weight: Any
+    bias: Any  # how it must lie
+    is_partial: bool  # ranks' outputs are summed: one of them adds the bias
+
+
+class _AddOnce(torch.autograd.Function):
+    """Adds the bias on one rank; its gradient is the same on all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, bias: torch.Tensor, adds: bool) -> torch.Tensor:  # noqa: ANN401
+        ctx.dtype = bias.dtype
+        return y + bias.to(y.dtype) if adds else y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        rows = grad.reshape(-1, grad.shape[-1])
+        return grad, rows.sum(0, dtype=torch.float32).to(ctx.dtype), None
+
+
+def _rule(weight: Any, inp: Any) -> _Rule | None:  # noqa: ANN401
+    """What to do, by the placements; None where they have no rule here."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if weight.device_mesh != inp.device_mesh or weight.device_mesh.ndim != 1:
+        return None
+    (held,), (given,), last = weight.placements, inp.placements, inp.dim() - 1
+    if isinstance(given, Shard) and given.dim < 0:
+        given = Shard(given.dim + inp.dim())
+    if held == Shard(0) and given == Replicate():
+        return _Rule(Shard(last), Partial(), held, held, False)
+    if held == Shard(1) and given == Shard(last):
+        return _Rule(Partial(), given, held, Replicate(), True)
+    if held == Replicate() and given == Replicate():
+        return _Rule(given, given, held, held, False)
+    if held == Replicate() and type(given) is Shard and given != Shard(last):
+        return _Rule(given, given, Partial(), held, False)
+    return None
+
+
+def _refuse(layer: "Linear", weight: Any, inp: Any, bias: Any, asked: Any) -> None:  # noqa: ANN401
+    """What has no rule is named, with the fix."""
+    label = layer._label()
+    for name, found in (("weight", weight), ("input", inp), ("bias", bias)):
+        if found is not None and not is_dtensor(found):
+            raise ValueError(
+                f"{label}: {name} is a {type(found).__name__} beside DTensors; make it one "
+                "(parallelize_module with ColwiseParallel or RowwiseParallel does)"
+            )
+    for option in ("fuse_wgrad_accumulation", "delay_wgrad_compute"):
+        if getattr(layer, option):
+            raise ValueError(
+                f"{label}: {option} is not available where the weight is a DTensor; leave it "
+                "out, or use parallel_mode"
+            )
+    if asked[1] or asked[2]:
+        raise ValueError(
+            f"{label}: fp8_output and fp8_grad make quantized tensors, which DTensors do not "
+            "hold; leave them out, or use parallel_mode"
+        )
+    if len(layer._parts) > 1:
+        raise ValueError(
+            f"{label}: parameters_split joins weights, which DTensors of ranks' parts do not "
+            "allow; leave it out"
+        )
+
+
+@traced_as_constant
+def _unwrap_state(layer: "Linear") -> bool:
+    """distribute_module makes DTensors of all buffers; scales are a rank's own."""
+    for name in SLOTS:
+        held = layer._buffers.get(name)
+        if is_dtensor(held):
+            layer._buffers[name] = held.to_local()
+    return True
+
+
+def _bias_once(y: torch.Tensor, bias: Any) -> torch.Tensor:  # noqa: ANN401
+    return _AddOnce.apply(y, bias.to_local(), bias.device_mesh.get_local_rank() == 0)
+
+
+def run(layer: "Linear", inp: Any, *asked: Any) -> Any:  # noqa: ANN401
+    """A call of a layer whose weight is a DTensor."""
+    from torch.distributed.tensor import DTensor
+
+    weight, bias = layer._whole("weight"), layer._whole("bias")
+    region = current()
+    if not in_backward() and not region.enabled and not region.calibrating:
+        return layer._run_plain(inp, weight, bias)  # by torch's own rules
+    _refuse(layer, weight, inp, bias, asked)
+    rule = _rule(weight, inp)
+    if rule is None or (bias is not None and bias.placements != (rule.bias,)):
+        given = "" if bias is None else f", bias {bias.placements}"
+        raise ValueError(
+            f"{layer._label()}: weight is {weight.placements}, input {inp.placements}{given}"
+            f" on a mesh of {weight.device_mesh.ndim} dimensions; there are rules for those of "
+            "ColwiseParallel, of RowwiseParallel and for a replicated weight, on a mesh of one "
+            "dimension: redistribute them"
+        )
+    _unwrap_state(layer)
+    late = bias is not None and rule.is_partial and not layer.return_bias
+    own = None
+    if bias is not None and not late:
+        of_bias = rule.bias if rule.is_partial else rule.grad_weight
+        own = bias.to_local(grad_placements=(of_bias,))
+    layer._local = Local(weight.to_local(grad_placements=(rule.grad_weight,)), own)
+    try:
+        made = layer._run(inp.to_local(grad_placements=(rule.grad_input,)), *asked)
+    finally:
+        layer._local = None
+    y = made[0] if layer.return_bias else made
+    if late:
+        y = _bias_once(y, bias)
+    shape = torch.Size((*inp.shape[:-1], weight.shape[0]))
+    stride = torch.empty(shape, device="meta").stride()
+    y = DTensor.from_local(
+        y, weight.device_mesh, (rule.output,), run_check=False, shape=shape, stride=stride
+    )
+    return (y, bias) if layer.return_bias else y

@@ -1,0 +1,190 @@
+"""A rank's rows of a matrix that is gathered quantized: lines of bytes, or values, or both.
+
+What one rank quantizes must be what the whole would have become. Its own rows are not enough
+where one scale covers more: the whole tensor, or a block of rows that a cut divides. There
+ranks exchange the largest magnitudes, all layers at once, and each rank quantizes its rows
+beside rows that stand for the others': zeros, and these magnitudes.
+"""
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+from octet import _row_form, _texts
+from octet._row_form import Form
+from octet.quantizers import from_text
+
+_ALL: "list[weakref.ref[Memory]]" = []
+_numbers = itertools.count()
+_watched: list[Any] = []
+
+
+class Memory:
+    """The rows of one rank. Views of a shard share it.
+
+    ``lines`` are the bytes, in the row form; ``values`` what they stand for. Who writes, writes
+    values; ``settle`` makes lines of them. One that ``keeps_values`` is stored in high
+    precision and has lines only while they travel."""
+
+    def __init__(self, form: Form, dtype: torch.dtype, rows: int, keeps_values: bool) -> None:
+        self.form, self.dtype, self.rows, self.keeps_values = form, dtype, rows, keeps_values
+        self.number = -1  # of the parameter: the same on all ranks
+        self.start: int | None = None  # the first row's number in the whole
+        self.lines: torch.Tensor | None = None
+        self.values: torch.Tensor | None = None
+        self.is_stale = keeps_values  # magnitudes are to be exchanged
+        self.slots: torch.Tensor | None = None  # those of the whole: see exchanged
+        self.mesh: Any = None
+        self.alternates: bool | None = None  # directions travel one at a time
+        _ALL.append(weakref.ref(self, _ALL.remove))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        held = self.values if self.lines is None else self.lines
+        return held.device
+
+    def like(self, rows: int, device: torch.device, fill: bool) -> "Memory":
+        """Memory of the same kind; zeros, or not written."""
+        made = Memory(self.form, self.dtype, rows, self.keeps_values)
+        made.number = self.number
+        make = torch.zeros if fill else torch.empty
+        if self.keeps_values:
+            made.values = make(rows, self.form.shape[1], dtype=self.dtype, device=device)
+        else:
+            made.lines = make(rows, self.form.width, dtype=torch.uint8, device=device)
+        return made
+
+    def read(self, offset: int, rows: int) -> torch.Tensor:
+        """What some rows stand for; to be read only."""
+        if self.values is not None:
+            return self.values[offset : offset + rows]
+        start = (self.start or 0) + offset
+        return _row_form.decode(
+            self.form, self.lines[offset : offset + rows], start, self.dtype
+        )
+
+    def open(self) -> torch.Tensor:
+        """The values of all rows, to be written."""
+        _watch_optimizers()
+        if self.values is None:
+            self.values = self.read(0, self.rows).clone()
+        self.is_stale = True
+        return self.values
+
+    def place(self, mesh: Any) -> None:  # noqa: ANN401
+        """Notes the ranks that hold the whole."""
+        self.mesh = mesh
+        if self.start is None:
+            self.start = min(mesh.get_local_rank() * self.rows, self.form.shape[0])
+
+    def own(self) -> int:
+        """Rows that are not padding."""
+        return max(0, min(self.rows, self.form.shape[0] - (self.start or 0)))
+
+    def takes_lines(self, of: "Memory", start: int) -> bool:
+        """Whether lines of another may be copied: both have them, and of the same rows."""
+        if self.lines is None or of.lines is None or self.is_stale or of.is_stale:
+            return False
+        return self.start == start and self.form == of.form
+
+    # ---- magnitudes of the whole -----------------------------------------------------------
+
+    def has_one_scale(self) -> bool:
+        """Whether a scale covers the whole tensor."""
+        return any(part.axis < 0 for part in self.form.parts)
+
+    def cut_blocks(self) -> list[int]:
+        """The blocks of rows that cuts between ranks divide."""
+        step, whole = _texts.row_step(self.form.text), self.form.shape[0]
+        cuts = [self.rows * rank for rank in range(1, self.mesh.size())]
+        return sorted({cut // step for cut in cuts if cut < whole and cut % step})
+
+    def magnitudes(self) -> torch.Tensor:
+        """The largest ones of this rank: of all, and by columns of each block that is cut."""
+        step, columns = _texts.row_step(self.form.text), self.form.shape[1]
+        own = self.values[: self.own()].float().abs()
+        own = torch.where(own.isnan(), torch.zeros_like(own), own)
+        found = []
+        if self.has_one_scale():
+            found.append(own.amax().view(1) if own.numel() else own.new_zeros(1))
+        for block in self.cut_blocks():
+            first = max(block * step - self.start, 0)
+            part = own[first : max(first, (block + 1) * step - self.start)]
+            found.append(part.amax(0) if part.numel() else own.new_zeros(columns))
+        return torch.cat(found) if found else own.new_zeros(0)
+
+    def quantized(self) -> torch.Tensor:
+        """The lines of the values, as the whole would have been quantized."""
+        form, step = self.form, _texts.row_step(self.form.text)
+        own, columns = self.own(), form.shape[1]
+        lines = torch.zeros(self.rows, form.width, dtype=torch.uint8, device=self.device)
+        if own == 0 or lines.is_meta:
+            return lines
+        before, end = self.start % step, self.start + own
+        after = min(form.shape[0], -(-end // step) * step) - end
+        padded = -(-(before + own + after) // step) * step
+        rows = self.values.new_zeros(padded + step * self.has_one_scale(), columns)
+        rows[before : before + own] = self.values[:own]
+        slots = self.slots.to(rows.dtype)
+        if self.has_one_scale():
+            rows[padded, 0], slots = slots[0], slots[1:]
+        for at, block in enumerate(self.cut_blocks()):
+            line = slots[at * columns : (at + 1) * columns]
+            if before and block == self.start // step:
+                rows[0] = line
+            if after and block == end // step:
+                rows[before + own] = line
+        made = _row_form.to_rows(form, from_text(form.text).quantize(rows))
+        lines[:own] = made[before : before + own]
+        return lines
+
+
+def new_number() -> int:
+    """The number of a parameter that is about to be cut; all ranks cut the same ones."""
+    return next(_numbers)
+
+
+def exchanged(memories: list[Memory]) -> None:
+    """Gives memories of one mesh the magnitudes of the whole: one all_reduce for all."""
+    found = [memory.magnitudes() for memory in memories]
+    sizes = [len(each) for each in found]
+    total = torch.cat(found) if found else torch.empty(0)
+    if len(total) and memories[0].mesh.size() > 1:
+        torch.distributed.all_reduce(
+            total, torch.distributed.ReduceOp.MAX, memories[0].mesh.get_group()
+        )
+    for memory, slots in zip(memories, total.split(sizes), strict=True):
+        memory.slots, memory.is_stale = slots, False
+
+
+def settle(mesh: Any) -> None:  # noqa: ANN401
+    """Quantizes what was written, in every shard on this mesh."""
+    found = [memory for ref in list(_ALL) if (memory := ref()) is not None]
+    stale = [m for m in found if m.is_stale and m.mesh == mesh and m.values is not None]
+    stale.sort(key=lambda memory: memory.number)  # ranks may have made them in another order
+    with torch.no_grad():
+        exchanged(stale)
+        for memory in stale:
+            if not memory.keeps_values:
+                memory.lines, memory.values, memory.slots = memory.quantized(), None, None
+
+
+def _settle_all(*_: Any) -> None:  # noqa: ANN401
+    meshes: list[Any] = []
+    for ref in list(_ALL):
+        memory = ref()
+        waits = memory is not None and memory.is_stale and memory.mesh is not None
+        if waits and memory.mesh not in meshes:
+            meshes.append(memory.mesh)
+    for mesh in meshes:
+        settle(mesh)
+
+
+def _watch_optimizers() -> None:
+    """Has torch's optimizers say when they have stepped; once in a process."""
+    if not _watched:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        _watched.append(register_optimizer_step_post_hook(_settle_all))
