@@ -36,6 +36,7 @@ from octet.state.active import (
     in_backward,
 )
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
+from octet.tensor import QuantizedTensor
 
 
 class TracedCall(NamedTuple):
