@@ -131,7 +131,7 @@ static int64_t note(set *s, uint64_t hash) {
 
 static octet_status launch(const void *arg, const octet_exec *exec, octet_error *err) {
     const oct_run *run = arg;
-    octet_status status = octet_run(run->plan, run->memory, exec, err);
+    octet_status status = oct_plan_run(run->plan, run->memory, exec, err);
     return status || !run->moves ? status : octet_delayed_update(run->moves, NULL, exec, err);
 }
 
