@@ -17,8 +17,10 @@
 
 /* What stands for the start of a region whose address has these low bits. No processor has such
  * an address, no float or double of a kernel is that NaN, and no number is so large. */
+#define OCT_LIST_STAND_IN 0x7FFA
 static inline void *oct_list_stand_in(int region, uint8_t low) {
-    uint64_t word = (uint64_t)0x7FFA << 48 | (uint64_t)region << 40 | OCT_LIST_BYTES | low;
+    uint64_t word =
+        (uint64_t)OCT_LIST_STAND_IN << 48 | (uint64_t)region << 40 | OCT_LIST_BYTES | low;
     return (void *)(uintptr_t)word;
 }
 

@@ -229,19 +229,8 @@ static octet_status check_overlap(const oct_regions *used, const oct_region *wri
     return OCTET_OK;
 }
 
-bool oct_regions_apart(const oct_regions *regions) {
-    bool apart = true;
-    for (int i = 0; i < regions->count && apart; i++) {
-        const oct_region *written = &regions->at[i];
-        for (int other = 0; written->is_written && other < regions->count && apart; other++) {
-            apart = other == i || !overlap(written, &regions->at[other]);
-        }
-    }
-    return apart;
-}
-
-octet_status oct_memory_check(oct_regions *used, const octet_plan *plan, int phase,
-                              const octet_memory *memory, octet_error *err) {
+octet_status oct_memory_regions(oct_regions *used, const octet_plan *plan, int phase,
+                                const octet_memory *memory, octet_error *err) {
     octet_status status = OCTET_OK;
     find_used(used, plan, phase, memory);
     for (int i = 0; i < used->count && !status; i++) {
@@ -253,4 +242,10 @@ octet_status oct_memory_check(oct_regions *used, const octet_plan *plan, int pha
         }
     }
     return status;
+}
+
+octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
+                              octet_error *err) {
+    oct_regions used;
+    return oct_memory_regions(&used, plan, phase, memory, err);
 }

@@ -55,9 +55,8 @@ octet_status oct_run_steps(oct_phase *phase, octet_error *err) {
 
 static octet_status run_checked(const octet_plan *plan, int number, const octet_memory *memory,
                                 const octet_exec *exec, octet_error *err) {
-    oct_regions regions;
     oct_phase phase = {.plan = plan, .number = number, .memory = memory, .exec = exec};
-    octet_status status = oct_memory_check(&regions, plan, number, memory, err);
+    octet_status status = oct_memory_check(plan, number, memory, err);
     return status ? status : oct_run_steps(&phase, err);
 }
 

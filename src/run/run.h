@@ -36,11 +36,12 @@ typedef struct oct_regions {
     oct_region at[OCT_REGIONS];
 } oct_regions;
 
-/* What the phase uses of the memory, if it serves every step. Writes nothing to it. */
-octet_status oct_memory_check(oct_regions *used, const octet_plan *plan, int phase,
-                              const octet_memory *memory, octet_error *err);
-/* Whether what is written is nothing else besides. */
-bool oct_regions_apart(const oct_regions *regions);
+/* Whether the memory serves every step of the phase. Writes nothing to it. */
+octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
+                              octet_error *err);
+/* The same, and what the phase uses of it. */
+octet_status oct_memory_regions(oct_regions *used, const octet_plan *plan, int phase,
+                                const octet_memory *memory, octet_error *err);
 /* Where a region begins, and how far apart the rows of an argument are; and the bytes that the
  * caller says a block has. 0 for others. */
 const void *oct_region_start(const octet_memory *memory, int index);

@@ -121,7 +121,7 @@ static octet_status run_both(const octet_plan *plan, int phase, const octet_memo
                              const octet_exec *exec, octet_error *err) {
     oct_regions regions;
     int where = -1, start = launched();
-    octet_status status = oct_memory_check(&regions, plan, phase, memory, err);
+    octet_status status = oct_memory_regions(&regions, plan, phase, memory, err);
     if (status) {
         return status;
     }
