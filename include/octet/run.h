@@ -65,6 +65,25 @@ OCTET_API OCTET_CHECKED octet_status octet_run_phase(const octet_plan *plan, int
                                                      const octet_memory *memory,
                                                      const octet_exec *exec, octet_error *err);
 
+/* A phase of a plan at its sizes (0 where it has no collectives) and all that a device decides
+ * of it: on a GPU which kernels with which extents, products cut into those that cuBLASLt
+ * takes, copies, pairs. Decided once, for memory like `like`: with its strides, and addresses
+ * that are the same modulo 256. A run of it resolves addresses and launches. Results are those
+ * of octet_run_phase, bit for bit; memory of another kind, and another GPU, are run by that. On
+ * a CPU, where a run has nothing to decide, every run is. The plan stays where it is and as it
+ * is until it is freed, before the GPU is closed. Only octet_prepare allocates; several threads
+ * may run one at once. */
+typedef struct octet_prepared octet_prepared;
+OCTET_API OCTET_CHECKED octet_status octet_prepare(octet_prepared **out, const octet_plan *plan,
+                                                   int phase, const octet_memory *like,
+                                                   const octet_exec *exec, octet_error *err);
+OCTET_API OCTET_CHECKED octet_status octet_run_prepared(octet_prepared *prepared,
+                                                        const octet_memory *memory,
+                                                        const octet_exec *exec,
+                                                        octet_error *err);
+/* NULL is allowed. */
+OCTET_API void octet_prepared_free(octet_prepared *prepared);
+
 /* One tensor by itself. Quantize: argument 0 is the tensor, outputs are its buffers in flatten
  * order (delayed scaling: argument scale, output amax; stochastic rounding: argument seed).
  * Dequantize: arguments are the buffers, output 0 the tensor in proto's dtype. */

@@ -13,17 +13,19 @@ class CacheInfo(NamedTuple):
 
 
 def cache_info() -> dict[str, CacheInfo]:
-    """Every cache of this process, by name: the plans that ops remember, the launches that are
-    replayed on a GPU, and what the front end remembers of texts.
+    """Every cache of this process, by name: the plans that ops remember, the launches that a
+    GPU has decided of them, those that are replayed, and what the front end remembers of texts.
 
     >>> octet.cache_info()["plans"].capacity > 0
     True
     """
     recordings, most, _ = _C.replays()
-    plans, structures, _ = _C.cached_plans()
+    plans, structures, _, prepared, rules = _C.cached_plans()
     found = {
         "plans": CacheInfo(*plans),
         "plans without sizes": CacheInfo(*structures),
+        "prepared plans": CacheInfo(*prepared),
+        "rules of delayed scaling": CacheInfo(*rules),
         "replayed launches": CacheInfo(recordings, most),
     }
     found |= {name: CacheInfo(*info) for name, info in sorted(_constant.caches().items())}

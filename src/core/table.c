@@ -22,13 +22,17 @@ void oct_entry_leave(oct_table *table, oct_entry *entry) {
 
 /* ---- sets -------------------------------------------------------------------------------- */
 
+int oct_table_limit(void) {
+    const char *text = getenv("OCTET_CACHE_ENTRIES");
+    long number = text ? strtol(text, NULL, 10) : 0;
+    return number > 0 && number < INT32_MAX ? (int)number : INT32_MAX - 1;
+}
+
 /* The environment is read once for a table. */
 static int wanted_entries(oct_table *table) {
     int found = atomic_load_explicit(&table->wanted, memory_order_relaxed);
     if (!found) {
-        const char *text = getenv("OCTET_CACHE_ENTRIES");
-        long number = text ? strtol(text, NULL, 10) : 0;
-        found = number > 0 && number < INT32_MAX ? (int)number + 1 : INT32_MAX;
+        found = oct_table_limit() + 1;
         atomic_store_explicit(&table->wanted, found, memory_order_relaxed);
     }
     return found - 1;

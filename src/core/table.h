@@ -73,6 +73,8 @@ oct_entry *oct_table_find(oct_table *table, uint64_t hash, const void *key);
 /* Two threads that miss at once put an entry each; the one used less is pushed out. */
 void oct_table_put(oct_table *table, oct_entry *entry);
 
+/* What $OCTET_CACHE_ENTRIES bounds every cache to; a large number where it says nothing. */
+int oct_table_limit(void);
 /* Entries that are there, and that may be: $OCTET_CACHE_ENTRIES says fewer, at least one set.
  */
 int oct_table_count(oct_table *table);

@@ -16,6 +16,8 @@ typedef struct oct_cuda_on {
     octet_cuda *cuda;
     void *stream; /* CUstream */
     bool entered; /* between oct_cuda_enter and leave: an operation need not look itself */
+    struct oct_cuda_list *list; /* what is launched goes there instead: list.h; NULL: it is not
+                                 * asked for */
 } oct_cuda_on;
 
 /* Makes the GPU's context the thread's current one where it is not; *pushed goes to the leaving

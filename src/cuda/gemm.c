@@ -15,9 +15,8 @@
  *
  * With alpha the factors' product is one fp32: where it leaves the normal range, so does the
  * result's accuracy. The own kernel keeps the CPU's bound there as well. */
-#include "core/fail.h"
 #include "cuda/kernels/moves.h"
-#include "cuda/lt.h"
+#include "cuda/list_fill.h"
 
 static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                                     octet_error *err) {
@@ -68,18 +67,6 @@ static octet_status find(oct_lt_algorithm *out, bool *found, const job *j,
     *found = false;
     if (!status) {
         status = oct_lt_find(out, found, j->lt, product, err);
-        oct_cuda_leave(j->on->cuda, pushed);
-    }
-    return status;
-}
-
-static octet_status run(bool *refused, const job *j, const oct_lt_product *product,
-                        oct_lt_algorithm *algorithm, octet_error *err) {
-    bool pushed;
-    octet_status status = oct_cuda_enter_on(j->on, &pushed, err);
-    *refused = false;
-    if (!status) {
-        status = oct_lt_run(refused, j->lt, product, algorithm, j->on->stream, err);
         oct_cuda_leave(j->on->cuda, pushed);
     }
     return status;
@@ -162,6 +149,25 @@ static int kind_of(const oct_lt_product *p, int64_t i) {
     return i < last ? 0 : i == last ? 1 : 2;
 }
 
+/* The number-th part. */
+static octet_status run(bool *refused, job *j, const oct_lt_product *part, int64_t number,
+                        octet_error *err) {
+    oct_lt_algorithm *algorithm = &j->chosen[kind_of(&j->product, number)];
+    bool pushed;
+    *refused = false;
+    if (j->on->list) {
+        oct_list_product one = {
+            j->lt, part, algorithm, number, j->product.rows, j->call->accumulate};
+        return oct_list_multiply(j->on->list, &one, err);
+    }
+    octet_status status = oct_cuda_enter_on(j->on, &pushed, err);
+    if (!status) {
+        status = oct_lt_run(refused, j->lt, part, algorithm, j->on->stream, err);
+        oct_cuda_leave(j->on->cuda, pushed);
+    }
+    return status;
+}
+
 /* Chooses for every part before any of them is run: *found false, and dst is as it was. */
 static octet_status find_parts(bool *found, job *j, octet_error *err) {
     int64_t last = chunks_of(&j->product) - 1, parts = parts_of(&j->product);
@@ -181,7 +187,7 @@ static octet_status run_part(bool *refused, job *j, int64_t i, octet_error *err)
     octet_status status = oct_lt_part_move(j->on, &part, &j->own.a, first, err);
     *refused = false;
     if (!status) {
-        status = run(refused, j, &part, &j->chosen[kind_of(&j->product, i)], err);
+        status = run(refused, j, &part, i, err);
     }
     bool finishes = !status && !*refused && part.sums;
     return finishes ? oct_lt_part_finish(j->on, &part, &j->own, first, err) : status;
@@ -197,10 +203,7 @@ static octet_status run_parts(bool *done, job *j, octet_error *err) {
     for (int64_t i = 0; !status && !refused && i < parts; i++) {
         status = run_part(&refused, j, i, err);
         if (!status && refused && i > 0 && j->call->accumulate) {
-            status = oct_fail(err, OCTET_DEVICE,
-                              "cublasLtMatmul refused part %lld of a product of %lld rows; "
-                              "the parts before it are added to the result",
-                              (long long)i, (long long)j->product.rows);
+            status = oct_lt_part_refused(err, i, j->product.rows);
         }
     }
     *done = !refused;

@@ -146,6 +146,9 @@ typedef struct oct_lt {
 octet_status oct_lt_failed(octet_error *err, const oct_cublaslt *api, const char *call,
                            int result);
 
+/* Of a part that the library does not run, where the parts before it are added to dst. */
+octet_status oct_lt_part_refused(octet_error *err, int64_t number, int64_t rows);
+
 /* Made on first use. $OCTET_CUDA_GEMM=own leaves the library out, =cublaslt the own kernels for
  * what the library takes. */
 octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err);

@@ -1,4 +1,5 @@
 /* lt_part.c - some rows of dst as a product of their own. */
+#include "core/fail.h"
 #include "cuda/lt.h"
 
 /* Scales of 1 x 128 blocks lie block by block, each with all rows: a part's are moved together.
@@ -95,6 +96,13 @@ octet_status oct_lt_part_move(const oct_cuda_on *on, const oct_lt_product *part,
     from.parts[OCTET_PART_VALUES] = (void *)(uintptr_t)scale_of(a, first);
     to.parts[OCTET_PART_VALUES] = part->scales;
     return oct_cuda_cast(on, &to, &from, err);
+}
+
+octet_status oct_lt_part_refused(octet_error *err, int64_t number, int64_t rows) {
+    return oct_fail(err, OCTET_DEVICE,
+                    "cublasLtMatmul refused part %lld of a product of %lld rows; the parts "
+                    "before it are added to the result",
+                    (long long)number, (long long)rows);
 }
 
 /* Scales that the library has multiplied by are not factors any more. */

@@ -57,6 +57,18 @@ octet_status oct_cuda_compiler(const oct_compiler **out, octet_cuda *cuda, octet
 octet_status oct_cuda_kernel(const oct_kernel **out, octet_cuda *cuda,
                              const oct_cuda_launch *launch, octet_error *err);
 
+/* What differs from one launch of a kernel to the next. */
+typedef struct oct_cuda_params {
+    const void
+        *at; /* launch->params_bytes of them; those of the launch itself are not looked at */
+    void *stream;
+} oct_cuda_params;
+
+/* Puts a kernel of oct_cuda_kernel on a stream. The context is current. */
+octet_status oct_cuda_launch_ready(octet_cuda *cuda, const oct_kernel *kernel,
+                                   const oct_cuda_launch *launch, const oct_cuda_params *with,
+                                   octet_error *err);
+
 /* Unloads every module; the context is current. */
 void oct_cuda_unload(octet_cuda *cuda);
 

@@ -11,9 +11,10 @@
 typedef struct oct_scales {
     int64_t lines, blocks; /* blocks: along one line */
     int64_t line_step, block_step;
-    int share;     /* 2^share lines have one entry: 128 in square FP8 blocks, else 1 */
     int64_t tiles; /* swizzled: tiles of 128 lines by 4 blocks along a line; else 0 */
     int64_t count; /* entries of the buffer, padding included */
+    int32_t share; /* 2^share lines have one entry: 128 in square FP8 blocks, else 1 */
+    int32_t reserved;
 } oct_scales;
 
 static inline bool oct_is_square(const octet_quantizer *q) {

@@ -40,7 +40,7 @@ typedef struct oct_scale_rule {
     float aim;      /* what the amax is scaled to: the format's largest value */
     float epsilon;  /* the least amax a scale is made from */
     float overflow; /* the scale of an amax too small to divide by */
-    bool pow2;      /* the mantissa is cut off */
+    uint32_t pow2;  /* the mantissa is cut off */
 } oct_scale_rule;
 
 /* By its bits: gcc 13 takes a comparison with FLT_MAX for one that infinity does not pass. */

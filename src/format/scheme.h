@@ -100,7 +100,7 @@ static inline oct_scales oct_scales_of(const oct_matrix *m, octet_use use) {
     int64_t lines = row ? m->rows : m->cols, length = row ? m->cols : m->rows;
     int64_t blocks = oct_size_ceil_div(length, q->block_cols);
     int64_t wide = oct_round_up(blocks, 4), tall = oct_round_up(lines, 128);
-    oct_scales s = {lines, blocks, wide, 1, 0, 0, wide * tall};
+    oct_scales s = {lines, blocks, wide, 1, 0, wide * tall, 0, 0};
     if (floats && oct_is_square(q)) {
         s.share = 7;
         s.count = wide * oct_size_ceil_div(lines, q->block_rows);

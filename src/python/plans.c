@@ -7,6 +7,7 @@
 #include "torch/plan_cache.h"
 #include "torch/problem.h"
 #include "torch/replay.h"
+#include "torch/rule.h"
 #include "torch/threads.h"
 
 static int find_kind(const char *name) {
@@ -307,15 +308,17 @@ static PyObject *cached_plans(PyObject *self, PyObject *unused) {
     (void)self;
     (void)unused;
     oct_plan_counts counts = oct_plan_count();
-    return Py_BuildValue("((ii)(ii)L)", counts.plans, counts.most_plans, counts.structures,
-                         counts.most_structures, counts.plannings);
+    oct_rule_counts rules = oct_rule_count();
+    return Py_BuildValue("((ii)(ii)L(ii)(ii))", counts.plans, counts.most_plans,
+                         counts.structures, counts.most_structures, counts.plannings,
+                         counts.prepared, counts.most_plans, rules.rules, rules.most);
 }
 
 static PyObject *replays(PyObject *self, PyObject *unused) {
     (void)self;
     (void)unused;
     oct_replay_counts counts = oct_replay_count();
-    return Py_BuildValue("(iiL)", counts.recordings, OCT_RECORDINGS, (long long)counts.replays);
+    return Py_BuildValue("(iiL)", counts.recordings, counts.most, (long long)counts.replays);
 }
 
 static PyObject *allow_replays(PyObject *self, PyObject *allow) {
@@ -338,7 +341,7 @@ PyMethodDef oct_py_plan_methods[] = {
     {"explain", explain, METH_VARARGS, "explain(kind, text, sizes) -> the plan for people"},
     {"cached_plans", cached_plans, METH_NOARGS,
      "cached_plans() -> ((plans at their sizes, at most), (plans by text, at most), "
-     "plannings)"},
+     "plannings, (prepared plans, at most), (rules of delayed scaling, at most))"},
     {"replays", replays, METH_NOARGS,
      "replays() -> (recordings that the ops keep, how many they may, runs that were one)"},
     {"allow_replays", allow_replays, METH_O,

@@ -103,7 +103,8 @@ static void (*const ops[OCTET_OPS])(const oct_work *, const oct_threads *) = {
 };
 
 /* What the plan and the memory check let through cannot fail. */
-static octet_status work_one(const oct_work *work, const octet_exec *exec, octet_error *err) {
+static octet_status work_one(const oct_work *work, const oct_phase *phase, octet_error *err) {
+    const octet_exec *exec = phase->exec;
     oct_threads threads = {NULL, NULL, 1};
     (void)err;
     if (exec->parallel_for && exec->threads > 1) {
@@ -135,10 +136,10 @@ static void end(const oct_phase *phase) {
 }
 
 /* The target pairs no steps. */
-static octet_status work_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
+static octet_status work_two(const oct_work *a, const oct_work *b, const oct_phase *phase,
                              octet_error *err) {
-    octet_status status = work_one(a, exec, err);
-    return status ? status : work_one(b, exec, err);
+    octet_status status = work_one(a, phase, err);
+    return status ? status : work_one(b, phase, err);
 }
 
 /* ---- delayed scaling ------------------------------------------------------------------- */

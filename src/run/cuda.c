@@ -1,6 +1,11 @@
 /* cuda.c - steps and delayed scaling as calls of the CUDA device, on the caller's stream. */
 #include "cuda/cuda.h"
+#include "cuda/list.h"
 #include "run/run.h"
+
+static oct_cuda_on on_of(const oct_phase *phase) {
+    return (oct_cuda_on){phase->exec->cuda, phase->exec->stream, true, phase->list};
+}
 
 /* ---- amaxes ---------------------------------------------------------------------------- */
 
@@ -72,7 +77,7 @@ static oct_cuda_span span_of(uint8_t *first, const octet_plan *plan, uint64_t bi
 /* Zeros what kernels raise in a phase, in one launch for a few spans. */
 static octet_status zero_raised(const oct_phase *phase, octet_error *err) {
     const octet_plan *plan = phase->plan;
-    oct_cuda_on on = {phase->exec->cuda, phase->exec->stream, true};
+    oct_cuda_on on = on_of(phase);
     oct_cuda_span spans[OCT_ZERO_SPANS];
     uint64_t bits = raised(plan, phase->number);
     octet_status status = OCTET_OK;
@@ -207,16 +212,24 @@ static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on 
     [OCTET_OP_BIAS_GRAD] = do_bias_grad,
 };
 
-static octet_status work_one(const oct_work *work, const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {exec->cuda, exec->stream, true};
+static void begin_step(const oct_phase *phase, const oct_work *work) {
+    if (phase->list) {
+        oct_list_step(phase->list, (int)(work->step - phase->plan->steps));
+    }
+}
+
+static octet_status work_one(const oct_work *work, const oct_phase *phase, octet_error *err) {
+    oct_cuda_on on = on_of(phase);
+    begin_step(phase, work);
     return ops[work->step->op](work, &on, err);
 }
 
 /* ---- two steps at once ----------------------------------------------------------------- */
 
-static octet_status work_two(const oct_work *a, const oct_work *b, const octet_exec *exec,
+static octet_status work_two(const oct_work *a, const oct_work *b, const oct_phase *phase,
                              octet_error *err) {
-    oct_cuda_on on = {exec->cuda, exec->stream, true};
+    oct_cuda_on on = on_of(phase);
+    begin_step(phase, a);
     if (a->step->op == OCTET_OP_AMAX) {
         oct_cuda_amaxing two[2] = {amaxing_of(a), amaxing_of(b)};
         return oct_cuda_amax_two(&on, two, err);
@@ -241,6 +254,9 @@ static octet_status begin(oct_phase *phase, octet_error *err) {
     if (status) {
         return status;
     }
+    if (phase->list) {
+        oct_list_step(phase->list, OCTET_ABSENT);
+    }
     status = zero_raised(phase, err);
     if (status) {
         end(phase);
@@ -248,23 +264,76 @@ static octet_status begin(oct_phase *phase, octet_error *err) {
     return status;
 }
 
+/* ---- lists ----------------------------------------------------------------------------- */
+
+_Static_assert(OCT_REGIONS <= OCT_LIST_REGIONS && OCT_START_ALIGN == OCT_LIST_ALIGN,
+               "regions and addresses are as lists have them");
+
+static octet_status list_make(void **out, const octet_exec *exec, octet_error *err) {
+    oct_cuda_list *list = NULL;
+    octet_status status = oct_list_make(&list, exec->cuda, err);
+    *out = list;
+    return status;
+}
+
+static void list_free(void *list) {
+    oct_list_free(list);
+}
+
+static uint64_t list_regions(const void *list) {
+    return oct_list_regions(list);
+}
+
+static size_t list_print(char *text, size_t size, const void *list) {
+    return oct_list_print(text, size, list);
+}
+
+/* A step of which cuBLASLt does not run what it has proposed is done as it is decided now. */
+static octet_status do_again(oct_list_place *place, const oct_phase *phase, octet_error *err) {
+    oct_phase direct = *phase;
+    uint32_t done = 0;
+    direct.list = NULL;
+    place->at = oct_list_behind(phase->list, place->at);
+    return oct_run_step(&direct, place->step, &done, err);
+}
+
+static octet_status walk(bool *stale, const oct_phase *phase, const oct_starts *starts,
+                         octet_error *err) {
+    const octet_exec *exec = phase->exec;
+    oct_list_place place = {0, 0, true};
+    bool entered;
+    octet_status status = oct_cuda_enter(exec->cuda, &entered, err);
+    if (status) {
+        return status;
+    }
+    while (!status && place.refused) {
+        status = oct_list_walk(&place, phase->list, starts->at, exec->stream, err);
+        if (!status && place.refused) {
+            *stale = true;
+            status = do_again(&place, phase, err);
+        }
+    }
+    oct_cuda_leave(exec->cuda, entered);
+    return status;
+}
+
 /* ---- delayed scaling ------------------------------------------------------------------- */
 
 static octet_status record(const octet_delayed *state, const float *amax,
                            const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {exec->cuda, exec->stream, false};
+    oct_cuda_on on = {.cuda = exec->cuda, .stream = exec->stream};
     return oct_cuda_delayed_record(&on, state, amax, err);
 }
 
 static octet_status update(const octet_delayed *state, const float *amax, const float *reduced,
                            const octet_exec *exec, octet_error *err) {
-    oct_cuda_on on = {exec->cuda, exec->stream, false};
+    oct_cuda_on on = {.cuda = exec->cuda, .stream = exec->stream};
     return oct_cuda_delayed_update(&on, state, amax, reduced, err);
 }
 
 static octet_status update_all(const octet_delayed *states, int count, const octet_exec *exec,
                                octet_error *err) {
-    oct_cuda_on on = {exec->cuda, exec->stream, false};
+    oct_cuda_on on = {.cuda = exec->cuda, .stream = exec->stream};
     return oct_cuda_delayed_update_all(&on, states, count, err);
 }
 
@@ -274,6 +343,12 @@ const oct_runner oct_cuda_runner = {
     .end = end,
     .work = work_one,
     .work_two = work_two,
+    .list_make = list_make,
+    .stand_in = oct_list_stand_in,
+    .walk = walk,
+    .list_free = list_free,
+    .list_regions = list_regions,
+    .list_print = list_print,
     .record = record,
     .update = update,
     .update_all = update_all,

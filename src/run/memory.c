@@ -5,54 +5,54 @@
 #include "core/size.h"
 #include "plan/names.h"
 
-/* A piece of memory that the caller hands over whole: a port's, or a block. */
-typedef struct region {
-    const octet_port *port; /* NULL: a block */
-    const void *at;
-    int64_t stride; /* elements from row to row of an argument; 0: dense */
-    int64_t given;  /* bytes that a block has */
-    int64_t need;   /* bytes that the plan uses */
-    int align;
-    int index;       /* its place in the order below */
-    bool is_written; /* by a step of the phase */
-} region;
-
-/* Regions by place: ports one after the other, then the blocks. */
-enum {
-    OUTS = OCTET_PLAN_ARGS,
-    EXCHANGES = OUTS + OCTET_PLAN_OUTS,
-    SAVED = EXCHANGES + OCTET_PLAN_EXCHANGES,
-    KEPT, /* by forward, and by backward */
-    WORK = KEPT + 2,
-    REGIONS
-};
-
-_Static_assert(REGIONS <= 64, "regions are bits of a word");
+_Static_assert(OCT_REGIONS <= 64, "regions are bits of a word");
 
 static int region_of(const octet_plan_buffer *buffer) {
     static const uint8_t first[OCTET_PLACES] = {
-        [OCTET_PLACE_ARG] = 0,       [OCTET_PLACE_OUT] = OUTS,
-        [OCTET_PLACE_SAVED] = SAVED, [OCTET_PLACE_KEPT] = KEPT,
-        [OCTET_PLACE_WORK] = WORK,   [OCTET_PLACE_EXCHANGE] = EXCHANGES,
+        [OCTET_PLACE_ARG] = 0,
+        [OCTET_PLACE_OUT] = OCT_REGION_OUTS,
+        [OCTET_PLACE_SAVED] = OCT_REGION_SAVED,
+        [OCTET_PLACE_KEPT] = OCT_REGION_KEPT,
+        [OCTET_PLACE_WORK] = OCT_REGION_WORK,
+        [OCTET_PLACE_EXCHANGE] = OCT_REGION_EXCHANGES,
     };
     bool single = buffer->place == OCTET_PLACE_SAVED || buffer->place == OCTET_PLACE_WORK;
     return first[buffer->place] + (single ? 0 : buffer->port);
 }
 
-static const void *place_start(const octet_memory *memory, const octet_plan_buffer *buffer) {
-    switch ((octet_place)buffer->place) {
-    case OCTET_PLACE_ARG:
-        return memory->args[buffer->port];
-    case OCTET_PLACE_OUT:
-        return memory->outs[buffer->port];
-    case OCTET_PLACE_SAVED:
-        return memory->saved;
-    case OCTET_PLACE_KEPT:
-        return memory->kept[buffer->port];
-    case OCTET_PLACE_WORK:
-        return memory->workspace;
-    default:
-        return memory->exchanges[buffer->port];
+const void *oct_region_start(const octet_memory *memory, int index) {
+    return index < OCT_REGION_OUTS        ? memory->args[index]
+           : index < OCT_REGION_EXCHANGES ? memory->outs[index - OCT_REGION_OUTS]
+           : index < OCT_REGION_SAVED     ? memory->exchanges[index - OCT_REGION_EXCHANGES]
+           : index == OCT_REGION_SAVED    ? memory->saved
+           : index == OCT_REGION_WORK     ? memory->workspace
+                                          : memory->kept[index - OCT_REGION_KEPT];
+}
+
+int64_t oct_region_stride(const octet_memory *memory, int index) {
+    return index < OCT_REGION_OUTS ? memory->arg_strides[index] : 0;
+}
+
+int64_t oct_region_given(const octet_memory *memory, int index) {
+    return index < OCT_REGION_SAVED    ? 0
+           : index == OCT_REGION_SAVED ? memory->saved_bytes
+           : index == OCT_REGION_WORK  ? memory->workspace_bytes
+                                       : memory->kept_bytes[index - OCT_REGION_KEPT];
+}
+
+void oct_region_put(octet_memory *memory, int index, void *at) {
+    if (index < OCT_REGION_OUTS) {
+        memory->args[index] = at;
+    } else if (index < OCT_REGION_EXCHANGES) {
+        memory->outs[index - OCT_REGION_OUTS] = at;
+    } else if (index < OCT_REGION_SAVED) {
+        memory->exchanges[index - OCT_REGION_EXCHANGES] = at;
+    } else if (index == OCT_REGION_SAVED) {
+        memory->saved = at;
+    } else if (index == OCT_REGION_WORK) {
+        memory->workspace = at;
+    } else {
+        memory->kept[index - OCT_REGION_KEPT] = at;
     }
 }
 
@@ -61,24 +61,19 @@ void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t 
         return NULL;
     }
     const octet_plan_buffer *b = &plan->buffers[buffer];
-    return (char *)place_start(memory, b) + b->offset;
+    return (char *)oct_region_start(memory, region_of(b)) + b->offset;
 }
 
 /* ---- what the phase uses --------------------------------------------------------------- */
 
-static void set_port(region *r, const octet_port *port, const void *at, int64_t stride) {
+static void set_port(oct_region *r, const octet_port *port) {
     r->port = port;
-    r->at = at;
-    r->stride = stride;
     r->need = port->bytes;
     r->align = octet_dtype_bits((octet_dtype)port->dtype) / 8;
 }
 
-static void set_block(region *r, const void *at, int64_t given, int64_t need) {
+static void set_block(oct_region *r, int64_t need) {
     r->port = NULL;
-    r->at = at;
-    r->stride = 0;
-    r->given = given;
     r->need = need;
     r->align = OCTET_BLOCK_ALIGN;
 }
@@ -94,31 +89,26 @@ static int64_t kept_bytes(const octet_plan *plan, int port) {
     return bytes;
 }
 
-static void set_region(region *r, const octet_plan *plan, const octet_memory *m, int index) {
-    int out = index - OUTS, exchange = index - EXCHANGES, kept = index - KEPT;
+static void set_region(oct_region *r, const octet_plan *plan, const octet_memory *m,
+                       int index) {
     r->index = index;
-    if (index < OUTS) {
-        set_port(r, &plan->args[index], m->args[index], m->arg_strides[index]);
-    } else if (index < EXCHANGES) {
-        set_port(r, &plan->outs[out], m->outs[out], 0);
-    } else if (index < SAVED) {
-        set_port(r, &plan->exchanges[exchange], m->exchanges[exchange], 0);
-    } else if (index == SAVED) {
-        set_block(r, m->saved, m->saved_bytes, plan->saved_bytes);
-    } else if (index == WORK) {
-        set_block(r, m->workspace, m->workspace_bytes, plan->workspace_bytes);
+    r->at = oct_region_start(m, index);
+    r->stride = oct_region_stride(m, index);
+    r->given = oct_region_given(m, index);
+    if (index < OCT_REGION_OUTS) {
+        set_port(r, &plan->args[index]);
+    } else if (index < OCT_REGION_EXCHANGES) {
+        set_port(r, &plan->outs[index - OCT_REGION_OUTS]);
+    } else if (index < OCT_REGION_SAVED) {
+        set_port(r, &plan->exchanges[index - OCT_REGION_EXCHANGES]);
     } else {
-        set_block(r, m->kept[kept], m->kept_bytes[kept], kept_bytes(plan, kept));
+        set_block(r, index == OCT_REGION_SAVED  ? plan->saved_bytes
+                     : index == OCT_REGION_WORK ? plan->workspace_bytes
+                                                : kept_bytes(plan, index - OCT_REGION_KEPT));
     }
 }
 
-/* The regions that a phase uses, one after the other. */
-typedef struct used_regions {
-    region at[REGIONS];
-    int count;
-} used_regions;
-
-static void find_used(used_regions *out, const octet_plan *plan, int phase,
+static void find_used(oct_regions *out, const octet_plan *plan, int phase,
                       const octet_memory *memory) {
     uint64_t reads = 0, writes = 0, used = 0, written = 0;
     for (int i = 0; i < plan->step_count; i++) {
@@ -135,9 +125,9 @@ static void find_used(used_regions *out, const octet_plan *plan, int phase,
         written |= writes >> i & 1 ? bit : 0;
     }
     out->count = 0;
-    for (int i = 0; i < REGIONS && used >> i; i++) {
+    for (int i = 0; i < OCT_REGIONS && used >> i; i++) {
         if (used >> i & 1) {
-            region *r = &out->at[out->count];
+            oct_region *r = &out->at[out->count];
             set_region(r, plan, memory, i);
             r->is_written = written >> i & 1;
             out->count += r->need > 0;
@@ -150,20 +140,20 @@ static void find_used(used_regions *out, const octet_plan *plan, int phase,
 #define NAME_TEXT 96
 
 /* "argument 2 (weight.cached rowwise data)", "the workspace". */
-static const char *name_of(char text[NAME_TEXT], const region *r) {
+static const char *name_of(char text[NAME_TEXT], const oct_region *r) {
     int index = r->index;
     static const char *const blocks[] = {"saved", "kept[0]", "kept[1]", "workspace"};
     oct_writer writer = oct_writer_start(text, NAME_TEXT);
     if (!r->port) {
-        oct_write(&writer, blocks[index - SAVED]);
+        oct_write(&writer, blocks[index - OCT_REGION_SAVED]);
         return text;
     }
-    oct_write(&writer, index < OUTS        ? "argument "
-                       : index < EXCHANGES ? "output "
-                                           : "exchange ");
-    oct_write_i64(&writer, index < OUTS        ? index
-                           : index < EXCHANGES ? index - OUTS
-                                               : index - EXCHANGES);
+    oct_write(&writer, index < OCT_REGION_OUTS        ? "argument "
+                       : index < OCT_REGION_EXCHANGES ? "output "
+                                                      : "exchange ");
+    oct_write_i64(&writer, index < OCT_REGION_OUTS        ? index
+                           : index < OCT_REGION_EXCHANGES ? index - OCT_REGION_OUTS
+                                                          : index - OCT_REGION_EXCHANGES);
     oct_write(&writer, " (");
     oct_write_part_name(&writer, r->port->name, r->port->form, r->port->part);
     oct_write(&writer, ")");
@@ -171,7 +161,7 @@ static const char *name_of(char text[NAME_TEXT], const region *r) {
 }
 
 /* Rows of a plain matrix may lie apart; then the region is as long as they reach. */
-static octet_status check_stride(region *r, octet_error *err) {
+static octet_status check_stride(oct_region *r, octet_error *err) {
     char name[NAME_TEXT];
     if (!r->stride) {
         return OCTET_OK;
@@ -200,7 +190,7 @@ static octet_status check_stride(region *r, octet_error *err) {
     return OCTET_OK;
 }
 
-static octet_status check_region(region *r, octet_error *err) {
+static octet_status check_region(oct_region *r, octet_error *err) {
     char name[NAME_TEXT];
     if (!r->at) {
         return oct_fail(err, OCTET_INVALID, "%s is NULL; this phase uses %lld bytes of it",
@@ -217,16 +207,16 @@ static octet_status check_region(region *r, octet_error *err) {
     return check_stride(r, err);
 }
 
-static bool overlap(const region *a, const region *b) {
+static bool overlap(const oct_region *a, const oct_region *b) {
     uintptr_t x = (uintptr_t)a->at, y = (uintptr_t)b->at;
     return x < y + (uint64_t)b->need && y < x + (uint64_t)a->need;
 }
 
 /* What one step writes no other may see change, so written memory is nothing else besides. */
-static octet_status check_overlap(const used_regions *used, const region *written,
+static octet_status check_overlap(const oct_regions *used, const oct_region *written,
                                   octet_error *err) {
     for (int i = 0; i < used->count; i++) {
-        const region *other = &used->at[i];
+        const oct_region *other = &used->at[i];
         if (other != written && overlap(written, other)) {
             char here[NAME_TEXT], there[NAME_TEXT];
             return oct_fail(err, OCTET_INVALID,
@@ -239,18 +229,23 @@ static octet_status check_overlap(const used_regions *used, const region *writte
     return OCTET_OK;
 }
 
-octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
-                              octet_error *err) {
-    used_regions used;
+octet_status oct_memory_regions(oct_regions *used, const octet_plan *plan, int phase,
+                                const octet_memory *memory, octet_error *err) {
     octet_status status = OCTET_OK;
-    find_used(&used, plan, phase, memory);
-    for (int i = 0; i < used.count && !status; i++) {
-        status = check_region(&used.at[i], err);
+    find_used(used, plan, phase, memory);
+    for (int i = 0; i < used->count && !status; i++) {
+        status = check_region(&used->at[i], err);
     }
-    for (int i = 0; i < used.count && !status; i++) {
-        if (used.at[i].is_written) {
-            status = check_overlap(&used, &used.at[i], err);
+    for (int i = 0; i < used->count && !status; i++) {
+        if (used->at[i].is_written) {
+            status = check_overlap(used, &used->at[i], err);
         }
     }
     return status;
+}
+
+octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
+                              octet_error *err) {
+    oct_regions used;
+    return oct_memory_regions(&used, plan, phase, memory, err);
 }

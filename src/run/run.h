@@ -6,11 +6,49 @@
 #include "octet.h"
 #include "octet/run.h"
 
-/* ---- buffers ---- */
+/* ---- memory ---- */
+
+/* A piece of memory that the caller hands over whole: a port's, or a block. */
+typedef struct oct_region {
+    const octet_port *port; /* NULL: a block */
+    const void *at;
+    int64_t stride; /* elements from row to row of an argument; 0: dense */
+    int64_t given;  /* bytes that a block has */
+    int64_t need;   /* bytes that the plan uses */
+    int align;
+    int index;       /* its place in the order of regions */
+    bool is_written; /* by a step of the phase */
+} oct_region;
+
+/* Ports one after the other, then the blocks. */
+enum {
+    OCT_REGION_OUTS = OCTET_PLAN_ARGS,
+    OCT_REGION_EXCHANGES = OCT_REGION_OUTS + OCTET_PLAN_OUTS,
+    OCT_REGION_SAVED = OCT_REGION_EXCHANGES + OCTET_PLAN_EXCHANGES,
+    OCT_REGION_KEPT, /* by forward, and by backward */
+    OCT_REGION_WORK = OCT_REGION_KEPT + 2,
+    OCT_REGIONS
+};
+
+/* Those that a phase uses, once each. */
+typedef struct oct_regions {
+    int count;
+    oct_region at[OCT_REGIONS];
+} oct_regions;
 
 /* Whether the memory serves every step of the phase. Writes nothing to it. */
 octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_memory *memory,
                               octet_error *err);
+/* The same, and what the phase uses of it. */
+octet_status oct_memory_regions(oct_regions *used, const octet_plan *plan, int phase,
+                                const octet_memory *memory, octet_error *err);
+/* Where a region begins, and how far apart the rows of an argument are; and the bytes that the
+ * caller says a block has. 0 for others. */
+const void *oct_region_start(const octet_memory *memory, int index);
+int64_t oct_region_stride(const octet_memory *memory, int index);
+int64_t oct_region_given(const octet_memory *memory, int index);
+/* Makes it begin there. */
+void oct_region_put(octet_memory *memory, int index, void *at);
 
 /* Where a buffer lies; NULL for OCTET_ABSENT. Of a buffer that is only read, not to be written.
  */
@@ -50,8 +88,16 @@ typedef struct oct_phase {
     int number;
     const octet_memory *memory;
     const octet_exec *exec;
+    void *list;   /* what is launched goes there instead; NULL: it is not asked for */
     bool entered; /* what the runner's `begin` leaves for its `end` */
 } oct_phase;
+
+/* A phase that is walked, not decided: where the regions that its list refers to begin, rounded
+ * down to OCT_START_ALIGN. */
+#define OCT_START_ALIGN 256
+typedef struct oct_starts {
+    uint64_t at[OCT_REGIONS];
+} oct_starts;
 
 /* How a device does what plans and delayed scaling ask for. All arguments are checked. */
 typedef struct oct_runner {
@@ -61,10 +107,21 @@ typedef struct oct_runner {
     octet_status (*begin)(oct_phase *phase, octet_error *err);
     void (*end)(const oct_phase *phase);
     /* A step that is no collective. */
-    octet_status (*work)(const oct_work *work, const octet_exec *exec, octet_error *err);
+    octet_status (*work)(const oct_work *work, const oct_phase *phase, octet_error *err);
     /* Two steps that the plan does as one: of a target that has such pairs. */
-    octet_status (*work_two)(const oct_work *a, const oct_work *b, const octet_exec *exec,
+    octet_status (*work_two)(const oct_work *a, const oct_work *b, const oct_phase *phase,
                              octet_error *err);
+    /* Of a device that has lists of launches; else NULL. One to fill: begin and work put into
+     * the phase's what they launch. Their memory is what `stand_in` gives for a region that
+     * begins so many bytes behind a boundary. `walk` launches what is there, on memory; *stale:
+     * something in it is not launched as it is any more, and was decided anew. */
+    octet_status (*list_make)(void **out, const octet_exec *exec, octet_error *err);
+    void *(*stand_in)(int region, uint8_t low);
+    octet_status (*walk)(bool *stale, const oct_phase *phase, const oct_starts *starts,
+                         octet_error *err);
+    void (*list_free)(void *list);
+    uint64_t (*list_regions)(const void *list); /* bits: those that it refers to */
+    size_t (*list_print)(char *text, size_t size, const void *list);
     /* Delayed scaling; exec may be NULL where there is no GPU. */
     octet_status (*record)(const octet_delayed *state, const float *amax,
                            const octet_exec *exec, octet_error *err);
@@ -74,6 +131,16 @@ typedef struct oct_runner {
     octet_status (*update_all)(const octet_delayed *states, int count, const octet_exec *exec,
                                octet_error *err);
 } oct_runner;
+
+/* A step of a phase, and the one that the plan does with it. Bits of `done` are steps. */
+octet_status oct_run_step(const oct_phase *phase, int index, uint32_t *done, octet_error *err);
+/* All steps, between the runner's begin and end. */
+octet_status oct_run_steps(oct_phase *phase, octet_error *err);
+/* What it launches, a line each; as by snprintf. "" where runs decide. */
+size_t oct_prepared_print(char *text, size_t size, const octet_prepared *prepared);
+/* What octet_run_phase checks before it looks at the memory. */
+octet_status oct_run_check(const octet_plan *plan, int phase, const octet_memory *memory,
+                           const octet_exec *exec, octet_error *err);
 
 extern const oct_runner oct_cpu_runner, oct_cuda_runner;
 

@@ -38,10 +38,13 @@ typedef struct bound {
     oct_entry entry;
     structure *of; /* one of its users */
     int at;        /* in the chain */
+    atomic_bool ran;
+    _Atomic(octet_prepared *) prepared; /* NULL: it is not prepared yet */
     octet_plan plan;
 } bound;
 
 static atomic_llong plannings;
+static atomic_int prepared_plans;
 
 /* ---- texts ------------------------------------------------------------------------------- */
 
@@ -136,6 +139,9 @@ static bool same_sizes(const oct_entry *entry, const void *key) {
 
 static void free_bound(oct_entry *entry) {
     bound *b = (bound *)entry;
+    octet_prepared *prepared = atomic_load_explicit(&b->prepared, memory_order_acquire);
+    atomic_fetch_sub_explicit(&prepared_plans, prepared != NULL, memory_order_relaxed);
+    octet_prepared_free(prepared);
     oct_entry_leave(&texts, &b->of->entry);
     free(b);
 }
@@ -172,6 +178,8 @@ static octet_status make_bound(bound **out, structure *of, const wanted *w, uint
         return status;
     }
     oct_entry_start(&b->entry, hash);
+    atomic_init(&b->ran, false);
+    atomic_init(&b->prepared, NULL);
     b->of = of;
     b->at = w->at;
     *out = b;
@@ -219,6 +227,40 @@ static bound *bound_of(const octet_plan *plan) {
     return (bound *)((char *)(uintptr_t)plan - offsetof(bound, plan));
 }
 
+/* ---- runs -------------------------------------------------------------------------------- */
+
+/* Two threads that prepare at once keep one of theirs. */
+static octet_prepared *prepare(bound *b, const octet_memory *memory, const octet_exec *exec) {
+    octet_prepared *made = NULL, *none = NULL;
+    if (octet_prepare(&made, &b->plan, 0, memory, exec, NULL)) {
+        return NULL;
+    }
+    if (!atomic_compare_exchange_strong(&b->prepared, &none, made)) {
+        octet_prepared_free(made);
+        return none;
+    }
+    atomic_fetch_add_explicit(&prepared_plans, 1, memory_order_relaxed);
+    return made;
+}
+
+octet_status oct_plan_run(const octet_plan *plan, const octet_memory *memory,
+                          const octet_exec *exec, octet_error *err) {
+    bound *b = bound_of(plan);
+    octet_prepared *prepared = NULL;
+    if (exec->cuda && atomic_load_explicit(&b->ran, memory_order_relaxed)) {
+        prepared = atomic_load_explicit(&b->prepared, memory_order_acquire);
+        prepared = prepared ? prepared : prepare(b, memory, exec);
+    }
+    if (prepared) {
+        return octet_run_prepared(prepared, memory, exec, err);
+    }
+    octet_status status = octet_run(plan, memory, exec, err);
+    if (!status) {
+        atomic_store_explicit(&b->ran, true, memory_order_relaxed);
+    }
+    return status;
+}
+
 void oct_plan_release(const octet_plan *plan) {
     if (plan) {
         oct_entry_leave(&sizes, &bound_of(plan)->entry);
@@ -251,7 +293,10 @@ void oct_chain_release(const octet_chain *chain) {
 }
 
 oct_plan_counts oct_plan_count(void) {
-    return (oct_plan_counts){oct_table_count(&texts), oct_table_capacity(&texts),
-                             oct_table_count(&sizes), oct_table_capacity(&sizes),
+    return (oct_plan_counts){oct_table_count(&texts),
+                             oct_table_capacity(&texts),
+                             oct_table_count(&sizes),
+                             oct_table_capacity(&sizes),
+                             atomic_load_explicit(&prepared_plans, memory_order_relaxed),
                              atomic_load_explicit(&plannings, memory_order_relaxed)};
 }

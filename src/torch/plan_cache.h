@@ -16,6 +16,11 @@ void oct_plan_release(const octet_plan *plan);
 /* One more release is needed. */
 void oct_plan_keep(const octet_plan *plan);
 
+/* Runs a plan of oct_plan_get, as octet_run does. On a GPU what its second run decides is kept
+ * with it, for those that follow; sizes that come once cost no list. */
+octet_status oct_plan_run(const octet_plan *plan, const octet_memory *memory,
+                          const octet_exec *exec, octet_error *err);
+
 /* All plans of a problem's text, at whatever sizes. */
 octet_status oct_chain_get(const octet_chain **out, const oct_problem *problem,
                            octet_error *err);
@@ -33,6 +38,7 @@ const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan);
 typedef struct oct_plan_counts {
     int structures, most_structures;
     int plans, most_plans;
+    int prepared; /* plans of those that have their launches decided */
     long long plannings;
 } oct_plan_counts;
 oct_plan_counts oct_plan_count(void);

@@ -6,7 +6,9 @@
  * so a step with more runs than there are places replays as many of them as it can, and none
  * pushes out another.
  *
- * Who finds a set in use by another thread launches for himself. */
+ * So it is no table of core/table.h, where each new entry pushes one out: a graph costs more to
+ * make than it saves once. Its bound is theirs. Who finds a set in use by another thread
+ * launches for himself. */
 #include "torch/replay.h"
 
 #include <stdatomic.h>
@@ -55,6 +57,7 @@ typedef struct set {
 /* Process-wide, as the ops are. */
 static set sets[SETS];
 static atomic_int recordings;
+static atomic_int most; /* sets; 0: not asked yet */
 static atomic_llong replays;
 enum { UNKNOWN, NO, YES };
 static atomic_int allowed;
@@ -131,7 +134,7 @@ static int64_t note(set *s, uint64_t hash) {
 
 static octet_status launch(const void *arg, const octet_exec *exec, octet_error *err) {
     const oct_run *run = arg;
-    octet_status status = octet_run(run->plan, run->memory, exec, err);
+    octet_status status = oct_plan_run(run->plan, run->memory, exec, err);
     return status || !run->moves ? status : octet_delayed_update(run->moves, NULL, exec, err);
 }
 
@@ -165,10 +168,21 @@ static const octet_recording *recording_of(set *s, uint64_t hash, const key *k,
     return p->recording;
 }
 
+/* The environment is read once. */
+static int most_sets(void) {
+    int known = atomic_load_explicit(&most, memory_order_relaxed);
+    if (!known) {
+        int wanted = oct_table_limit() / WAYS;
+        known = wanted < 1 ? 1 : wanted < SETS ? wanted : SETS;
+        atomic_store_explicit(&most, known, memory_order_relaxed);
+    }
+    return known;
+}
+
 /* The more memory a GPU has, the more sets are in use for it. */
 static set *set_of(uint64_t hash, const octet_exec *exec) {
-    int64_t count = octet_cuda_recordings(exec->cuda) / WAYS;
-    return &sets[hash % (uint64_t)(count < 1 ? 1 : count < SETS ? count : SETS)];
+    int64_t count = octet_cuda_recordings(exec->cuda) / WAYS, bound = most_sets();
+    return &sets[hash % (uint64_t)(count < 1 ? 1 : count < bound ? count : bound)];
 }
 
 /* Whether it was a recording. The set is held until that is launched, so that nobody frees it
@@ -221,5 +235,6 @@ octet_status oct_replay_run(const oct_run *run, const octet_exec *exec, octet_er
 
 oct_replay_counts oct_replay_count(void) {
     return (oct_replay_counts){atomic_load_explicit(&recordings, memory_order_relaxed),
+                               most_sets() * WAYS,
                                atomic_load_explicit(&replays, memory_order_relaxed)};
 }

@@ -28,9 +28,9 @@ octet_status oct_replay_run(const oct_run *run, const octet_exec *exec, octet_er
 /* Whether runs may be replayed from now on, whatever the environment says; gives what was. */
 bool oct_replay_allow(bool allow);
 
-/* How many recordings are kept now, and how many runs were one of them. */
+/* How many recordings are kept now, how many may be, and how many runs were one of them. */
 typedef struct oct_replay_counts {
-    int recordings;
+    int recordings, most;
     int64_t replays;
 } oct_replay_counts;
 oct_replay_counts oct_replay_count(void);

@@ -1,47 +1,53 @@
 /* rule.c - delayed scaling's rules by recipe and role: the last ones are remembered.
  *
  * A step asks for the same two over and over, and to read a recipe takes longer than to move a
- * layer's scales by it. As with plans, what the table holds are functions of their keys, and
- * who finds a place in use by another thread reads for himself. */
+ * layer's scales by it. The table is process-wide, as the ops are. */
 #include "torch/rule.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/table.h"
 #include "torch/api.h"
 
-enum { PLACES = 8, TEXT = 120 }; /* of a role; longer texts are read each time */
-
-typedef struct place {
-    atomic_bool in_use;
-    char text[TEXT + 1]; /* empty: never taken */
+/* A text that was read for a role. */
+typedef struct remembered {
+    oct_entry entry;
+    octet_role role;
     octet_delayed rule;
-} place;
+    char text[];
+} remembered;
 
-/* Process-wide, as the ops are. The roles of one recipe do not meet. */
-static place places[OCTET_ROLES][PLACES];
+typedef struct wanted {
+    const char *text;
+    octet_role role;
+} wanted;
 
-static place *place_of(const char *text, size_t length, octet_role role) {
-    return &places[role][oct_mix_bytes(length, text, length) % PLACES];
+static bool same_rule(const oct_entry *entry, const void *key) {
+    const remembered *r = (const remembered *)entry;
+    const wanted *w = key;
+    return r->role == w->role && !strcmp(r->text, w->text);
 }
 
-static bool recall(octet_delayed *out, place *p, const char *text) {
-    if (!oct_enter_set(&p->in_use)) {
-        return false;
-    }
-    bool is_it = !strcmp(p->text, text);
-    if (is_it) {
-        *out = p->rule;
-    }
-    oct_leave_set(&p->in_use);
-    return is_it;
+static void free_rule(oct_entry *entry) {
+    free(entry);
 }
 
-static void remember(place *p, const char *text, const octet_delayed *rule) {
-    if (oct_enter_set(&p->in_use)) {
-        memcpy(p->text, text, strlen(text) + 1);
-        p->rule = *rule;
-        oct_leave_set(&p->in_use);
+static oct_table_set rule_sets[OCT_CACHED_RULES / OCT_TABLE_WAYS];
+static oct_table rules = {rule_sets, OCT_CACHED_RULES / OCT_TABLE_WAYS, same_rule, free_rule,
+                          0};
+
+/* Where there is no memory it is read again. */
+static void remember(const wanted *w, uint64_t hash, const octet_delayed *rule) {
+    size_t length = strlen(w->text);
+    remembered *r = malloc(sizeof *r + length + 1);
+    if (r) {
+        oct_entry_start(&r->entry, hash);
+        r->role = w->role;
+        r->rule = *rule;
+        memcpy(r->text, w->text, length + 1);
+        oct_table_put(&rules, &r->entry);
+        oct_entry_leave(&rules, &r->entry);
     }
 }
 
@@ -67,14 +73,21 @@ static octet_status read_rule(octet_delayed *out, const char *text, octet_role r
 
 octet_status oct_rule_get(octet_delayed *out, const char *recipe, octet_role role,
                           octet_error *err) {
-    size_t length = strlen(recipe);
-    place *p = length && length <= TEXT ? place_of(recipe, length, role) : NULL;
-    if (p && recall(out, p, recipe)) {
+    wanted w = {recipe, role};
+    uint64_t hash = oct_mix_bytes((uint64_t)role, recipe, strlen(recipe));
+    remembered *found = (remembered *)oct_table_find(&rules, hash, &w);
+    if (found) {
+        *out = found->rule;
+        oct_entry_leave(&rules, &found->entry);
         return OCTET_OK;
     }
     octet_status status = read_rule(out, recipe, role, err);
-    if (!status && p) {
-        remember(p, recipe, out);
+    if (!status) {
+        remember(&w, hash, out);
     }
     return status;
+}
+
+oct_rule_counts oct_rule_count(void) {
+    return (oct_rule_counts){oct_table_count(&rules), oct_table_capacity(&rules)};
 }

@@ -243,5 +243,6 @@ def test_caches__have_bounds() -> None:
     within(MX, layer())(inputs()[0])
     found = octet.cache_info()
     assert found["plans"].entries > 0
+    assert {"prepared plans", "replayed launches", "rules of delayed scaling"} <= found.keys()
     assert all(0 <= info.entries <= info.capacity for info in found.values())
     assert all(info.capacity > 0 for name, info in found.items())

@@ -32,6 +32,9 @@ ALLOWED = {
     # Runs that are kept for good.
     "record.c.o": {"malloc", "free"},
     "nvrtc.c.o": {"calloc", "malloc", "free", "dladdr", "dlopen"},
+    # A prepared plan and its list of launches; what walks it, list.c and prepared.c, does not.
+    "list_fill.c.o": {"calloc", "realloc", "free"},
+    "prepare.c.o": {"calloc", "free"},
     # What products keep on an open GPU.
     "lt_keep.c.o": {"calloc", "free"},
     # Compiled kernels on disk.
@@ -44,20 +47,28 @@ WRITABLE = {
     *("found", "ready", "lock"),  # src/cuda/driver.c: the CUDA driver's functions
 }
 
-# Those of src/torch: torch's functions and its GPUs, set once, and the two tables that change,
+# Those of src/torch: torch's functions and its GPUs, set once, and the tables that change,
 # which are bounded and only hold what can be made again. Their files alone allocate.
 TORCH_WRITABLE = {
     "api.c.o": {"oct_torch"},
     "cuda.c.o": {"folders", "found", "known", "opened"},
-    "plan_cache.c.o": {"plannings", "size_sets", "sizes", "text_sets", "texts"},
-    "replay.c.o": {"allowed", "recordings", "replays", "sets"},
-    "rule.c.o": {"places"},
+    "plan_cache.c.o": {
+        "plannings",
+        "prepared_plans",
+        "size_sets",
+        "sizes",
+        "text_sets",
+        "texts",
+    },
+    "replay.c.o": {"allowed", "most", "recordings", "replays", "sets"},
+    "rule.c.o": {"rule_sets", "rules"},
 }
 TORCH_ALLOWED = {
     "api.c.o": {"dlopen", "dlsym", "dlclose"},
     "cuda.c.o": {"dlopen", "dlsym"},
     "plan_cache.c.o": {"malloc", "free"},
     "replay.c.o": {"calloc"},
+    "rule.c.o": {"malloc", "free"},
 }
 
 

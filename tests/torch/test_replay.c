@@ -104,6 +104,30 @@ TEST(replay__from_the_fourth_time_on) {
     CHECK(fake->launches == 10 && fake->graph_launches == 7);
 }
 
+/* Sizes that come once have no list; one is made by their second run, whatever the addresses.
+ */
+TEST(replay__a_plan_is_prepared_by_its_second_run) {
+    octet_exec exec = exec_of();
+    int before = oct_plan_count().prepared;
+    const octet_plan *plan = plan_of(48);
+    octet_memory first = memory_at(0, plan), second = memory_at(1, plan);
+    first.args[0] = NULL;
+    const oct_run bad = {plan, &first, NULL};
+    CHECK_EQ_INT(oct_replay_run(&bad, &exec, NULL), OCTET_INVALID);
+    first = memory_at(0, plan);
+    run(plan, &first, NULL, &exec);
+    CHECK_EQ_INT(oct_plan_count().prepared, before);
+    run(plan, &second, NULL, &exec);
+    CHECK_EQ_INT(oct_plan_count().prepared, before + 1);
+    run(plan, &first, NULL, &exec);
+    CHECK_EQ_INT(oct_plan_count().prepared, before + 1);
+    CHECK_EQ_INT(fake->launches, 6);
+    CHECK_EQ_INT(
+        oct_replay_run(&(oct_run){plan, &(octet_memory){.size = 8}, NULL}, &exec, NULL),
+        OCTET_INVALID);
+    oct_plan_release(plan);
+}
+
 /* Another plan, any other address or stride, or a state that moves: another run. */
 TEST(replay__of_nothing_else) {
     octet_exec exec = exec_of();
@@ -297,7 +321,7 @@ TEST(replay__only_where_it_is_wanted) {
 }
 
 TEST_MAIN(replay__only_where_it_is_wanted, replay__from_the_fourth_time_on,
-          replay__of_nothing_else, replay__not_into_a_capture,
-          replay__where_recording_fails_runs_are_launched,
+          replay__a_plan_is_prepared_by_its_second_run, replay__of_nothing_else,
+          replay__not_into_a_capture, replay__where_recording_fails_runs_are_launched,
           replay__after_many_runs_that_came_once, replay__keeps_its_plan,
           replay__by_many_threads, replay__is_bounded)

@@ -30,6 +30,19 @@ TEST(rule__each_recipe_and_role_keeps_its_own) {
     }
 }
 
+/* Neither more than may be nor none. */
+TEST(rule__so_many_are_remembered) {
+    for (int i = 0; i < 500; i++) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "delayed:history=%d", 1 + i);
+        CHECK_EQ_INT(rule_of(text, OCTET_INPUT).length, 1 + i);
+        oct_rule_counts counts = oct_rule_count();
+        CHECK(counts.rules > 0 && counts.rules <= counts.most);
+    }
+    CHECK_EQ_INT(oct_rule_count().most, OCT_CACHED_RULES);
+    CHECK_EQ_INT(oct_rule_count().rules, OCT_CACHED_RULES);
+}
+
 TEST(rule__what_is_no_delayed_recipe_is_refused_each_time) {
     static const char *const texts[] = {"", "current", "delayed:history=0", "delayed x"};
     for (int i = 0; i < 12; i++) {
@@ -41,5 +54,5 @@ TEST(rule__what_is_no_delayed_recipe_is_refused_each_time) {
     }
 }
 
-TEST_MAIN(rule__each_recipe_and_role_keeps_its_own,
+TEST_MAIN(rule__each_recipe_and_role_keeps_its_own, rule__so_many_are_remembered,
           rule__what_is_no_delayed_recipe_is_refused_each_time)

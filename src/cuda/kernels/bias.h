@@ -21,6 +21,7 @@ typedef struct oct_bias_grad_params {
     int64_t rows, cols; /* of the matrix */
     uint8_t paired;     /* two of them may be read at once */
     uint8_t accumulate; /* they are added to dst */
+    uint8_t reserved[6];
 } oct_bias_grad_params;
 
 #endif

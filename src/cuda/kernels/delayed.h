@@ -15,6 +15,7 @@ typedef struct oct_delayed_params {
     float aim;
     uint8_t most_recent;
     uint8_t shift; /* log2 of the slots of a block; the threads of a slot lie that far apart */
+    uint8_t reserved[2];
 } oct_delayed_params;
 
 #define OCT_DELAYED_MANY 240 /* states of a launch: parameters take 4 KiB at most */

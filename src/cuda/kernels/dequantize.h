@@ -38,6 +38,7 @@ typedef struct oct_decode_params {
     uint8_t by_column;    /* lines are columns, though the codes lie in rows */
     uint8_t wide;         /* lines may be read 8 (codes of 4 bits: 4) or, transposed, 16 (8)
                            * bytes at a time */
+    uint8_t reserved[2];
 } oct_decode_params;
 
 #endif

@@ -44,6 +44,7 @@ typedef struct oct_gemm_params {
     uint8_t accumulate;
     uint8_t flush;       /* steps after which block scales are applied to the sum; 0: never */
     uint32_t rows, cols; /* tiles of dst */
+    uint32_t reserved;
 } oct_gemm_params;
 
 /* Sums that already lie in memory, and the place of their first row in dst. */
@@ -57,8 +58,9 @@ typedef struct oct_gemm_finish_params {
 typedef struct oct_gemm_alpha_params {
     const float *a, *b; /* or NULL */
     double unit;
-    float beta;
     float *out;
+    float beta;
+    uint32_t reserved;
 } oct_gemm_alpha_params;
 
 #endif

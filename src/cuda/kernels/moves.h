@@ -29,6 +29,7 @@ typedef struct oct_turn_params {
     int64_t from_bytes, to_bytes; /* of one line */
     uint32_t across;              /* tiles along a line of from */
     uint8_t wide_from, wide_to;   /* lines may be taken 16 bytes at a time */
+    uint8_t reserved[2];
     oct_float_move floats[2];
 } oct_turn_params;
 
@@ -51,6 +52,7 @@ typedef struct oct_scales_params {
     uint8_t way;   /* oct_scale_way */
     uint8_t bytes; /* of one scale: 1 or 4 */
     uint8_t wide;  /* four of `to` may be written at once */
+    uint8_t reserved[5];
 } oct_scales_params;
 
 /* Lines of `length` bytes into lines of whole 16 bytes. What is behind a line is 0, and so are
@@ -63,6 +65,7 @@ typedef struct oct_pad_params {
     int64_t from_pitch, pitch; /* bytes from one line to the next */
     uint32_t block;            /* its first one; those of the next padding follow */
     uint8_t wide;              /* from is on a boundary of 16 bytes */
+    uint8_t reserved[3];
 } oct_pad_params;
 
 /* Those beyond the last have no blocks. */
@@ -81,6 +84,7 @@ typedef struct oct_join_params {
     int64_t rows;     /* nibbles: elements of a shard's line */
     int64_t to_bytes; /* nibbles: of a line of `to` */
     uint8_t wide;     /* 16 bytes at a time */
+    uint8_t reserved[7];
 } oct_join_params;
 
 #endif

@@ -24,6 +24,7 @@ typedef struct oct_nvfp4_params {
     uint8_t hadamard;
     uint8_t measured; /* by an earlier launch of the run, which has read all of source */
     uint32_t stream;  /* of the seed's random bits */
+    uint32_t reserved;
     float weights[OCT_HADAMARD_ROWS];
     oct_gemm_alpha_params alphas[2]; /* of products, made on the way; out NULL: none */
 } oct_nvfp4_params;

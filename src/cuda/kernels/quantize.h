@@ -35,6 +35,7 @@ typedef struct oct_quantize_params {
     uint8_t wide_col;
     uint8_t
         backward; /* the last tile first: what an amax has read last is still in the cache */
+    uint32_t reserved;
 } oct_quantize_params;
 
 /* What the bytes of each direction decode to, bf16 without gaps; NULL: not wanted. Patches of 8

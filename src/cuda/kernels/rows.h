@@ -42,12 +42,13 @@ typedef struct oct_plain {
     int64_t stride; /* elements from one row to the next */
     uint8_t dtype;  /* F32, BF16 or F16 */
     uint8_t wide;   /* rows may be taken 16 bytes at a time */
+    uint8_t reserved[6];
 } oct_plain;
 
 static inline oct_plain oct_plain_of(const oct_matrix *m) {
     int64_t stride_bytes = m->stride * (m->dtype == OCTET_F32 ? 4 : 2);
     bool one = m->rows <= 1;
-    oct_plain plain = {m->parts[0], m->stride, m->dtype, 0};
+    oct_plain plain = {m->parts[0], m->stride, m->dtype, 0, {0}};
     plain.wide = ((uintptr_t)plain.at | (uintptr_t)(one ? 0 : stride_bytes)) % 16 == 0;
     return plain;
 }
