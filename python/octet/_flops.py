@@ -12,7 +12,7 @@ from octet import _ops, _plans
 def _formula(kind: str, first: int) -> None:
     """Registers an op, the sizes and text of which are arguments `first` and the next."""
     packet = getattr(torch.ops.octet, kind)
-    of = kind.removesuffix("_into").removesuffix("_seeded")
+    of = kind.removesuffix("_into").removesuffix("_seeded").removesuffix("_drawn")
 
     def flop(*args: Any, **_: Any) -> Any:  # noqa: ANN401
         return 2 * _plans.products(of, args[first + 1]) * math.prod(args[first])
@@ -24,4 +24,5 @@ for _kind in ("linear", "linear_backward", "linear_wgrad"):
     _formula(_kind, 1)
     _formula(f"{_kind}_into", 2)
 _formula("linear_seeded", 2)
+_formula("linear_drawn", 3)
 del _kind, _ops  # imported for the ops that it registers

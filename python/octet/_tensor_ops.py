@@ -240,6 +240,12 @@ def _seeded(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     return func(expand_args("linear", text, tensors), seed, sizes, text)
 
 
+def _drawn(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    tensor, others, before, sizes, text = args
+    tensors = expand_args("linear", text, [tensor, *others])
+    return func(tensors[0], tensors[1:], before, sizes, text)
+
+
 def _wgrad_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     main_grad, tensors, sizes, text = args
     return func(main_grad, expand_args("linear_wgrad", text, tensors, 1), sizes, text)
@@ -316,6 +322,7 @@ HANDLERS.update(
         _ops.dequantize: _planned,
         _ops.linear: _planned,
         _ops.linear_seeded: _seeded,
+        torch.ops.octet.linear_drawn.default: _drawn,
         _ops.linear_backward: _planned,
         _ops.linear_wgrad: _planned,
         _ops.linear_wgrad_into: _wgrad_into,

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-import octet  # noqa: F401
+import octet
 import pytest
 from octet import _C, _ops, _plans
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -132,6 +132,27 @@ def test_ops__the_seed_of_a_graph_is_drawn_as_torch_draws() -> None:
     wanted = [torch.empty(1, dtype=torch.int64).random_() for _ in range(2)]
     assert found == wanted
     assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_ops__a_linear_that_draws_is_linear_and_a_seed(quantized: bool) -> None:
+    words = "in=bf16 recipe=nvfp4"
+    x = torch.randn(16, 64, dtype=torch.bfloat16)
+    weight = torch.randn(32, 64, dtype=torch.bfloat16)
+    if quantized:
+        words += " qw=nvfp4:e2m1/16x16"
+        weight = octet.quantizers.from_text("nvfp4:e2m1/16x16")(weight)
+    op, sizes = torch.ops.octet.linear_drawn.default, [16, 64, 32]
+    if not quantized:
+        args = (x, [weight], [], sizes, words)
+        torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
+    torch.manual_seed(4)
+    *found, seed = op(x, [weight], [], sizes, words)
+    torch.manual_seed(4)
+    assert torch.equal(seed, torch.empty(1, dtype=torch.int64).random_())
+    wanted = _ops.linear([x, weight], sizes, words)
+    assert len(found) == len(wanted)
+    assert all(map(torch.equal, found, wanted))
 
 
 def test_ops__opcheck_covers_every_op() -> None:

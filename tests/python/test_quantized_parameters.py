@@ -185,3 +185,21 @@ def test_checkpoint__of_a_quantized_weight(name: str) -> None:
         y.backward(grad)
         found.append((y.detach(), given.grad, of.weight.grad, of.bias.grad))
     assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_compiled__steps_of_a_quantized_weight_are_eager_ones(name: str) -> None:
+    """Stochastic rounding included: a seed for backward is drawn beside a quantized weight."""
+    x, grad = inputs()
+    found = []
+    for compile_it in (False, True):
+        torch.manual_seed(1)
+        linear = layer(name)
+        call = within(RECIPES[name], linear)
+        call = compiled(call)[0] if compile_it else call
+        given = x.clone().requires_grad_()
+        torch.manual_seed(3)
+        y = call(given)
+        y.backward(grad)
+        found.append((y, given.grad, linear.weight.grad, linear.bias.grad))
+    assert all(map(torch.equal, *found))
