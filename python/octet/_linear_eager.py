@@ -79,6 +79,7 @@ class EagerLinear(LinearRun):
         ):
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         bias, region, shape = parameters["bias"], current(), inp.shape
+        hooks = own["_load_state_dict_post_hooks"]
         grad = is_grad_enabled()
         reuses, cached = (
             is_first_microbatch is False or constant_weights_here() is not None,
@@ -109,7 +110,7 @@ class EagerLinear(LinearRun):
             own["fuse_wgrad_accumulation"],
             own["save_original_input"],
             own["delay_wgrad_compute"],
-            is_sharded(own["_load_state_dict_post_hooks"]),
+            bool(hooks) and is_sharded(hooks),
         )
         calls = own["_calls"]
         decided = calls.decided
