@@ -89,6 +89,7 @@ class EagerLinear(LinearRun):
             if may_run_again():
                 calls.note_first(NO_RECIPE, True, None)
             return torch_linear(inp, weight, bias)
+        hooks = own["_load_state_dict_post_hooks"]
         grad = is_grad_enabled()
         reuses, cached = (
             is_first_microbatch is False or constant_weights_here() is not None,
@@ -115,7 +116,7 @@ class EagerLinear(LinearRun):
             None if bias is None else (bias.requires_grad, bias.dtype),
             own["training"],
             own["_made_as"],
-            is_sharded(own["_load_state_dict_post_hooks"]),
+            bool(hooks) and is_sharded(hooks),
         )
         calls = own["_calls"]
         decided = calls.decided

@@ -27,8 +27,8 @@ def model(name: str, quantized: bool) -> torch.nn.Module:
     return torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1])
 
 
-def train(name: str, wrapped: Any, rank: int) -> None:  # noqa: ANN401
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+def train(name: str, wrapped: Any, rank: int, lr: float = 0.1) -> None:  # noqa: ANN401
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=lr)
     for number in range(3):
         torch.manual_seed(10 * number + rank)
         with octet.autocast(enabled=name != "none", recipe=RECIPES[name]):
@@ -68,7 +68,7 @@ def in_fsdp(rank: int) -> None:
         assert (type(shard.to_local()) is torch.Tensor) == (not quantized)
         start = before.dequantize() if quantized else before
         assert torch.equal(shard.full_tensor().detach(), start)
-        train(name, inner, rank)
+        train(name, inner, rank, lr=10.0 if quantized else 0.1)  # bytes take large steps only
         after = inner[0].weight.full_tensor().detach()
         assert not torch.equal(after, start)
         assert_alike(after)

@@ -335,6 +335,30 @@ def test_fsdp__a_cached_weight_is_the_shards(workers: Workers) -> None:  # noqa:
         workers.run(cache_job, 2, name)
 
 
+# ---- other layers ----------------------------------------------------------------------------
+
+
+class Halves(octet.Quantizer):
+    """A quantizer of a user's."""
+
+    def quantize(self, tensor: torch.Tensor, *, out: Any = None) -> torch.Tensor:  # noqa: ANN401
+        return (tensor * 64).round() / 64
+
+
+def others_job(mesh: DeviceMesh) -> None:
+    """A weight in parts, and quantizers of a user's: they save more, and compute the same."""
+    options = {"parameters_split": ("query", "key"), "device": "cpu"}
+    made = model("mxfp8")
+    made[1] = torch.nn.Sequential(octet.Linear(70, 70, **options))
+    Case(mesh, made).run(RECIPES["mxfp8"], 2)
+    custom = octet.recipe.CustomRecipe(lambda role: Halves())
+    Case(mesh, model("none")).run(custom, 2)
+
+
+def test_fsdp__weights_in_parts_and_quantizers_of_a_user(workers: Workers) -> None:  # noqa: F811
+    workers.run(others_job, 2)
+
+
 # ---- refused ---------------------------------------------------------------------------------
 
 

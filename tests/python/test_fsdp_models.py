@@ -193,7 +193,8 @@ def replicas_job(mesh: DeviceMesh, compiled: bool) -> None:
     """A static graph: DDP counts on the same gradients in the same order in each step."""
     rank, world = mesh.get_local_rank(), mesh.size()
     for name, recipe in RECIPES.items():
-        for quantized in (False, True) if recipe is not None else (False,):
+        stored = name in ("current", "mxfp8") or (recipe is not None and not compiled)
+        for quantized in (False, True) if stored else (False,):
             torch._dynamo.reset()
             with octet.quantized_model_init(enabled=quantized, recipe=recipe):
                 made = model(name)
