@@ -235,12 +235,18 @@ class LinearRun(LinearCall):
     # ---- traced ----------------------------------------------------------------------------
 
     @traced_as_constant
-    def _decide_in_graph(self, text: str, traits: tuple[Any, ...], made_as: str) -> TracedCall:
-        """What a traced call needs.
+    def _decide_in_graph(
+        self, text: str, traits: tuple[Any, ...], made_as: str
+    ) -> tuple[Any, ...]:
+        """A TracedCall as a plain tuple, which is what Dynamo of torch 2.11 can unpack.
 
         Runs while code is traced: what it reads of the layer besides its arguments is what
         compiled code guards on anyway (its parameters; `made_as`) or what never changes."""
         del made_as
+        return tuple(self._traced_call(text, traits))
+
+    def _traced_call(self, text: str, traits: tuple[Any, ...]) -> TracedCall:
+        """What a traced call needs."""
         dtype, device, input_grad, grad, training = traits
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
         k, n = self.in_features, self.out_features
