@@ -1,6 +1,6 @@
 """What the C plans say, as tuples: ports, blocks, and where each tensor of backward comes from.
 
-A plan's structure never depends on a size, so each is described once, at unit sizes, and its
+A plan's structure never depends on a size, so each is described once, without rows, and its
 dimensions are expressions that evaluate to numbers or to symbolic sizes alike.
 """
 
@@ -50,7 +50,7 @@ def describe(kind: str, text: str) -> Plan:
     """The plan of one kind of call, from its text, which names no size."""
     one = kind in ("quantize", "dequantize")
     args, outs, block, saved, kept, blocks = _C.describe(
-        kind, text, (1, 1) if one else (1, 1, 1)
+        kind, text, (1, 1) if one else (0, 1, 1)
     )
     return Plan(tuple(map(_port, args)), tuple(map(_port, outs)), block, saved, kept, blocks)
 
@@ -58,7 +58,7 @@ def describe(kind: str, text: str) -> Plan:
 @constant
 def products(kind: str, text: str) -> int:
     """How many matrix products Linear's plan of this text has, of M x K x N each."""
-    return _C.products(kind, text, (1, 1, 1))
+    return _C.products(kind, text, (0, 1, 1))
 
 
 class Axes(NamedTuple):
@@ -88,12 +88,25 @@ def _size(dim: Dim, at: Axes) -> Size:
     return (size + align - 1) // align * align if align > 1 else size
 
 
+def _leading(dim: Dim, at: Axes) -> tuple[Size, ...]:
+    """The leading axes; ranks split or join the first of them."""
+    _, mul, div, _ = dim
+    if (mul, div) == (1, 1) or not at.leading:
+        return at.leading
+    return (at.leading[0] * mul // div, *at.leading[1:])
+
+
 def shape(dims: tuple[Dim, ...], at: Axes) -> list[Size]:
     """A port's dimensions as sizes, numbers or symbols."""
     sizes: list[Size] = []
     for dim in dims:
-        sizes.extend(at.leading if dim[0] == "leading" else (_size(dim, at),))
+        sizes.extend(_leading(dim, at) if dim[0] == "leading" else (_size(dim, at),))
     return sizes
+
+
+def rows_shape(dims: tuple[Dim, ...], at: Axes) -> list[Size]:
+    """The same with the leading axes as one."""
+    return [_size(("m", *dim[1:]) if dim[0] == "leading" else dim, at) for dim in dims]
 
 
 def block_bytes(plan: Plan, at: Axes) -> Size:
@@ -101,8 +114,8 @@ def block_bytes(plan: Plan, at: Axes) -> Size:
     total: Size = 0
     for item_bytes, dims in plan.block:
         size: Size = item_bytes
-        for dim in dims:
-            size = size * (at.m if dim[0] == "leading" else _size(dim, at))
+        for length in rows_shape(dims, at):
+            size = size * length
         total = total + (size + _C.ALIGN - 1) // _C.ALIGN * _C.ALIGN
     return total
 

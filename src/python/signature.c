@@ -5,7 +5,7 @@
 #include "torch/plan_cache.h"
 #include "torch/threads.h"
 
-static const int64_t unit[] = {1, 1, 1}; /* structure has no sizes: any will do */
+static const int64_t unit[] = OCT_PY_NO_SIZES;
 
 /* ---- a call ------------------------------------------------------------------------------ */
 
@@ -194,7 +194,7 @@ static const octet_chain *read_chain(int *flat, const char **words, PyObject *ar
         return NULL;
     }
     oct_problem problem = {
-        .kind = OCTET_PLAN_LINEAR, .text = *words, .sizes = {1, 1, 1}, .rank = 3};
+        .kind = OCTET_PLAN_LINEAR, .text = *words, .sizes = OCT_PY_NO_SIZES, .rank = 3};
     problem.threads = oct_problem_threads(&problem);
     return fail(oct_chain_get(&chain, &problem, &err), &err) ? NULL : chain;
 }
