@@ -24,6 +24,7 @@ from octet._signatures import (
     forward_signature,
     is_flat,
     is_plain_in_graph,
+    words_of_ranks,
     writes_of,
 )
 from octet.proto import TensorProto
@@ -96,6 +97,11 @@ class LinearRun(LinearCall):
             )
         inp = self._checked(inp)
         if recipe.custom is not None:
+            if self.tp_size > 1:
+                raise NotImplementedError(
+                    f"{self._label()}: {recipe.custom!r} has quantizers of a user's, whose "
+                    "shards cannot be joined; take a recipe of Octet's own quantizers"
+                )
             if not is_compiling():
                 if run is None:
                     self._calls.note(recipe, True, None)
@@ -122,6 +128,8 @@ class LinearRun(LinearCall):
         # Amaxes of a repeated call are recorded already.
         records = self._records() if run is None else run.recipe.rule is not None
         call = self._call((inp, weight, bias), recipe.text, options, records)
+        if self.tp_size > 1:
+            self._compare_ranks(call.problem, inp)
         state, updates = self._buffers, None
         if recipe.rule is not None:
             if is_compiling():
@@ -157,6 +165,16 @@ class LinearRun(LinearCall):
                 self._store_cast(call.problem, list(others), weight)
         return (output, bias) if self.return_bias else output
 
+    def _compare_ranks(self, problem: str, inp: torch.Tensor) -> None:
+        """All ranks of the group make the same call, or none of them does."""
+        self._ranks()
+        words = words_of_ranks(problem)
+        if is_compiling():
+            sizes = [size if isinstance(size, int) else -1 for size in inp.shape]
+            self._agree_in_graph(words, tuple(sizes), inp.device)
+        else:
+            self._agree(words, inp.shape, inp.device)
+
     def _apply_call(
         self,
         call: Call,
@@ -166,19 +184,20 @@ class LinearRun(LinearCall):
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
+        placed = call.problem, self._ranks()
         in_one_node = is_dynamo_compiling() and not isinstance(updates, DelayedScaling)
         if in_one_node and is_plain_in_graph(call.problem, tensors[0].dtype):
-            output, *others = apply_in_graph(call.problem, updates, self.out_features, tensors)
+            output, *others = apply_in_graph(placed, updates, self.out_features, tensors)
             return output, others
         if has_graph:
-            output = LinearFunction.apply(call.problem, updates, self.out_features, *tensors)
+            output = LinearFunction.apply(placed, updates, self.out_features, *tensors)
             if call.has_others:
                 output, *others = output
             return output, others
         sizes = [*tensors[0].shape, self.out_features]
         flat = is_flat(call.problem, len(tensors))
         task = call.problem, forward_signature(call.problem, flat), None
-        output, others, _ = run_forward(task, sizes, tensors)
+        output, others, _ = run_forward(task, sizes, tensors, ranks=placed[1])
         return output, others
 
     # ---- traced ----------------------------------------------------------------------------
@@ -253,7 +272,7 @@ class LinearRun(LinearCall):
         plain = type(weight) is Parameter and "bias" in self._parameters
         if not plain or _is_any_autocast_enabled() or len(self._parts) > 1:
             return None
-        if dtype not in HIGH_PRECISION or recompute.is_in_subgraph():
+        if dtype not in HIGH_PRECISION or recompute.is_in_subgraph() or self.tp_size > 1:
             return None
         delayed = text.startswith("delayed")
         if delayed:

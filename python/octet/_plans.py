@@ -61,6 +61,75 @@ def products(kind: str, text: str) -> int:
     return _C.products(kind, text, (0, 1, 1))
 
 
+# ---- phases ------------------------------------------------------------------------------------
+
+LINEAR_PLANS = ("linear", "linear_backward", "linear_wgrad")  # as linear_phase counts them
+Spot = tuple[str, int, int]  # place, port, and in a block which of its buffers
+Stored = tuple[torch.dtype, tuple[Dim, ...]]  # a buffer
+
+
+class Collective(NamedTuple):
+    """A collective after a phase; kinds: all_gather, reduce_scatter, sum, max."""
+
+    kind: str
+    source: Spot
+    target: Spot
+
+
+class Phase(NamedTuple):
+    """What the steps between two collectives write and what they only read."""
+
+    written: tuple[Slot, ...]
+    read: tuple[Slot, ...]
+    collectives: tuple[Collective, ...]
+
+
+class Phases(NamedTuple):
+    """The phases of a Linear's plan."""
+
+    phases: tuple[Phase, ...]
+    exchanges: tuple[Stored, ...]  # what lives between phases
+    block: tuple[Stored, ...]  # the buffers of the block that it saves, as they lie there
+    kept: tuple[tuple[Stored, ...], ...]  # and of those that forward and backward saved
+    output_rows: tuple[int, int]  # the input's times and over the ranks that share them
+    row_multiple: int  # what the input's rows must be a multiple of
+
+
+def _stored(rows: tuple[Any, ...]) -> tuple[Stored, ...]:
+    return tuple((TORCH_DTYPES[dtype], dims) for dtype, dims in rows)
+
+
+@constant
+def phases(kind: str, text: str) -> Phases:
+    """The phases of one of Linear's plans, from its text."""
+    found, exchanges, block, kept, rows, multiple = _C.phases(LINEAR_PLANS.index(kind), text)
+    return Phases(
+        tuple(Phase(w, r, tuple(Collective(*c) for c in cs)) for w, r, cs in found),
+        _stored(exchanges),
+        _stored(block),
+        tuple(_stored(one) for one in kept),
+        rows,
+        multiple,
+    )
+
+
+def item_bytes(stored: Stored, at: "Axes") -> Size:
+    """The bytes of a buffer in a block."""
+    dtype, dims = stored
+    size: Size = dtype.itemsize
+    for length in rows_shape(dims, at):
+        size = size * length
+    return size
+
+
+def rounded_up(size: Size) -> Size:
+    """What a buffer of so many bytes takes of a block."""
+    return (size + _C.ALIGN - 1) // _C.ALIGN * _C.ALIGN
+
+
+# ---- sizes -------------------------------------------------------------------------------------
+
+
 class Axes(NamedTuple):
     """What the axes of a call measure."""
 
@@ -116,7 +185,7 @@ def block_bytes(plan: Plan, at: Axes) -> Size:
         size: Size = item_bytes
         for length in rows_shape(dims, at):
             size = size * length
-        total = total + (size + _C.ALIGN - 1) // _C.ALIGN * _C.ALIGN
+        total = total + rounded_up(size)
     return total
 
 
