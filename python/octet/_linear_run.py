@@ -29,7 +29,7 @@ from octet._signatures import (
 )
 from octet.proto import TensorProto
 from octet.recipe import DelayedScaling
-from octet.state import recompute
+from octet.state import recompute, reduction
 from octet.state.active import (
     BACKWARD,
     CONSTANT_WEIGHTS,
@@ -39,6 +39,7 @@ from octet.state.active import (
     in_backward,
 )
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
+from octet.state.scaling_rule import Rule
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
 
@@ -129,7 +130,7 @@ class LinearRun(LinearCall):
         records = self._records() if run is None else run.recipe.rule is not None
         call = self._call((inp, weight, bias), recipe.text, options, records)
         if self.tp_size > 1:
-            self._compare_ranks(call.problem, inp)
+            self._compare_ranks(call.problem, inp, recipe)
         state, updates = self._buffers, None
         if recipe.rule is not None:
             if is_compiling():
@@ -165,15 +166,30 @@ class LinearRun(LinearCall):
                 self._store_cast(call.problem, list(others), weight)
         return (output, bias) if self.return_bias else output
 
-    def _compare_ranks(self, problem: str, inp: torch.Tensor) -> None:
+    def _compare_ranks(self, problem: str, inp: torch.Tensor, recipe: CallRecipe) -> None:
         """All ranks of the group make the same call, or none of them does."""
-        self._ranks()
         words = words_of_ranks(problem)
+        if self.sequence_parallel and recipe.rule is not None and not recipe.options:
+            self._check_shared_scales(recipe.rule, self._ranks()[0])
+        else:
+            self._ranks()
         if is_compiling():
             sizes = [size if isinstance(size, int) else -1 for size in inp.shape]
             self._agree_in_graph(words, tuple(sizes), inp.device)
         else:
             self._agree(words, inp.shape, inp.device)
+
+    def _check_shared_scales(self, rule: Rule, group: str) -> None:
+        """Ranks that gather bytes of delayed scaling have one scale: amaxes are reduced over
+        all of them."""
+        given = current().step.group
+        if not reduction.group_for(rule, given, group):
+            raise ValueError(
+                f"{self._label()}: sequence_parallel gathers bytes of one scale, but the recipe "
+                "has reduce_amax=False, so ranks would have scales of their own; leave it True"
+            )
+        if given:
+            reduction.check_covers(given, group, self._label())
 
     def _apply_call(
         self,

@@ -18,7 +18,6 @@ class Share(Parameters):
     parallel_mode: str | None = None
     tp_size: int = 1
     sequence_parallel: bool = False
-    _tp_group: str = ""
     _parallel_options: Options = ()
     _rng: tuple[Any, Any] = (None, None)  # get_rng_state_tracker, rng_tracker_name
     _agreed: set[Any]  # calls that all ranks were found to make alike
@@ -99,7 +98,7 @@ class Share(Parameters):
     def _agree(self, words: str, sizes: Any, device: torch.device) -> None:  # noqa: ANN401
         """All ranks make the same call; eager code."""
         place = self._tp_group, device, self._label()
-        text = f"{words}, input {tuple(sizes)}"
+        text = f"{words}, input {tuple(sizes)}{self._shared_scales(words)}"
         _parallel.check_agreement(self._agreed, (self._tp_group, words), text, place)
 
     @traced_as_constant
@@ -108,6 +107,18 @@ class Share(Parameters):
         with no_dispatch_modes():
             self._agree(words, sizes, device)
         return True
+
+    def _shared_scales(self, words: str) -> str:
+        """The scales that ranks have in common, where delayed scaling has them gather bytes."""
+        key = self._tp_group, words
+        if not self.sequence_parallel or key in self._agreed:
+            return ""
+        names = "fp8_scale", "fp8_grad_scale"
+        held = [self._buffers.get(name) for name in names]
+        if any(scale is None for scale in held):
+            return ""
+        shown = (f"{n} {s.tolist()}" for n, s in zip(names, held, strict=True))
+        return f", {', '.join(shown)}"
 
     # ---- parameters ------------------------------------------------------------------------
 

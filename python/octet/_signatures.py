@@ -294,7 +294,7 @@ def row_multiple(problem: str) -> int:
 @constant
 def words_of_ranks(problem: str) -> str:
     """A call's words as every rank has them: each has a device of its own."""
-    return " ".join(word for word in problem.split(" ") if not word.startswith("device="))
+    return _C.words_on_cpu(problem)
 
 
 @constant

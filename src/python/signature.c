@@ -126,6 +126,21 @@ static PyObject *gradient_words(PyObject *self, PyObject *args) {
     return PyUnicode_FromString(text);
 }
 
+/* The words without a device: ranks that make the same call have one each. */
+static PyObject *words_on_cpu(PyObject *self, PyObject *args) {
+    octet_linear_args call;
+    octet_error err;
+    const char *words;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "s", &words) ||
+        fail(octet_linear_parse_words(&call, words, unit, 3, &err), &err)) {
+        return NULL;
+    }
+    memset(&call.input.device, 0, sizeof call.input.device);
+    call.weight.device = call.bias.device = call.input.device;
+    return words_of(&call);
+}
+
 /* ---- tuples ------------------------------------------------------------------------------ */
 
 static PyObject *indices(const uint8_t *from, int count) {
@@ -246,6 +261,8 @@ PyMethodDef oct_py_signature_methods[] = {
      "dtypes: of input, weight and bias; quantizers: of input and weight; options: pairs"},
     {"gradient_words", gradient_words, METH_VARARGS,
      "gradient_words(words, dtype, quantizer) -> those of the backward where it arrives so"},
+    {"words_on_cpu", words_on_cpu, METH_VARARGS,
+     "words_on_cpu(words) -> the same call where there is no other device"},
     {"linear_signature", linear_signature, METH_VARARGS,
      "linear_signature(words, flat) -> (args, outs, saved, lent, saves_block, returned, "
      "delays_wgrad, returns_amaxes, has_backward)"},

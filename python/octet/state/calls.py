@@ -17,7 +17,7 @@ from octet._signatures import (
     forward_signature,
 )
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
-from octet.state import recompute, registry, scaling, seeds
+from octet.state import recompute, reduction, registry, scaling, seeds
 from octet.state.active import Region, constant_weights_here, current, in_backward
 from octet.state.layer import LayerState
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
@@ -133,7 +133,7 @@ class StatefulCalls(LayerState):
         self._calls.step_began = True
         pending.begin(self, step, rule)
         pending.versions = self._versions()
-        return scaling.GradientUpdate(rule, pending)
+        return scaling.GradientUpdate(None if pending.with_ranks else rule, pending)
 
     def _versions(self) -> list[int]:
         """How often each parameter has been written to."""
@@ -145,12 +145,13 @@ class StatefulCalls(LayerState):
         if recompute.is_checkpointed():
             raise recompute.scales_updated(self._label())
         step, pending = current().step, self._pending
+        with_ranks = bool(reduction.group_for(rule, step.group, self._tp_group))
         if step.traced:
             scale, history = self._buffers["fp8_scale"], self._buffers["fp8_amax_history"]
             mine = step.updates_in_graph.get(self)
             if mine is None:
                 step.updates_in_graph[self] = [(scale, history, rule)]
-                return rule
+                return None if with_ranks else rule
             is_first = _is_new(mine, scale, rule)
             if is_first:
                 mine.append((scale, history, rule))
@@ -158,7 +159,7 @@ class StatefulCalls(LayerState):
             # It only tells the step: a comparison would be guarded.
             is_first, step.in_graph = not pending.waits, True
             pending.waits, pending.rule, pending.step = True, rule, step.id
-        return rule if is_first else None
+        return rule if is_first and not with_ranks else None
 
     def _state_of(
         self, run: FirstRun
@@ -181,6 +182,7 @@ class StatefulCalls(LayerState):
         with recompute.no_dispatch_modes():
             discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
         first = {"fp8_scale": run.scale, "fp8_amax_history": discarded_amaxes}
+        run.with_ranks = self._pending.with_ranks
         return {**self._buffers, **first}, run
 
     def _undo_begin(self) -> None:
