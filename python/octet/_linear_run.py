@@ -174,8 +174,7 @@ class LinearRun(LinearCall):
         else:
             self._ranks()
         if is_compiling():
-            sizes = [size if isinstance(size, int) else -1 for size in inp.shape]
-            self._agree_in_graph(words, tuple(sizes), inp.device)
+            self._agree_in_graph(words, inp.device)
         else:
             self._agree(words, inp.shape, inp.device)
 

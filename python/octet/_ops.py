@@ -1,6 +1,6 @@
 """The ops: registered from C, described to torch's compilers from the C plans."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +193,16 @@ def _(
     _check_devices([main_grad, *args])
 
 
+# Who waits for the sizes of the next call that is described: see octet._share.
+AWAITING: list[Callable[[list[int]], None]] = []
+
+
+def _hint(size: _plans.Size) -> int:
+    """A size, or of a symbol what it measures while code is traced."""
+    found = size if isinstance(size, int) else size.node.hint
+    return -1 if found is None else int(found)
+
+
 @torch.library.register_fake("octet::linear_phase")
 def _(
     written: list[torch.Tensor],
@@ -203,6 +213,8 @@ def _(
     plan: int,
     phase: int,
 ) -> None:
+    if AWAITING:
+        AWAITING.pop()([_hint(size) for size in sizes])
     kind = _plans.LINEAR_PLANS[plan]
     found, known = _plans.phases(kind, problem).phases[phase], _known(sizes)
     for slots, tensors in ((found.written, written), (found.read, read)):

@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 import torch
-from octet import _parallel
+from octet import _ops, _parallel
 from octet._constant import traced_as_constant
 from octet._parameters import Parameters
 from octet._signatures import Options
@@ -102,10 +102,16 @@ class Share(Parameters):
         _parallel.check_agreement(self._agreed, (self._tp_group, words), text, place)
 
     @traced_as_constant
-    def _agree_in_graph(self, words: str, sizes: tuple[Any, ...], device: torch.device) -> bool:
-        """The same while a graph is traced, which all ranks do at the same call."""
-        with no_dispatch_modes():
-            self._agree(words, sizes, device)
+    def _agree_in_graph(self, words: str, device: torch.device) -> bool:
+        """The same while a graph is traced, which all ranks do at the same call. Its sizes, which
+        may be symbols, are known where the call's first op is described."""
+
+        def compare(sizes: list[int]) -> None:
+            with no_dispatch_modes():
+                self._agree(words, sizes[:-1], device)
+
+        if (self._tp_group, words) not in self._agreed:
+            _ops.AWAITING[:] = [compare]
         return True
 
     def _shared_scales(self, words: str) -> str:
