@@ -59,6 +59,7 @@ def serve(rank: int, world: int, store: str, pipe: Any) -> None:  # noqa: ANN401
     while (job := pipe.recv()) is not None:
         module, name, arguments = job
         torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
         try:
             made = getattr(importlib.import_module(module), name)(rank, *arguments)
             pipe.send(("made", packed(made)))
