@@ -136,9 +136,11 @@ def options_of(mode: str | None, ranks: int, sequence: bool) -> Options:
 # ---- what ranks must agree on ------------------------------------------------------------------
 
 
-def _checks() -> str:
-    """OCTET_CHECK_RANKS: 0 never, 1 each kind of call once, 2 every eager call."""
-    return os.environ.get("OCTET_CHECK_RANKS", "1")
+def is_new(seen: set[Any], key: Any) -> bool:  # noqa: ANN401
+    """Whether a call is to be compared, as OCTET_CHECK_RANKS says: 0 never, 1 (or nothing) each
+    kind of call once, 2 every eager call."""
+    mode = os.environ.get("OCTET_CHECK_RANKS", "1")
+    return mode == "2" or (mode != "0" and key not in seen)
 
 
 def _gathered_digests(text: str, group: Any, device: torch.device) -> list[int]:  # noqa: ANN401
@@ -151,18 +153,14 @@ def _gathered_digests(text: str, group: Any, device: torch.device) -> list[int]:
     return [int(one) for one in found]
 
 
-def check_agreement(
-    seen: set[Any], key: Any, text: str, place: tuple[str, torch.device, str]
-) -> None:
-    """Compares a call over its group, the first time that a rank meets it.
+def check_agreement(text: str, place: tuple[str, torch.device, str]) -> None:
+    """Compares what the ranks of a group are about to do; a place is the group's name, the
+    device, and the layer's label.
 
     A rank that disagrees would wait for ever, or be given bytes that mean something else. All
     ranks compare at once, so all of them raise."""
     import torch.distributed as dist
 
-    mode = _checks()
-    if mode == "0" or (mode != "2" and key in seen):
-        return
     name, device, label = place
     _check_device(name, device, label)
     group = resolve(name)
@@ -175,4 +173,3 @@ def check_agreement(
             f"{label}: the ranks of tp_group {name!r} call it differently; they must agree in "
             f"shapes, recipe and options:{lines}"
         )
-    seen.add(key)

@@ -97,9 +97,12 @@ class Share(Parameters):
 
     def _agree(self, words: str, sizes: Any, device: torch.device) -> None:  # noqa: ANN401
         """All ranks make the same call; eager code."""
+        if not _parallel.is_new(self._agreed, (self._tp_group, words)):
+            return
         place = self._tp_group, device, self._label()
-        text = f"{words}, input {tuple(sizes)}{self._shared_scales(words)}"
-        _parallel.check_agreement(self._agreed, (self._tp_group, words), text, place)
+        text = f"{words}, input {tuple(sizes)}{self._shared_scales()}"
+        _parallel.check_agreement(text, place)
+        self._agreed.add((self._tp_group, words))
 
     @traced_as_constant
     def _agree_in_graph(self, words: str, device: torch.device) -> bool:
@@ -110,21 +113,15 @@ class Share(Parameters):
             with no_dispatch_modes():
                 self._agree(words, sizes[:-1], device)
 
-        if (self._tp_group, words) not in self._agreed:
+        if _parallel.is_new(self._agreed, (self._tp_group, words)):
             _ops.AWAITING[:] = [compare]
         return True
 
-    def _shared_scales(self, words: str) -> str:
+    def _shared_scales(self) -> str:
         """The scales that ranks have in common, where delayed scaling has them gather bytes."""
-        key = self._tp_group, words
-        if not self.sequence_parallel or key in self._agreed:
-            return ""
-        names = "fp8_scale", "fp8_grad_scale"
-        held = [self._buffers.get(name) for name in names]
-        if any(scale is None for scale in held):
-            return ""
-        shown = (f"{n} {s.tolist()}" for n, s in zip(names, held, strict=True))
-        return f", {', '.join(shown)}"
+        names = ("fp8_scale", "fp8_grad_scale") if self.sequence_parallel else ()
+        held = [(name, self._buffers.get(name)) for name in names]
+        return "".join(f", {name} {s.tolist()}" for name, s in held if s is not None)
 
     # ---- parameters ------------------------------------------------------------------------
 

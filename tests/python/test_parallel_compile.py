@@ -98,6 +98,42 @@ def test_parallel__calls_of_a_kind_are_eager(job: Any, name: str, two: Ranks) ->
         assert_same(two.run(job, case._replace(compiled="aot_eager")), two.run(job, case))
 
 
+@pytest.mark.parametrize("name", ["current", "mxfp8", "delayed"])
+def test_parallel__gradients_arrive_quantized(name: str, two: Ranks) -> None:
+    """From a layer that hands its gradient on in 8 bits."""
+    for mode, sequence in MODES:
+        case = Case(mode, sequence, name)
+        for one in two.run(jobs.quantized_gradients, case):
+            assert one["kind"] == "QuantizedTensor"
+            apart = (one["weight"].float() - one["other weight"].float()).norm()
+            if sequence:  # quantized anew, by blocks of its own or by one scale of all ranks
+                assert apart <= 0.05 * one["weight"].float().norm()
+            else:
+                assert apart == 0
+            if mode == "row" and not sequence:
+                assert torch.equal(one["dx"], one["other dx"])
+
+
+def test_parallel__calibration_computes_unquantized(two: Ranks) -> None:
+    for mode, sequence in MODES:
+        case = Case(mode, sequence, "delayed")
+        plain = two.run(jobs.train, case._replace(recipe="none"))
+        for compiled in ("", "aot_eager"):
+            found = two.run(jobs.calibrated, case._replace(compiled=compiled))
+            for one, other in zip(found, plain, strict=True):
+                assert torch.equal(one["y"], other["y0"])
+                assert one["fp8_scale"][0] != 1
+
+
+def test_parallel__delayed_gradients_are_added_to_main_grad(two: Ranks) -> None:
+    for mode in ("column", "row"):
+        case = Case(mode, True, "mxfp8")
+        usual = two.run(jobs.microbatches, case)
+        later = case._replace(options=(("delay_wgrad_compute", True),))
+        assert_same(two.run(jobs.microbatches, later), usual)
+        assert_same(two.run(jobs.microbatches, later._replace(compiled="aot_eager")), usual)
+
+
 OPTIONS: list[dict[str, Any]] = [
     {"delay_wgrad_compute": True},
     {"return_bias": True},
