@@ -297,8 +297,8 @@ OCTET_API OCTET_CHECKED octet_status octet_chain_bind(octet_chain *chain,
                                                       octet_error *err);
 /* What it reads, does, writes and keeps, for people; several lines. */
 OCTET_API size_t octet_plan_print(char *text, size_t size, const octet_plan *plan);
-/* The buffers of the block that a plan saves, in the order in which they lie there, each rounded
- * up to OCTET_ALIGN bytes; gives how many. */
+/* The buffers of the block that a plan saves, in the order in which they lie there, each
+ * rounded up to OCTET_ALIGN bytes; gives how many. */
 OCTET_API int octet_block_buffers(uint8_t out[OCTET_PLAN_BUFFERS], const octet_plan *plan);
 OCTET_API bool octet_plan_equal(const octet_plan *a, const octet_plan *b);
 OCTET_API uint64_t octet_plan_hash(const octet_plan *plan);

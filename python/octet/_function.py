@@ -152,9 +152,7 @@ class LinearFunction(torch.autograd.Function):
         problem, ranks = placed
         task = problem, forward_signature(problem, is_flat(problem, len(tensors))), None
         sizes, in_graph = [*tensors[0].shape, n], is_compiling()
-        return _forward(
-            ctx, (task, updates), sizes, [*tensors], in_graph=in_graph, ranks=ranks
-        )
+        return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=in_graph, ranks=ranks)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401

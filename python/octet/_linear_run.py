@@ -184,8 +184,9 @@ class LinearRun(LinearCall):
         given = current().step.group
         if not reduction.group_for(rule, given, group):
             raise ValueError(
-                f"{self._label()}: sequence_parallel gathers bytes of one scale, but the recipe "
-                "has reduce_amax=False, so ranks would have scales of their own; leave it True"
+                f"{self._label()}: sequence_parallel gathers bytes of one scale, but the "
+                "recipe has reduce_amax=False, so ranks would have scales of their own; leave "
+                "it True"
             )
         if given:
             reduction.check_covers(given, group, self._label())

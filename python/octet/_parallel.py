@@ -1,4 +1,4 @@
-"""A linear layer that is split over ranks: its group, its share, and what ranks must agree on."""
+"""A linear layer that is split over ranks: its group, and what ranks must agree on."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ MODES = ("column", "row")
 _SYMMETRIC = ("multimem_all_reduce", "two_shot", "one_shot")  # TransformerEngine's words
 
 
-# ---- groups ------------------------------------------------------------------------------------
+# ---- groups ----------------------------------------------------------------------------------
 
 
 def resolve(name: str) -> Any:  # noqa: ANN401
@@ -81,7 +81,7 @@ def _check_device(name: str, device: torch.device, label: str) -> None:
         ) from None
 
 
-# ---- arguments ---------------------------------------------------------------------------------
+# ---- arguments -------------------------------------------------------------------------------
 
 
 def check_overlaps(overlaps: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ def options_of(mode: str | None, ranks: int, sequence: bool) -> Options:
     return (*found, ("sequence_parallel", True)) if sequence else found
 
 
-# ---- what ranks must agree on ------------------------------------------------------------------
+# ---- what ranks must agree on ----------------------------------------------------------------
 
 
 def is_new(seen: set[Any], key: Any) -> bool:  # noqa: ANN401

@@ -65,9 +65,7 @@ class _Memory:
             place, port = slot
             if place == "exchange":
                 dtype, dims = self.phases.exchanges[port]
-                self.at[slot] = like.new_empty(
-                    _plans.rows_shape(dims, self.axes), dtype=dtype
-                )
+                self.at[slot] = like.new_empty(_plans.rows_shape(dims, self.axes), dtype=dtype)
             elif place == "out":
                 out = self.plan.outs[port]
                 shape = _plans.shape(out.dims, self.axes)

@@ -61,7 +61,7 @@ def products(kind: str, text: str) -> int:
     return _C.products(kind, text, (0, 1, 1))
 
 
-# ---- phases ------------------------------------------------------------------------------------
+# ---- phases ----------------------------------------------------------------------------------
 
 LINEAR_PLANS = ("linear", "linear_backward", "linear_wgrad")  # as linear_phase counts them
 Spot = tuple[str, int, int]  # place, port, and in a block which of its buffers
@@ -127,7 +127,7 @@ def rounded_up(size: Size) -> Size:
     return (size + _C.ALIGN - 1) // _C.ALIGN * _C.ALIGN
 
 
-# ---- sizes -------------------------------------------------------------------------------------
+# ---- sizes -----------------------------------------------------------------------------------
 
 
 class Axes(NamedTuple):

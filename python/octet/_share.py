@@ -39,8 +39,8 @@ class Share(Parameters):
             ranks = _parallel.group_size(name)
             if size not in (1, ranks):
                 raise ValueError(
-                    f"{self._label()}: tp_size is {size}, but tp_group has {ranks} ranks; leave "
-                    "out tp_size"
+                    f"{self._label()}: tp_size is {size}, but tp_group has {ranks} ranks; "
+                    "leave out tp_size"
                 )
             size = ranks
             if ranks > 1:
@@ -48,10 +48,10 @@ class Share(Parameters):
         if mode is not None:
             self.parallel_mode = mode
         if mode is None or size == 1:
-            if mode is None and size > 1 and sequence:
+            if mode is None and size > 1:
                 raise ValueError(
-                    f"{self._label()}: sequence_parallel without a parallel_mode; choose "
-                    "'column' or 'row'"
+                    f"{self._label()}: tp_size is {size} without a parallel_mode; choose "
+                    "'column' or 'row', or leave out tp_size"
                 )
             return
         sizes = self.in_features, self.out_features
@@ -106,8 +106,8 @@ class Share(Parameters):
 
     @traced_as_constant
     def _agree_in_graph(self, words: str, device: torch.device) -> bool:
-        """The same while a graph is traced, which all ranks do at the same call. Its sizes, which
-        may be symbols, are known where the call's first op is described."""
+        """The same while a graph is traced, which all ranks do at the same call. Its sizes,
+        which may be symbols, are known where the call's first op is described."""
 
         def compare(sizes: list[int]) -> None:
             with no_dispatch_modes():

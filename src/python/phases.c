@@ -73,10 +73,9 @@ static PyObject *collectives(const octet_chain *chain, int at, int phase) {
         if (c->phase != phase) {
             continue;
         }
-        PyObject *item =
-            Py_BuildValue("(s(sii)(sii))", kinds[c->kind], places[c->from_place],
-                          (int)c->from_port, (int)c->from_item, places[c->to_place],
-                          (int)c->to_port, (int)c->to_item);
+        PyObject *item = Py_BuildValue("(s(sii)(sii))", kinds[c->kind], places[c->from_place],
+                                       (int)c->from_port, (int)c->from_item,
+                                       places[c->to_place], (int)c->to_port, (int)c->to_item);
         if (!item || PyList_Append(list, item)) {
             Py_CLEAR(list);
         }
@@ -132,10 +131,8 @@ static PyObject *phases(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "is", &at, &words)) {
         return NULL;
     }
-    oct_problem problem = {.kind = (octet_plan_kind)at,
-                           .text = words,
-                           .sizes = OCT_PY_NO_SIZES,
-                           .rank = 3};
+    oct_problem problem = {
+        .kind = (octet_plan_kind)at, .text = words, .sizes = OCT_PY_NO_SIZES, .rank = 3};
     problem.threads = oct_problem_threads(&problem);
     octet_status status = oct_chain_get(&chain, &problem, &err);
     if (!status && (at < 0 || at >= chain->count)) {

@@ -94,18 +94,16 @@ static octet_status view_regions(octet_memory *memory, phase_call *call, const o
         oct_tensors *from = region->is_written ? &call->written : &call->read;
         int *next = region->is_written ? &written : &read;
         if (*next == from->count) {
-            return oct_torch_fail(err, OCTET_INVALID,
-                                  "%d tensors to write and %d to read; phase %d uses %d",
-                                  call->written.count, call->read.count, call->phase,
-                                  regions.count);
+            return oct_torch_fail(
+                err, OCTET_INVALID, "%d tensors to write and %d to read; phase %d uses %d",
+                call->written.count, call->read.count, call->phase, regions.count);
         }
         status = view_region(memory, &from->at[(*next)++], plan, region, err);
     }
     if (!status && (written < call->written.count || read < call->read.count)) {
-        status = oct_torch_fail(err, OCTET_INVALID,
-                                "%d tensors to write and %d to read; phase %d uses %d and %d",
-                                call->written.count, call->read.count, call->phase, written,
-                                read);
+        status = oct_torch_fail(
+            err, OCTET_INVALID, "%d tensors to write and %d to read; phase %d uses %d and %d",
+            call->written.count, call->read.count, call->phase, written, read);
     }
     return status;
 }

@@ -248,8 +248,8 @@ static inline bool check_unseen(const octet_plan *plan, int buffer) {
 static inline bool check_sums_fit(const octet_plan *plan, const octet_step *step) {
     const octet_plan_tensor *sums = &plan->tensors[step->sums], *a = &plan->tensors[step->a];
     int buffer = sums->buffers[OCTET_PART_VALUES];
-    return buffer != OCTET_ABSENT && check_unseen(plan, buffer) &&
-           sums->dtype == OCTET_F32 && check_same_dim(&sums->cols, &a->cols) &&
+    return buffer != OCTET_ABSENT && check_unseen(plan, buffer) && sums->dtype == OCTET_F32 &&
+           check_same_dim(&sums->cols, &a->cols) &&
            check_dim(plan, &sums->rows) == (check_dim(plan, &a->rows) + 127) / 128;
 }
 
@@ -318,8 +318,7 @@ static inline void check_alpha(const check_case *at, int index) {
           wanted < 0 ? "is given" : "lacks");
     MEANS(at,
           gemm->alpha == OCTET_ABSENT ||
-              (check_unseen(plan, gemm->alpha) &&
-               plan->buffers[gemm->alpha].bytes == 8 &&
+              (check_unseen(plan, gemm->alpha) && plan->buffers[gemm->alpha].bytes == 8 &&
                check_name_of(plan, gemm->alpha) == OCTET_NAME_ALPHA),
           "step %d's factor is not alpha and beta", index);
 }

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of layers that are split over them; each job runs on every rank."""
+"""What ranks do in the tests of split layers; each job runs on every rank."""
 
 import contextlib
 import copy
@@ -44,8 +44,10 @@ def whole_tensors(case: Case, number: int = 0) -> tuple[torch.Tensor, torch.Tens
     """The whole input and the gradient of the whole output, the same on every rank."""
     made = torch.Generator().manual_seed(100 + number)
     dtype = getattr(torch, case.dtype)
-    rows = (case.rows[0] * (1 + number), *case.rows[1:]) if "dynamic" in case.compiled else (
-        case.rows
+    rows = (
+        (case.rows[0] * (1 + number), *case.rows[1:])
+        if "dynamic" in case.compiled
+        else (case.rows)
     )
     x = torch.randn(*rows, SIZES["in"], generator=made)
     grad = torch.randn(*rows, SIZES["out"], generator=made)
@@ -104,7 +106,7 @@ def train(rank: int, case: Case) -> dict[str, Any]:
         torch.manual_seed(1000 + 10 * number + rank)  # of stochastic rounding
         with within(case):
             y = call(x)
-        y, *others = y if isinstance(y, tuple) else (y,)
+        y, *_others = y if isinstance(y, tuple) else (y,)
         if isinstance(y, octet.QuantizedTensor):
             y = y.dequantize()
         y.backward(grad)
@@ -189,7 +191,7 @@ def graphs(rank: int, case: Case) -> dict[str, Any]:
     }
 
 
-# ---- calls ------------------------------------------------------------------------------------
+# ---- calls -----------------------------------------------------------------------------------
 
 
 def microbatches(rank: int, case: Case) -> dict[str, Any]:
@@ -283,7 +285,7 @@ def copied(rank: int, case: Case) -> dict[str, Any]:
         return {"y": layer(x), "copied": other(x), "loaded": again(x)}
 
 
-# ---- delayed scaling ----------------------------------------------------------------------------
+# ---- delayed scaling -------------------------------------------------------------------------
 
 
 class Peaks(torch.utils._python_dispatch.TorchDispatchMode):
@@ -293,7 +295,7 @@ class Peaks(torch.utils._python_dispatch.TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, E501
         self.count += func is torch.ops._c10d_functional.all_reduce.default and args[1] == "max"
         return func(*args, **(kwargs or {}))
 
@@ -313,19 +315,16 @@ def delayed(rank: int, where: str, steps: int, sequence: bool = True) -> dict[st
         with octet.autocast(recipe=made):
             return both(x)
 
-    def whole(*_: Any) -> Any:  # noqa: ANN401
-        raise AssertionError
-
-    call = {"eager": both, "inside": inside, "around": both}.get(where, whole)
+    call = {"eager": both, "inside": inside, "around": both}[where]
     if where != "eager":
         call = torch.compile(call, backend="aot_eager", fullgraph=True)
     found: dict[str, Any] = {}
     for number in range(steps):
         x, grad = delayed_tensors(number)
         x = share(x, 0) if sequence else x
-        with Peaks() if where == "eager" else contextlib.nullcontext() as peaks:
-            with octet.autocast(recipe=made) if where != "inside" else contextlib.nullcontext():
-                y = call(x.requires_grad_())
+        around = octet.autocast(recipe=made) if where != "inside" else contextlib.nullcontext()
+        with Peaks() if where == "eager" else contextlib.nullcontext() as peaks, around:
+            y = call(x.requires_grad_())
         found["peaks"] = getattr(peaks, "count", None)
         y.backward(share(grad, 0) if sequence else grad)
         found[f"y{number}"], found[f"dx{number}"] = y, x.grad
@@ -353,7 +352,7 @@ def replicas(rank: int, grouped: bool, reduces: bool) -> dict[str, Any]:
     return state_of(layer)
 
 
-# ---- what is refused ------------------------------------------------------------------------------
+# ---- what is refused -------------------------------------------------------------------------
 
 
 def alone() -> Any:  # noqa: ANN401
@@ -448,7 +447,7 @@ def die(rank: int, case: Case) -> None:
             layer(x)
 
 
-# ---- parameters -----------------------------------------------------------------------------------
+# ---- parameters ------------------------------------------------------------------------------
 
 
 class Tracker:

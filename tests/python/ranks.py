@@ -68,7 +68,7 @@ def serve(rank: int, world: int, store: str, pipe: Any) -> None:  # noqa: ANN401
     os._exit(0)  # gloo's threads have been seen to abort a process that ends in the usual way
 
 
-class Raised(Exception):
+class RankError(Exception):
     """A job failed on a rank."""
 
 
@@ -103,7 +103,7 @@ class Ranks:
         answers = [self.answer(rank) for rank in range(self.world)]
         for rank, answer in enumerate(answers):
             if answer[0] == "raised":
-                raise Raised(f"rank {rank}: {answer[1]}: {answer[2]}")
+                raise RankError(f"rank {rank}: {answer[1]}: {answer[2]}")
         return [unpacked(answer[1]) for answer in answers]
 
     def errors(self, job: Callable[..., Any], *arguments: Any) -> list[str]:  # noqa: ANN401

@@ -51,7 +51,7 @@ def test_parallel__inductor_is_eager(mode: str, name: str, two: Ranks) -> None:
     assert_same(found, wanted)
 
 
-# ---- graphs ------------------------------------------------------------------------------------
+# ---- graphs ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("mode", "sequence", "name"), SPLIT, ids=str)
@@ -87,7 +87,7 @@ def test_parallel__what_is_gathered_is_quantized(name: str, two: Ranks) -> None:
             assert all(count == 4 for _, _, count in peaks)
 
 
-# ---- calls -------------------------------------------------------------------------------------
+# ---- calls -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("job", [jobs.microbatches, jobs.quantized_parameters], ids=str)
@@ -150,7 +150,9 @@ def test_parallel__options_are_eager(options: dict[str, Any], two: Ranks) -> Non
         case = Case(mode, True, "nvfp4-nearest", options=tuple(options.items()))
         wanted = two.run(jobs.train, case)
         assert_same(two.run(jobs.train, case._replace(compiled="aot_eager")), wanted)
-        for one, usual in zip(wanted, two.run(jobs.train, case._replace(options=())), strict=True):
+        for one, usual in zip(
+            wanted, two.run(jobs.train, case._replace(options=())), strict=True
+        ):
             if "parameters_split" not in options:  # it shares each part by itself
                 assert torch.equal(one["dx0"], usual["dx0"])
                 assert torch.equal(one["weight"], usual["weight"])
@@ -175,4 +177,5 @@ def test_parallel__outputs_leave_quantized_in_the_shape_of_plain_ones(two: Ranks
 
 def test_parallel__copies_are_split_alike(two: Ranks) -> None:
     for one in two.run(jobs.copied, Case("row", True)):
-        assert torch.equal(one["y"], one["copied"]) and torch.equal(one["y"], one["loaded"])
+        assert torch.equal(one["y"], one["copied"])
+        assert torch.equal(one["y"], one["loaded"])

@@ -12,7 +12,7 @@ from ranks import Ranks
 
 import torch
 
-# ---- delayed scaling ---------------------------------------------------------------------------
+# ---- delayed scaling -------------------------------------------------------------------------
 
 
 def test_parallel__amaxes_of_a_step_are_found_by_one_collective(two: Ranks) -> None:
@@ -60,7 +60,7 @@ def test_parallel__replicas_reduce_where_they_are_told_to(two: Ranks) -> None:
         assert torch.equal(apart[1]["fp8_scale"], both[1]["fp8_scale"])  # it has the larger
 
 
-# ---- what is refused ---------------------------------------------------------------------------
+# ---- what is refused -------------------------------------------------------------------------
 
 REFUSED = {
     "missing group": "split over 2 ranks, but has no group; call set_tensor_parallel_group",
@@ -90,16 +90,20 @@ def test_parallel__every_rank_refuses(what: str, two: Ranks) -> None:
 
 def test_parallel__a_disagreement_shows_every_rank(two: Ranks) -> None:
     for text in two.errors(jobs.refused, "recipe"):
-        assert "rank 0: octet.Linear 'fc1'" in text and "recipe=current" in text
-        assert "rank 1: octet.Linear 'fc1'" in text and "recipe=mxfp8" in text
+        assert "rank 0: octet.Linear 'fc1'" in text
+        assert "recipe=current" in text
+        assert "rank 1: octet.Linear 'fc1'" in text
+        assert "recipe=mxfp8" in text
     for text in two.errors(jobs.refused, "shape"):
-        assert "input (64, 256)" in text and "input (128, 256)" in text
+        assert "input (64, 256)" in text
+        assert "input (128, 256)" in text
 
 
 @pytest.mark.parametrize("what", ["shape", "recipe"])
 def test_parallel__compiled_code_refuses_on_every_rank(what: str, two: Ranks) -> None:
     for text in two.errors(jobs.refused_compiled, what):
-        assert "octet.Linear 'fc1' (" in text and "call it differently" in text
+        assert "octet.Linear 'fc1' (" in text
+        assert "call it differently" in text
 
 
 def test_parallel__comparisons_are_counted(two: Ranks) -> None:
@@ -112,7 +116,8 @@ def test_parallel__comparisons_are_counted(two: Ranks) -> None:
 def test_parallel__scales_that_ranks_do_not_share_are_found(two: Ranks) -> None:
     """As where each rank has loaded a checkpoint of its own."""
     for text in two.errors(jobs.strange_scales):
-        assert "call it differently" in text and "fp8_scale [3.0, 3.0, 3.0]" in text
+        assert "call it differently" in text
+        assert "fp8_scale [3.0, 3.0, 3.0]" in text
 
 
 @pytest.fixture
@@ -135,7 +140,7 @@ SIZES_REFUSED = [
     ({"parallel_mode": "row", "tp_size": 3}, "in_features is 256, which 3 ranks cannot"),
     ({"parallel_mode": "depth"}, "'column', 'row' or None"),
     ({"parallel_mode": "row", "tp_size": 0}, "tp_size is 0; it is at least 1"),
-    ({"sequence_parallel": True, "tp_size": 2}, "sequence_parallel without a parallel_mode"),
+    ({"sequence_parallel": True, "tp_size": 2}, "tp_size is 2 without a parallel_mode"),
     ({"parallel_mode": "row", "tp_group": "tp"}, "torch.distributed is not initialized"),
     (
         {"parallel_mode": "column", "tp_size": 4, "parameters_split": {"q": 510, "k": 2}},
@@ -158,7 +163,7 @@ def test_parallel__a_layer_without_a_group_says_how_it_is_drawn() -> None:
         octet.Linear(64, 32, device="cpu", symmetric_ar_type="two_shot")
 
 
-# ---- parameters --------------------------------------------------------------------------------
+# ---- parameters ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("split", [None, ("q", "k"), {"q": 384, "k": 128}], ids=str)

@@ -560,10 +560,8 @@ def test_refused__options_that_contradict() -> None:
     assert not linear.fp8_amax_history.any()
 
 
-@pytest.mark.parametrize(
-    "option", ["tp_size", "sequence_parallel", "ub_overlap_ag", "ub_bulk_wgrad"]
-)
-def test_refused__parallelism_says_so(option: str) -> None:
+@pytest.mark.parametrize("option", ["ub_overlap_ag", "ub_bulk_wgrad"])
+def test_refused__overlap_says_so(option: str) -> None:
     with pytest.raises(NotImplementedError, match=option):
         layer(**{option: 2})
     with pytest.raises(ValueError, match=r"parallel_mode=2.*'column', 'row' or None"):
@@ -572,6 +570,7 @@ def test_refused__parallelism_says_so(option: str) -> None:
 
 def test_training__arguments_of_one_rank_change_nothing() -> None:
     options = {"parallel_mode": "column", "tp_size": 1, "tp_group": None, "ub_name": "fc1"}
+    options["sequence_parallel"] = True
     tracker = {"get_rng_state_tracker": lambda: None, "rng_tracker_name": "model"}
     linear, usual = layer(**options, **tracker), layer()
     x, grad = inputs()

@@ -20,11 +20,11 @@ def _reduces(text: str) -> bool:
 
 
 def group_for(rule: Rule, given: str, shared: str) -> str:
-    """The name of the group whose ranks agree on the amaxes of a rule: the one that autocast was
-    given, or else the one that the layer is split over. Empty where there is none.
+    """The name of the group whose ranks agree on the amaxes of a rule: the one that autocast
+    was given, or else the one that the layer is split over. Empty where there is none.
 
-    Ranks that only hold replicas of a layer are not made to wait for one another unasked: stages
-    of a pipeline would do so for ever."""
+    Other ranks are not made to wait for one another unasked: stages of a pipeline would do so
+    for ever."""
     text = rule.text if isinstance(rule, DelayedScaling) else rule
     return (given or shared) if _reduces(text) else ""
 

@@ -152,7 +152,9 @@ def _update_all(
 
 
 def _update_with_ranks(
-    layers: "list[LayerState]", states: list[tuple[torch.Tensor, torch.Tensor, Rule]], step: Step
+    layers: "list[LayerState]",
+    states: list[tuple[torch.Tensor, torch.Tensor, Rule]],
+    step: Step,
 ) -> None:
     """Updates the scales of layers. Where ranks reduce, they first agree on the amaxes, and the
     scales of gradients are updated, too."""
