@@ -80,7 +80,7 @@ def run_forward(
     else:
         args = [tensors[i] for i in signature.parted[0]]
         written = [tensors[i] for i in signature.parted[1]]
-    if ranks is not None:
+    if ranks is not None and (is_compiling() or _plans.has_collectives("linear", problem)):
         lends_seed = in_graph and signature.lends_seed
         after = [tensors[len(signature.args)]] if lends_seed else []
         outs = run_in_phases(("linear", problem), sizes, (written, args, after), ranks)
@@ -309,8 +309,11 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         signature = backward_signature(problem, grad.dtype, forward.flat)
     pool = (grad, *ctx.saved_tensors, *lent)
     args = [pool[i] for i in signature.args]
-    if signature.written or ctx.ranks is not None:
-        outs = _into(ctx.call, signature, pool, args, ctx.ranks)
+    ranks = ctx.ranks
+    if ranks is not None and not _plans.has_collectives("linear_backward", signature.text):
+        ranks = None
+    if signature.written or ranks is not None:
+        outs = _into(ctx.call, signature, pool, args, ranks)
     else:
         op = _ops.linear_backward if is_dynamo_compiling() else _linear_backward
         outs = op(args, sizes, signature.text)

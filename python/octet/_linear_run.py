@@ -174,7 +174,7 @@ class LinearRun(LinearCall):
         else:
             self._ranks()
         if is_compiling():
-            self._agree_in_graph(words, inp.device)
+            self._agree_in_graph(problem, words, inp.device)
         else:
             self._agree(words, inp.shape, inp.device)
 

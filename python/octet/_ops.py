@@ -193,8 +193,8 @@ def _(
     _check_devices([main_grad, *args])
 
 
-# Who waits for the sizes of the next call that is described: see octet._share.
-AWAITING: list[Callable[[list[int]], None]] = []
+# Who waits for the sizes of a call that is to be described, by its words: see octet._share.
+AWAITING: dict[str, Callable[[list[int]], None]] = {}
 
 
 def _hint(size: _plans.Size) -> int:
@@ -213,8 +213,8 @@ def _(
     plan: int,
     phase: int,
 ) -> None:
-    if AWAITING:
-        AWAITING.pop()([_hint(size) for size in sizes])
+    if problem in AWAITING:
+        AWAITING.pop(problem)([_hint(size) for size in sizes])
     kind = _plans.LINEAR_PLANS[plan]
     found, known = _plans.phases(kind, problem).phases[phase], _known(sizes)
     for slots, tensors in ((found.written, written), (found.read, read)):

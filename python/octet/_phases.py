@@ -71,9 +71,11 @@ class _Memory:
                 shape = _plans.shape(out.dims, self.axes)
                 self.at[slot] = like.new_empty(shape, dtype=out.dtype)
             else:
-                bytes_ = _plans.block_bytes(self.plan, self.axes)
-                # Zeros lie between its buffers: equal calls save equal bytes.
-                self.at[slot] = like.new_zeros([bytes_], dtype=torch.uint8)
+                # Zeros lie between its buffers where they cost no launch: equal calls save
+                # equal bytes.
+                make = like.new_zeros if like.device.type == "cpu" else like.new_empty
+                block = [_plans.block_bytes(self.plan, self.axes)]
+                self.at[slot] = make(block, dtype=torch.uint8)
         return self.at[slot]
 
     def _items(self, spot: Spot) -> Sequence[_plans.Stored]:

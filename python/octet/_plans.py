@@ -113,6 +113,12 @@ def phases(kind: str, text: str) -> Phases:
     )
 
 
+@constant
+def has_collectives(kind: str, text: str) -> bool:
+    """Whether ranks meet in a plan; one without is run as that of an unsplit layer is."""
+    return any(phase.collectives for phase in phases(kind, text).phases)
+
+
 def item_bytes(stored: Stored, at: "Axes") -> Size:
     """The bytes of a buffer in a block."""
     dtype, dims = stored

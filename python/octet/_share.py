@@ -105,7 +105,7 @@ class Share(Parameters):
         self._agreed.add((self._tp_group, words))
 
     @traced_as_constant
-    def _agree_in_graph(self, words: str, device: torch.device) -> bool:
+    def _agree_in_graph(self, problem: str, words: str, device: torch.device) -> bool:
         """The same while a graph is traced, which all ranks do at the same call. Its sizes,
         which may be symbols, are known where the call's first op is described."""
 
@@ -114,7 +114,7 @@ class Share(Parameters):
                 self._agree(words, sizes[:-1], device)
 
         if _parallel.is_new(self._agreed, (self._tp_group, words)):
-            _ops.AWAITING[:] = [compare]
+            _ops.AWAITING[problem] = compare
         return True
 
     def _shared_scales(self) -> str:

@@ -295,7 +295,7 @@ class Peaks(torch.utils._python_dispatch.TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, E501
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
         self.count += func is torch.ops._c10d_functional.all_reduce.default and args[1] == "max"
         return func(*args, **(kwargs or {}))
 
