@@ -82,6 +82,7 @@ class Phase(NamedTuple):
     written: tuple[Slot, ...]
     read: tuple[Slot, ...]
     collectives: tuple[Collective, ...]
+    products: int  # of m x k x n each
 
 
 class Phases(NamedTuple):
@@ -104,7 +105,7 @@ def phases(kind: str, text: str) -> Phases:
     """The phases of one of Linear's plans, from its text."""
     found, exchanges, block, kept, rows, multiple = _C.phases(LINEAR_PLANS.index(kind), text)
     return Phases(
-        tuple(Phase(w, r, tuple(Collective(*c) for c in cs)) for w, r, cs in found),
+        tuple(Phase(w, r, tuple(Collective(*c) for c in cs), n) for w, r, cs, n in found),
         _stored(exchanges),
         _stored(block),
         tuple(_stored(one) for one in kept),

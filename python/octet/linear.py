@@ -78,7 +78,8 @@ class Linear(EagerLinear):
         _parallel.check_symmetric(symmetric_ar_type)
         del ub_name  # of overlapped communication
         self._split_over_ranks(parallel_mode, tp_group, tp_size, sequence_parallel)
-        self._rng = get_rng_state_tracker, rng_tracker_name
+        if self.tp_size > 1:
+            self._rng = get_rng_state_tracker, rng_tracker_name
         self.return_bias = return_bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.save_original_input = save_original_input

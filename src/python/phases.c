@@ -86,6 +86,17 @@ static PyObject *collectives(const octet_chain *chain, int at, int phase) {
     return tuple;
 }
 
+/* The products of a phase in units of m x k x n; of gathered rows there are several. */
+static int products(const octet_plan *plan, int phase) {
+    int count = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        bool here = step->op == OCTET_OP_GEMM && step->phase == phase;
+        count += here ? plan->tensors[step->a].rows.mul : 0;
+    }
+    return count;
+}
+
 /* A plan of a chain. */
 typedef struct member {
     const octet_chain *chain;
@@ -95,9 +106,10 @@ typedef struct member {
 static PyObject *phase_item(const void *from, int index) {
     const member *m = from;
     octet_regions used;
-    octet_phase_regions(&used, &m->chain->plans[m->at], index);
-    return Py_BuildValue("(NNN)", regions(&used, true), regions(&used, false),
-                         collectives(m->chain, m->at, index));
+    const octet_plan *plan = &m->chain->plans[m->at];
+    octet_phase_regions(&used, plan, index);
+    return Py_BuildValue("(NNNi)", regions(&used, true), regions(&used, false),
+                         collectives(m->chain, m->at, index), products(plan, index));
 }
 
 /* Rows of the output: those of the input times and over the ranks that share them. */
@@ -146,6 +158,7 @@ static PyObject *phases(PyObject *self, PyObject *args) {
 PyMethodDef oct_py_phase_methods[] = {
     {"phases", phases, METH_VARARGS,
      "phases(plan, words) -> (phases, exchanges, block, kept blocks, output rows, row "
-     "multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, read, collectives)"},
+     "multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, read, collectives, "
+     "products)"},
     {NULL, NULL, 0, NULL},
 };

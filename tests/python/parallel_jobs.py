@@ -285,6 +285,31 @@ def copied(rank: int, case: Case) -> dict[str, Any]:
         return {"y": layer(x), "copied": other(x), "loaded": again(x)}
 
 
+def flops(rank: int, case: Case) -> int:
+    """What torch counts of a step."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    layer, (x, grad) = layer_of(case), own_tensors(case)
+    with FlopCounterMode(display=False) as counter, within(case):
+        layer(x.requires_grad_()).backward(grad)
+    return counter.get_total_flops()
+
+
+def checkpointed_steps(rank: int, way: str) -> dict[str, Any]:
+    """Delayed scaling where backward runs forward again."""
+    case = Case("column", True, "delayed")
+    layer = layer_of(case)
+    for number in range(3):
+        x, grad = own_tensors(case, number)
+        with within(case):
+            if way:
+                again = octet.checkpoint(layer, x.requires_grad_(), use_reentrant=way == "in")
+            else:
+                again = layer(x.requires_grad_())
+        again.backward(grad)
+    return {"dx": x.grad, "weight": layer.weight.grad, **state_of(layer)}
+
+
 # ---- delayed scaling -------------------------------------------------------------------------
 
 

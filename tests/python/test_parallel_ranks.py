@@ -60,6 +60,13 @@ def test_parallel__replicas_reduce_where_they_are_told_to(two: Ranks) -> None:
         assert torch.equal(apart[1]["fp8_scale"], both[1]["fp8_scale"])  # it has the larger
 
 
+def test_parallel__a_checkpoint_updates_the_same_scales(two: Ranks) -> None:
+    wanted = two.run(jobs.checkpointed_steps, "")
+    for way in ("in", "out"):
+        for one, other in zip(two.run(jobs.checkpointed_steps, way), wanted, strict=True):
+            assert all(torch.equal(one[key], other[key]) for key in other)
+
+
 # ---- what is refused -------------------------------------------------------------------------
 
 REFUSED = {
@@ -199,6 +206,27 @@ def test_parallel__parameters_say_how_they_are_split(two: Ranks) -> None:
     row = two.run(jobs.parameters, "row", {"sequence_parallel": True})[0]
     assert row["marks"] == {"weight": [True, 1, 1, None], "bias": [None, None, None, True]}
     assert row["sizes"] == [SIZES["in"] // 2, SIZES["out"]]
+
+
+def test_parallel__ranks_share_the_products(two: Ranks) -> None:
+    """Forward and both gradients, counted over all ranks: those of the unsplit layer."""
+    whole = 3 * 2 * 256 * SIZES["in"] * SIZES["out"]
+    for mode in ("column", "row"):
+        for sequence in (False, True):
+            assert sum(two.run(jobs.flops, Case(mode, sequence))) == whole
+
+
+def test_parallel__protos_tell_the_shape_of_a_share() -> None:
+    options = {"device": "cpu", "tp_size": 2, "sequence_parallel": True}
+    x = octet.TensorProto((4, 64, 64), torch.bfloat16, requires_grad=True, device="cpu")
+    options["params_dtype"] = torch.bfloat16
+    for mode, rows, columns in (("column", 8, 64), ("row", 2, 128)):
+        inputs = 64 * (1 if mode == "column" else 2)
+        with pytest.warns(UserWarning, match="no tp_group yet"):
+            layer = octet.Linear(inputs, 128, parallel_mode=mode, **options)
+        found = layer.protos(x, recipe=octet.recipe.MXFP8BlockScaling())
+        assert found.forward.outputs["output"].shape == (rows, 64, columns)
+        assert found.backward.outputs["grad_input"].shape == (4, 64, 64)
 
 
 def test_parallel__groups_have_many_names(two: Ranks) -> None:
