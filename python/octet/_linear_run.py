@@ -168,15 +168,16 @@ class LinearRun(LinearCall):
 
     def _compare_ranks(self, problem: str, inp: torch.Tensor, recipe: CallRecipe) -> None:
         """All ranks of the group make the same call, or none of them does."""
-        words = words_of_ranks(problem)
-        if self.sequence_parallel and recipe.rule is not None and not recipe.options:
-            self._check_shared_scales(recipe.rule, self._ranks()[0])
-        else:
-            self._ranks()
+        words, group = words_of_ranks(problem), self._ranks()[0]
+        scaled = self.sequence_parallel and recipe.rule is not None and not recipe.options
+        if scaled:
+            self._check_shared_scales(recipe.rule, group)
+        if inp.is_meta:
+            return  # nothing is moved
         if is_compiling():
-            self._agree_in_graph(problem, words, inp.device)
+            self._agree_in_graph(problem, words, inp.device, scaled)
         else:
-            self._agree(words, inp.shape, inp.device)
+            self._agree(words, inp.shape, inp.device, scaled)
 
     def _check_shared_scales(self, rule: Rule, group: str) -> None:
         """Ranks that gather bytes of delayed scaling have one scale: amaxes are reduced over

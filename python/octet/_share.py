@@ -95,32 +95,35 @@ class Share(Parameters):
             )
         return self._tp_group, self.tp_size
 
-    def _agree(self, words: str, sizes: Any, device: torch.device) -> None:  # noqa: ANN401
-        """All ranks make the same call; eager code."""
+    def _agree(self, words: str, sizes: Any, device: torch.device, scaled: bool) -> None:  # noqa: ANN401
+        """All ranks make the same call, where they are `scaled` by the same scales; eager
+        code."""
         if not _parallel.is_new(self._agreed, (self._tp_group, words)):
             return
         place = self._tp_group, device, self._label()
-        text = f"{words}, input {tuple(sizes)}{self._shared_scales()}"
+        text = f"{words}, input {tuple(sizes)}{self._shared_scales() if scaled else ''}"
         _parallel.check_agreement(text, place)
         self._agreed.add((self._tp_group, words))
 
     @traced_as_constant
-    def _agree_in_graph(self, problem: str, words: str, device: torch.device) -> bool:
+    def _agree_in_graph(
+        self, problem: str, words: str, device: torch.device, scaled: bool
+    ) -> bool:
         """The same while a graph is traced, which all ranks do at the same call. Its sizes,
         which may be symbols, are known where the call's first op is described."""
 
         def compare(sizes: list[int]) -> None:
             with no_dispatch_modes():
-                self._agree(words, sizes[:-1], device)
+                self._agree(words, sizes[:-1], device, scaled)
 
+        _ops.AWAITING.clear()  # of a trace that failed
         if _parallel.is_new(self._agreed, (self._tp_group, words)):
             _ops.AWAITING[problem] = compare
         return True
 
     def _shared_scales(self) -> str:
         """The scales that ranks have in common, where delayed scaling has them gather bytes."""
-        names = ("fp8_scale", "fp8_grad_scale") if self.sequence_parallel else ()
-        held = [(name, self._buffers.get(name)) for name in names]
+        held = [(name, self._buffers.get(name)) for name in ("fp8_scale", "fp8_grad_scale")]
         return "".join(f", {name} {s.tolist()}" for name, s in held if s is not None)
 
     # ---- parameters ------------------------------------------------------------------------
