@@ -85,7 +85,8 @@ typedef enum octet_place {
     OCTET_PLACE_SAVED,    /* in the block this plan keeps for the next */
     OCTET_PLACE_KEPT,     /* in the block that forward (port 0) or backward (port 1) kept */
     OCTET_PLACE_WORK,     /* in the workspace */
-    OCTET_PLACE_EXCHANGE, /* in exchange `port`: memory that a collective reads or writes */
+    OCTET_PLACE_EXCHANGE, /* in exchange `port`: memory that outlives a phase, because a
+                           * collective or a later phase reads it */
     OCTET_PLACES
 } octet_place;
 
@@ -296,6 +297,9 @@ OCTET_API OCTET_CHECKED octet_status octet_chain_bind(octet_chain *chain,
                                                       octet_error *err);
 /* What it reads, does, writes and keeps, for people; several lines. */
 OCTET_API size_t octet_plan_print(char *text, size_t size, const octet_plan *plan);
+/* The buffers of the block that a plan saves, in the order in which they lie there, each
+ * rounded up to OCTET_ALIGN bytes; gives how many. */
+OCTET_API int octet_block_buffers(uint8_t out[OCTET_PLAN_BUFFERS], const octet_plan *plan);
 OCTET_API bool octet_plan_equal(const octet_plan *a, const octet_plan *b);
 OCTET_API uint64_t octet_plan_hash(const octet_plan *plan);
 /* The index of a port of args, outs or exchanges by its name as octet_port_print begins:

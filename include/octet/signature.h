@@ -49,9 +49,26 @@ typedef struct octet_collective_call {
     uint8_t from_port;
     uint8_t to_place;
     uint8_t to_port;
+    uint8_t from_item; /* in a block: which of its octet_block_buffers; else 0 */
+    uint8_t to_item;
     uint8_t begin; /* it may begin once so many phases have run */
     uint8_t end; /* it must be done before this phase runs; `phases`: before the call returns */
 } octet_collective_call;
+
+/* A piece of memory that a phase uses: a port, or a block as a whole. */
+typedef struct octet_region {
+    uint8_t place; /* octet_place */
+    uint8_t port;  /* of KEPT: which plan kept it; of SAVED: 0 */
+    uint8_t is_written;
+    uint8_t reserved;
+} octet_region;
+
+#define OCTET_REGIONS 64
+typedef struct octet_regions {
+    uint32_t size;
+    int32_t count;
+    octet_region at[OCTET_REGIONS];
+} octet_regions;
 
 /* Forward. An argument is a tensor, or, where `flat`, one buffer of a tensor. A call returns
  * the buffers of its outs, one after the other, and then the block that it saves. */
@@ -103,6 +120,11 @@ OCTET_API size_t octet_group_print(char *text, size_t size, const octet_group *g
 /* Of a chain of octet_plan_chain, at whatever sizes. *out needs no initializer. `flat`: of a
  * quantized argument the caller hands over the buffers one by one. */
 OCTET_API void octet_signature_of(octet_signature *out, const octet_chain *chain, bool flat);
+/* The collectives of plan `at` of a chain, in the order of their steps; gives how many. */
+OCTET_API int octet_collectives_of(octet_collective_call out[OCTET_PLAN_EXCHANGES],
+                                   const octet_chain *chain, int at);
+/* What the steps of a phase read and write, the workspace aside, by place and port. */
+OCTET_API void octet_phase_regions(octet_regions *out, const octet_plan *plan, int phase);
 /* Of a chain that has a backward; else *out is empty. */
 OCTET_API void octet_backward_signature_of(octet_backward_signature *out,
                                            const octet_chain *chain, bool flat);

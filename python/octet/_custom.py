@@ -133,7 +133,9 @@ class _CustomFunction(torch.autograd.Function):
         x = inp if used_input is None else used_input
         w = weight if used_weight is None else used_weight
         ctx.fixed, ctx.own = fixed, (grad_output, grad_input, grad_weight)
-        output = LinearFunction.forward(ctx, fixed.problem, None, fixed.n, x, w, *others)
+        output = LinearFunction.forward(
+            ctx, (fixed.problem, None), None, fixed.n, x, w, *others
+        )
         if not is_dynamo_compiling():
             ctx.call = *ctx.call[:4], (ref(inp), ref(weight))
         return output

@@ -20,6 +20,13 @@ def _formula(kind: str, first: int) -> None:
     register_flop_formula(packet, get_raw=True)(flop)
 
 
+def _phase(*args: Any, **_: Any) -> Any:  # noqa: ANN401
+    *_, sizes, text, plan, phase = args
+    found = _plans.phases(_plans.LINEAR_PLANS[plan], text).phases[phase]
+    return 2 * found.products * math.prod(sizes)
+
+
+register_flop_formula(torch.ops.octet.linear_phase, get_raw=True)(_phase)
 for _kind in ("linear", "linear_backward", "linear_wgrad"):
     _formula(_kind, 1)
     _formula(f"{_kind}_into", 2)

@@ -1,4 +1,4 @@
-"""What other libraries hand to a layer: FX's proxies, nested tensors, ranks' options."""
+"""What other libraries hand to a layer: FX's proxies, nested tensors."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,30 +9,6 @@ _STAGES = "torch.distributed.pipelining.stage"
 
 if TYPE_CHECKING:
     from octet.linear import Linear
-
-
-def check_parallel_arguments(
-    tp_size: int, parallel_mode: str | None, sequence_parallel: bool, overlaps: dict[str, Any]
-) -> None:
-    """Arguments of tensor parallelism: those of one rank have no meaning and are accepted."""
-    if parallel_mode not in (None, "column", "row"):
-        raise ValueError(
-            f"Linear(parallel_mode={parallel_mode!r}): it is 'column', 'row' or None"
-        )
-    if tp_size != 1:
-        raise NotImplementedError(
-            f"Linear(tp_size={tp_size!r}) is not available in this version; leave out tp_size"
-        )
-    if sequence_parallel:
-        raise NotImplementedError(
-            "Linear(sequence_parallel=True) is not available in this version; leave out "
-            "sequence_parallel"
-        )
-    for name, value in overlaps.items():
-        if value:
-            raise NotImplementedError(
-                f"Linear({name}={value!r}) is not available in this version; leave out {name}"
-            )
 
 
 def infers_shapes() -> bool:

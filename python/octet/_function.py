@@ -8,7 +8,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.fx.experimental import proxy_tensor
 
 import torch
-from octet import _ops, _wgrad
+from octet import _ops, _plans, _wgrad
 from octet._signatures import (
     Backward,
     Forward,
@@ -50,8 +50,29 @@ DRAW = "draw"  # in the place of a rule: backward rounds at random, by a seed dr
 GradientScales = Rule | ScaleUpdater | None
 
 
+# Over which ranks a call is split: the name of their group and its size; None: not split.
+Ranks = tuple[str, int] | None
+Placed = tuple[str, Ranks]  # a problem, and where it runs
+
+
+def run_in_phases(
+    call: tuple[str, str],
+    sizes: list[Any],
+    tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]],
+    ranks: tuple[str, int],
+) -> Sequence[torch.Tensor]:
+    """A plan that is split over ranks; its collectives are imported with the first."""
+    from octet import _phases
+
+    return _phases.run(call, sizes, tensors, ranks)
+
+
 def run_forward(
-    task: Task, sizes: list[Any], tensors: list[torch.Tensor], in_graph: bool = False
+    task: Task,
+    sizes: list[Any],
+    tensors: list[torch.Tensor],
+    in_graph: bool = False,
+    ranks: Ranks = None,
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
     """The output; buffers for the layer to keep; and what backward needs, the block last."""
     problem, signature, _ = task
@@ -61,7 +82,11 @@ def run_forward(
     else:
         args = [tensors[i] for i in signature.parted[0]]
         written = [tensors[i] for i in signature.parted[1]]
-    if written:
+    if ranks is not None and (is_compiling() or _plans.has_collectives("linear", problem)):
+        lends_seed = in_graph and signature.lends_seed
+        after = [tensors[len(signature.args)]] if lends_seed else []
+        outs = run_in_phases(("linear", problem), sizes, (written, args, after), ranks)
+    elif written:
         into = _ops.linear_into if is_dynamo_compiling() else _linear_into
         outs = _ops.listed(into[signature.made](written, args, sizes, problem))
     elif in_graph and signature.lends_seed:
@@ -86,6 +111,9 @@ def run_forward(
     if output.quantizer == "none":
         return outs[output.start], others, saved
     shape = [*sizes[:-2], sizes[-1]]
+    if ranks is not None:
+        times, over = _plans.phases("linear", problem).output_rows
+        shape[0] = shape[0] * times // over
     return _gather(output, outs, tensors[0].dtype, shape), others, saved
 
 
@@ -96,11 +124,12 @@ def _forward(
     tensors: list[torch.Tensor],
     *seen: torch.Tensor,
     in_graph: bool = False,
+    ranks: Ranks = None,
 ) -> Any:  # noqa: ANN401
     """Forward's tensors, and then those that the layer lends to backward; again, for autograd
     alone, those that may get a gradient."""
     task, updates = call
-    output, others, saved = run_forward(task, sizes, tensors, in_graph)
+    output, others, saved = run_forward(task, sizes, tensors, in_graph, ranks)
     ctx.save_for_backward(*saved)
     operands: tuple[Any, ...] = ()
     if seen:
@@ -108,6 +137,7 @@ def _forward(
     elif not in_graph:
         operands = ref(tensors[0]), ref(tensors[1])
     ctx.call = task, updates, sizes, tensors[len(task[1].args) :], operands
+    ctx.ranks = ranks
     if not others:
         return output
     ctx.mark_non_differentiable(*others)
@@ -120,15 +150,16 @@ class LinearFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401
-        problem: str,
+        placed: Placed,
         updates: GradientScales,
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
+        problem, ranks = placed
         task = problem, forward_signature(problem, is_flat(problem, len(tensors))), None
-        sizes = [*tensors[0].shape, n]
-        return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=is_compiling())
+        sizes, in_graph = [*tensors[0].shape, n], is_compiling()
+        return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=in_graph, ranks=ranks)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -159,11 +190,12 @@ class _InGraph(LinearFunction):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401
-        problem: str,
+        placed: Placed,
         updates: GradientScales,
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
+        problem, ranks = placed
         draws = updates == DRAW
         flat = is_flat(problem, len(tensors) + draws)
         task = problem, forward_signature(problem, flat), None
@@ -171,7 +203,7 @@ class _InGraph(LinearFunction):
         lent = zip(task[1].lent, tensors[len(task[1].args) :], strict=False)
         _let_change([tensor for name, tensor in lent if name != "seed"])
         call = task, None if draws else updates
-        return _forward(ctx, call, sizes, [*tensors], in_graph=True)
+        return _forward(ctx, call, sizes, [*tensors], in_graph=True, ranks=ranks)
 
 
 class _Eager(torch.autograd.Function):
@@ -199,7 +231,7 @@ recompute.OWN_NODES = tuple(f._backward_cls for f in (_Eager, LinearFunction, _I
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
     "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str problem, "
-    "str rule) -> Tensor[]",
+    "str rule, str group='', int ranks=1) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -210,19 +242,25 @@ def _autograd(
     sizes: Sequence[Any],
     problem: str,
     rule: str,
+    group: str = "",
+    ranks: int = 1,
 ) -> list[torch.Tensor]:
     """A call's output and what it makes for the layer to hold, with its graph."""
+    over = (group, ranks) if group else None
+    if rule == DRAW and over is not None:  # phases have no node that draws
+        written, rule = [seeds.draw_in_graph(read[0])], ""
     flat = is_flat(problem, len(read) + len(written) + (rule == DRAW))
     signature = forward_signature(problem, flat)
     reads, writes = iter(read), iter(written)
     tensors = [next(writes if i in signature.writes else reads) for i in range(signature.count)]
     tensors.extend(writes)  # what the layer lends to backward
     if is_grad_enabled() and any(tensor.requires_grad for tensor in read):
-        made = _InGraph.apply(problem, rule or None, sizes[-1], *tensors)
+        made = _InGraph.apply((problem, over), rule or None, sizes[-1], *tensors)
         return list(made) if isinstance(made, tuple) else [made]
     if rule == DRAW:  # and nobody reads it
         seeds.draw_in_graph(read[0])
-    output, others, _ = run_forward((problem, signature, None), list(sizes), tensors)
+    task = problem, signature, None
+    output, others, _ = run_forward(task, list(sizes), tensors, ranks=over)
     return [output, *others]
 
 
@@ -231,15 +269,19 @@ _LIBRARY.impl("linear_autograd", _autograd, "CompositeExplicitAutograd")
 
 
 def apply_in_graph(
-    problem: str, rule: str | None, n: int, tensors: Sequence[torch.Tensor]
+    placed: Placed, rule: str | None, n: int, tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """A traced call: LinearFunction as one node."""
+    problem, ranks = placed
     draws = rule == DRAW
     writes, count = writes_of(problem, is_flat(problem, len(tensors) + draws))
     read = [tensors[i] for i in range(count) if i not in writes]
     written = [tensors[i] for i in range(len(tensors)) if i >= count or i in writes]
     sizes = [*tensors[0].shape, n]
-    return torch.ops.octet.linear_autograd.default(read, written, sizes, problem, rule or "")
+    where = () if ranks is None else ranks
+    return torch.ops.octet.linear_autograd.default(
+        read, written, sizes, problem, rule or "", *where
+    )
 
 
 def _into(
@@ -247,6 +289,7 @@ def _into(
     signature: Backward,
     pool: Sequence[torch.Tensor],
     args: list[torch.Tensor],
+    ranks: Ranks,
 ) -> Sequence[torch.Tensor]:
     """A backward that writes into what the layer lent: amaxes, main_grad.
 
@@ -255,6 +298,12 @@ def _into(
     written, rule = [pool[i] for i in signature.written], None
     if signature.records:
         rule = updates.take_rule() if isinstance(updates, ScaleUpdater) else updates
+    if ranks is not None:
+        of = "linear_backward", signature.text
+        outs = run_in_phases(of, sizes, (written, args, []), ranks)
+        if rule is not None:
+            update(lent[:2], rule, "grad_output")
+        return outs
     text = rule if isinstance(rule, str) else ""
     if text:
         written.insert(0, lent[0])
@@ -273,14 +322,17 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         signature = backward_signature(problem, grad.dtype, forward.flat)
     pool = (grad, *ctx.saved_tensors, *lent)
     args = [pool[i] for i in signature.args]
-    if signature.written:
-        outs = _into(ctx.call, signature, pool, args)
+    ranks = ctx.ranks
+    if ranks is not None and not _plans.has_collectives("linear_backward", signature.text):
+        ranks = None
+    if signature.written or ranks is not None:
+        outs = _into(ctx.call, signature, pool, args, ranks)
     else:
         op = _ops.linear_backward if is_dynamo_compiling() else _linear_backward
         outs = op(args, sizes, signature.text)
     if signature.later is not None:
         kept = [pool[i] if i >= 0 else outs[-1] for i in signature.later]
-        _wgrad.keep(lent[-1], grad, kept, sizes, signature.text)
+        _wgrad.keep(lent[-1], grad, kept, sizes, (signature.text, ctx.ranks))
     if signature.around is not None:
         before, after = signature.around
         return *before, *outs, *after

@@ -9,7 +9,7 @@ import torch
 from octet import _sharded, _texts, _wgrad
 from octet._constant import constant, traced_as_constant
 from octet._dtypes import HIGH_PRECISION, dtype_name
-from octet._parameters import Parameters
+from octet._share import Share
 from octet._signatures import (
     CALIBRATE,
     READ_CACHE,
@@ -19,6 +19,7 @@ from octet._signatures import (
     call_of,
     device_options,
     draws_with_graph,
+    row_multiple,
 )
 from octet.proto import TensorProto
 from octet.state.recompute import CallRecipe
@@ -47,7 +48,7 @@ _MADE_AS = (
 )
 
 
-class LinearCall(Parameters):
+class LinearCall(Share):
     """A linear layer's calls, as far as nothing runs."""
 
     return_bias: bool
@@ -180,7 +181,7 @@ class LinearCall(Parameters):
     ) -> Options:
         options = recipe.options
         quantizes = recipe.text != "none" and not options
-        options += _sharded.options(self)
+        options += self._parallel_options + _sharded.options(self)
         if self._returns_bias():
             options += (("return_bias", True),)
         if fp8_output and quantizes:
@@ -253,6 +254,9 @@ class LinearCall(Parameters):
         wants = self._wants(inp, weight, bias)
         dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
         texts = (text_of(inp), text_of(weight))
+        if self.sequence_parallel:
+            asked = call_of(dtypes, texts, recipe, wants, options, False)
+            options += self._gather_options(asked.problem, inp.shape)
         options += device_options(inp.device.type, inp.device.index)
         call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.cache != "none" and not _texts.covers(self._weight_cache.text, call.cache):
@@ -264,6 +268,22 @@ class LinearCall(Parameters):
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
         return call
+
+    def _gather_options(self, problem: str, shape: Any) -> Options:  # noqa: ANN401
+        """What ranks gather: quantized bytes, or the tensor itself where a rank's rows are not
+        whole blocks of the format."""
+        ranks, rows = self.tp_size, 1
+        if len(shape) < 2 or (self.parallel_mode == "row" and shape[0] % ranks):
+            raise ValueError(
+                f"{self._label()}: input is {tuple(shape)}; sequence_parallel shares its first "
+                f"axis among {ranks} ranks, so it has one, a multiple of {ranks}: pad it"
+            )
+        multiple = row_multiple(problem) if problem else 1
+        for size in shape[:-1]:
+            rows = rows * size
+        if multiple > 1 and rows % multiple:
+            return (("gather", "high_precision"),)
+        return ()
 
     def _draws(
         self,
@@ -297,6 +317,8 @@ class LinearCall(Parameters):
         """Whether a call has nothing to quantize and nothing that nn.Linear does not have, so
         that it is nn.Linear's: with all its derivatives and transforms."""
         if recipe.text != "none" or self.fuse_wgrad_accumulation or self.delay_wgrad_compute:
+            return False
+        if self.tp_size > 1:
             return False
         if isinstance(inp, QuantizedTensor) or isinstance(weight, QuantizedTensor):
             return False

@@ -213,6 +213,8 @@ class EagerLinear(LinearRun):
             return CallDecision(key)
         if self.fuse_wgrad_accumulation or self.delay_wgrad_compute or len(self._parts) > 1:
             return CallDecision(key)
+        if self.tp_size > 1:
+            return CallDecision(key)
         if self._is_plain(recipe, inp, weight, bias):
             self._check_parameters(inp.device, weight, bias)
             return CallDecision(key, recipe, True)

@@ -27,15 +27,17 @@ from octet._signatures import (
     forward_signature,
     is_flat,
     is_plain_in_graph,
+    words_of_ranks,
 )
 from octet.proto import TensorProto
 from octet.recipe import DelayedScaling
-from octet.state import recompute
+from octet.state import recompute, reduction
 from octet.state.active import (
     current,
     in_backward,
 )
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
+from octet.state.scaling_rule import Rule
 from octet.tensor import QuantizedTensor
 
 
@@ -119,6 +121,11 @@ class LinearRun(LinearCall):
             )
         inp = self._checked(inp)
         if recipe.custom is not None:
+            if self.tp_size > 1:
+                raise NotImplementedError(
+                    f"{self._label()}: {recipe.custom!r} has quantizers of a user's, whose "
+                    "shards cannot be joined; take a recipe of Octet's own quantizers"
+                )
             if not is_compiling():
                 if run is None:
                     self._calls.note(recipe, True, None)
@@ -145,6 +152,8 @@ class LinearRun(LinearCall):
         # Amaxes of a repeated call are recorded already.
         records = self._records() if run is None else run.recipe.rule is not None
         call = self._call((inp, weight, bias), recipe.text, options, records)
+        if self.tp_size > 1:
+            self._compare_ranks(call.problem, inp, recipe)
         state, updates = self._buffers, None
         if recipe.rule is not None:
             if is_compiling():
@@ -183,6 +192,32 @@ class LinearRun(LinearCall):
                 self._store_cast(call.problem, list(others), weight)
         return (output, bias) if self.return_bias else output
 
+    def _compare_ranks(self, problem: str, inp: torch.Tensor, recipe: CallRecipe) -> None:
+        """All ranks of the group make the same call, or none of them does."""
+        words, group = words_of_ranks(problem), self._ranks()[0]
+        scaled = self.sequence_parallel and recipe.rule is not None and not recipe.options
+        if scaled:
+            self._check_shared_scales(recipe.rule, group)
+        if inp.is_meta:
+            return  # nothing is moved
+        if is_compiling():
+            self._agree_in_graph(problem, words, inp.device, scaled)
+        else:
+            self._agree(words, inp.shape, inp.device, scaled)
+
+    def _check_shared_scales(self, rule: Rule, group: str) -> None:
+        """Ranks that gather bytes of delayed scaling have one scale: amaxes are reduced over
+        all of them."""
+        given = current().step.group
+        if not reduction.group_for(rule, given, group):
+            raise ValueError(
+                f"{self._label()}: sequence_parallel gathers bytes of one scale, but the "
+                "recipe has reduce_amax=False, so ranks would have scales of their own; leave "
+                "it True"
+            )
+        if given:
+            reduction.check_covers(given, group, self._label())
+
     def _apply_call(
         self,
         call: Call,
@@ -192,22 +227,22 @@ class LinearRun(LinearCall):
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
-        rows = self._shape()[0]
+        rows, placed = self._shape()[0], (call.problem, self._ranks())
         in_one_node = is_dynamo_compiling() and not isinstance(updates, DelayedScaling)
         if in_one_node and is_plain_in_graph(call.problem, tensors[0].dtype):
-            output, *others = apply_in_graph(call.problem, updates, rows, tensors)
+            output, *others = apply_in_graph(placed, updates, rows, tensors)
             return output, others
         if has_graph and not is_compiling() and self._runs_flat(tensors):
             return self._apply_flat(call, updates, tensors), others
         if has_graph:
-            output = LinearFunction.apply(call.problem, updates, rows, *tensors)
+            output = LinearFunction.apply(placed, updates, rows, *tensors)
             if call.has_others:
                 output, *others = output
             return output, others
         sizes = [*tensors[0].shape, rows]
         flat = is_flat(call.problem, len(tensors))
         task = call.problem, forward_signature(call.problem, flat), None
-        output, others, _ = run_forward(task, sizes, tensors)
+        output, others, _ = run_forward(task, sizes, tensors, ranks=placed[1])
         return output, others
 
     def _runs_flat(self, tensors: list[torch.Tensor]) -> bool:
@@ -255,7 +290,7 @@ class LinearRun(LinearCall):
             return NEEDS_MORE
         if self.return_bias or self.fuse_wgrad_accumulation or self.delay_wgrad_compute:
             return NEEDS_MORE
-        if dtype not in HIGH_PRECISION or recompute.is_in_subgraph():
+        if dtype not in HIGH_PRECISION or recompute.is_in_subgraph() or self.tp_size > 1:
             return NEEDS_MORE
         if text.startswith("delayed"):
             if "callback" in text or recompute.is_checkpointed():

@@ -1,6 +1,6 @@
 """The ops: registered from C, described to torch's compilers from the C plans."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ linear_seeded = torch.ops.octet.linear_seeded.default
 linear_backward = torch.ops.octet.linear_backward.default
 linear_wgrad = torch.ops.octet.linear_wgrad.default
 linear_wgrad_into = torch.ops.octet.linear_wgrad_into.default
+linear_phase = torch.ops.octet.linear_phase.default
 delayed_record = torch.ops.octet.delayed_record.default
 delayed_update = torch.ops.octet.delayed_update.default
 
@@ -229,6 +230,40 @@ def _(
 ) -> None:
     _check("linear_wgrad", problem, args, 1, sizes)
     _check_devices([main_grad, *args])
+
+
+# Who waits for the sizes of a call that is to be described, by its words: see octet._share.
+AWAITING: dict[str, Callable[[list[int]], None]] = {}
+
+
+def _hint(size: _plans.Size) -> int:
+    """A size, or of a symbol what it measures while code is traced."""
+    found = size if isinstance(size, int) else size.node.hint
+    return -1 if found is None else int(found)
+
+
+@torch.library.register_fake("octet::linear_phase")
+def _(
+    written: list[torch.Tensor],
+    read: list[torch.Tensor],
+    after: list[torch.Tensor],
+    sizes: Sequence[_plans.Size],
+    problem: str,
+    plan: int,
+    phase: int,
+) -> None:
+    if problem in AWAITING:
+        AWAITING.pop(problem)([_hint(size) for size in sizes])
+    kind = _plans.LINEAR_PLANS[plan]
+    found, known = _plans.phases(kind, problem).phases[phase], _known(sizes)
+    for slots, tensors in ((found.written, written), (found.read, read)):
+        if len(slots) != len(tensors):
+            raise ValueError(f"{len(tensors)} tensors; phase {phase} takes {len(slots)}")
+        for (place, port), tensor in zip(slots, tensors, strict=True):
+            if place == "arg":
+                name, shape = NAMES.get(tensor.dtype), _known(tensor.shape)
+                _C.check_argument(kind, problem, known, port, name, shape)
+    _check_devices([*written, *read])
 
 
 @torch.library.register_fake("octet::delayed_record")

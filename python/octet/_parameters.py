@@ -24,6 +24,19 @@ def _has_default_device() -> bool:
     return any(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
 
 
+def _shared_rows(
+    parts: tuple[tuple[str, int], ...], ranks: int, label: str
+) -> tuple[tuple[str, int], ...]:
+    """The parts of a rank's share, where each part is split over the ranks."""
+    for prefix, rows in parts:
+        if rows % ranks:
+            raise ValueError(
+                f"{label}: {prefix}weight has {rows} rows, which {ranks} ranks cannot share "
+                f"equally; make them a multiple of {ranks}"
+            )
+    return tuple((prefix, rows // ranks) for prefix, rows in parts)
+
+
 def _parts(split: Split, rows: int, label: str) -> tuple[tuple[str, int], ...]:
     """The prefix and the rows of each parameter; a single one has no prefix."""
     if split is None:
@@ -76,6 +89,14 @@ class Parameters(StatefulCalls):
     fuse_wgrad_accumulation: bool
     init_method: Callable[[torch.Tensor], Any] | None
     _local: Any = None  # while a call runs on what this rank holds of DTensors: that
+    parallel_mode: str | None
+    tp_size: int
+
+    def _draw_share(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        raise NotImplementedError
+
+    def _mark_parameters(self) -> None:
+        raise NotImplementedError
 
     def _make_parameters(
         self,
@@ -92,7 +113,9 @@ class Parameters(StatefulCalls):
             )
         if device is None and torch.cuda.is_available() and not _has_default_device():
             device = "cuda"
-        self._parts = _parts(split, self.out_features, self._label())
+        times = self.tp_size if self.parallel_mode == "column" else 1
+        parts = _parts(split, self.out_features * times, self._label())
+        self._parts = _shared_rows(parts, times, self._label())
         if len(self._parts) > 1 and self.fuse_wgrad_accumulation:
             raise ValueError(
                 f"{self._label()}: fuse_wgrad_accumulation needs one weight; leave out "
@@ -109,6 +132,7 @@ class Parameters(StatefulCalls):
         init = QUANTIZED_INIT.value
         if init is not None and init.enabled:
             self._quantize_weight(init)
+        self._mark_parameters()
 
     def _shape(self) -> tuple[int, int]:
         """That of the weight which a call multiplies by."""
@@ -150,16 +174,27 @@ class Parameters(StatefulCalls):
         with torch.no_grad():
             weight, bias = self._whole("weight"), self._whole("bias")
             weight = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
-            if self.init_method is not None:
-                self.init_method(weight)
+            if self.tp_size > 1:
+                self._draw_share(weight, bias)
             else:
-                torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-            if bias is not None:
-                bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
-                torch.nn.init.uniform_(bias, -bound, bound)
-            self._spread("weight", weight)
-            self._spread("bias", bias)
+                self._draw_parameters(weight, bias, self.in_features)
+                self._spread("weight", weight)
+                self._spread("bias", bias)
         self.reset_state()
+
+    def _draw_parameters(
+        self, weight: torch.Tensor | None, bias: torch.Tensor | None, in_features: int
+    ) -> None:
+        """Draws a weight, a bias, or both, of a layer of so many inputs."""
+        bound = 1 / math.sqrt(in_features) if in_features else 0.0
+        if weight is not None and self.init_method is not None:
+            self.init_method(weight)
+        elif weight is not None and weight.shape[1] == in_features:
+            torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+        elif weight is not None:
+            torch.nn.init.uniform_(weight, -bound, bound)
+        if bias is not None:
+            torch.nn.init.uniform_(bias, -bound, bound)
 
     def _spread(self, kind: str, whole: torch.Tensor | None) -> None:
         """Copies the whole into its parts; a single plain one is it already."""

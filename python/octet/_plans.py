@@ -1,6 +1,6 @@
 """What the C plans say, as tuples: ports, blocks, and where each tensor of backward comes from.
 
-A plan's structure never depends on a size, so each is described once, at unit sizes, and its
+A plan's structure never depends on a size, so each is described once, without rows, and its
 dimensions are expressions that evaluate to numbers or to symbolic sizes alike.
 """
 
@@ -50,7 +50,7 @@ def describe(kind: str, text: str) -> Plan:
     """The plan of one kind of call, from its text, which names no size."""
     one = kind in ("quantize", "dequantize")
     args, outs, block, saved, kept, blocks = _C.describe(
-        kind, text, (1, 1) if one else (1, 1, 1)
+        kind, text, (1, 1) if one else (0, 1, 1)
     )
     return Plan(tuple(map(_port, args)), tuple(map(_port, outs)), block, saved, kept, blocks)
 
@@ -58,7 +58,83 @@ def describe(kind: str, text: str) -> Plan:
 @constant
 def products(kind: str, text: str) -> int:
     """How many matrix products Linear's plan of this text has, of M x K x N each."""
-    return _C.products(kind, text, (1, 1, 1))
+    return _C.products(kind, text, (0, 1, 1))
+
+
+# ---- phases ----------------------------------------------------------------------------------
+
+LINEAR_PLANS = ("linear", "linear_backward", "linear_wgrad")  # as linear_phase counts them
+Spot = tuple[str, int, int]  # place, port, and in a block which of its buffers
+Stored = tuple[torch.dtype, tuple[Dim, ...]]  # a buffer
+
+
+class Collective(NamedTuple):
+    """A collective after a phase; kinds: all_gather, reduce_scatter, sum, max."""
+
+    kind: str
+    source: Spot
+    target: Spot
+
+
+class Phase(NamedTuple):
+    """What the steps between two collectives write and what they only read."""
+
+    written: tuple[Slot, ...]
+    read: tuple[Slot, ...]
+    collectives: tuple[Collective, ...]
+    products: int  # of m x k x n each
+
+
+class Phases(NamedTuple):
+    """The phases of a Linear's plan."""
+
+    phases: tuple[Phase, ...]
+    exchanges: tuple[Stored, ...]  # what lives between phases
+    block: tuple[Stored, ...]  # the buffers of the block that it saves, as they lie there
+    kept: tuple[tuple[Stored, ...], ...]  # and of those that forward and backward saved
+    output_rows: tuple[int, int]  # the input's times and over the ranks that share them
+    row_multiple: int  # what the input's rows must be a multiple of
+
+
+def _stored(rows: tuple[Any, ...]) -> tuple[Stored, ...]:
+    return tuple((TORCH_DTYPES[dtype], dims) for dtype, dims in rows)
+
+
+@constant
+def phases(kind: str, text: str) -> Phases:
+    """The phases of one of Linear's plans, from its text."""
+    found, exchanges, block, kept, rows, multiple = _C.phases(LINEAR_PLANS.index(kind), text)
+    return Phases(
+        tuple(Phase(w, r, tuple(Collective(*c) for c in cs), n) for w, r, cs, n in found),
+        _stored(exchanges),
+        _stored(block),
+        tuple(_stored(one) for one in kept),
+        rows,
+        multiple,
+    )
+
+
+@constant
+def has_collectives(kind: str, text: str) -> bool:
+    """Whether ranks meet in a plan; one without is run as that of an unsplit layer is."""
+    return any(phase.collectives for phase in phases(kind, text).phases)
+
+
+def item_bytes(stored: Stored, at: "Axes") -> Size:
+    """The bytes of a buffer in a block."""
+    dtype, dims = stored
+    size: Size = dtype.itemsize
+    for length in rows_shape(dims, at):
+        size = size * length
+    return size
+
+
+def rounded_up(size: Size) -> Size:
+    """What a buffer of so many bytes takes of a block."""
+    return (size + _C.ALIGN - 1) // _C.ALIGN * _C.ALIGN
+
+
+# ---- sizes -----------------------------------------------------------------------------------
 
 
 class Axes(NamedTuple):
@@ -88,12 +164,25 @@ def _size(dim: Dim, at: Axes) -> Size:
     return (size + align - 1) // align * align if align > 1 else size
 
 
+def _leading(dim: Dim, at: Axes) -> tuple[Size, ...]:
+    """The leading axes; ranks split or join the first of them."""
+    _, mul, div, _ = dim
+    if (mul, div) == (1, 1) or not at.leading:
+        return at.leading
+    return (at.leading[0] * mul // div, *at.leading[1:])
+
+
 def shape(dims: tuple[Dim, ...], at: Axes) -> list[Size]:
     """A port's dimensions as sizes, numbers or symbols."""
     sizes: list[Size] = []
     for dim in dims:
-        sizes.extend(at.leading if dim[0] == "leading" else (_size(dim, at),))
+        sizes.extend(_leading(dim, at) if dim[0] == "leading" else (_size(dim, at),))
     return sizes
+
+
+def rows_shape(dims: tuple[Dim, ...], at: Axes) -> list[Size]:
+    """The same with the leading axes as one."""
+    return [_size(("m", *dim[1:]) if dim[0] == "leading" else dim, at) for dim in dims]
 
 
 def block_bytes(plan: Plan, at: Axes) -> Size:
@@ -101,9 +190,9 @@ def block_bytes(plan: Plan, at: Axes) -> Size:
     total: Size = 0
     for item_bytes, dims in plan.block:
         size: Size = item_bytes
-        for dim in dims:
-            size = size * (at.m if dim[0] == "leading" else _size(dim, at))
-        total = total + (size + _C.ALIGN - 1) // _C.ALIGN * _C.ALIGN
+        for length in rows_shape(dims, at):
+            size = size * length
+        total = total + rounded_up(size)
     return total
 
 

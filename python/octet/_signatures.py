@@ -285,6 +285,18 @@ def call_of(
 
 
 @constant
+def row_multiple(problem: str) -> int:
+    """What the rows of a call's input must be a multiple of, where ranks share them."""
+    return _plans.phases("linear", problem).row_multiple
+
+
+@constant
+def words_of_ranks(problem: str) -> str:
+    """A call's words as every rank has them: each has a device of its own."""
+    return _C.words_on_cpu(problem)
+
+
+@constant
 def draws_with_graph(
     dtypes: Dtypes,
     quantized: tuple[str | None, str | None],

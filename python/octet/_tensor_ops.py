@@ -187,7 +187,7 @@ def _kind(func: Any) -> str:  # noqa: ANN401
     return func._schema.name.removeprefix("octet::")
 
 
-def _with_gradient(
+def with_gradient(
     kind: str, text: str, args: Sequence[Any], mutated: int = 0
 ) -> tuple[str, list[Any]]:
     """A backward whose gradient arrives quantized: the text says so, and what the plan then
@@ -203,7 +203,7 @@ def _with_gradient(
     return quantized, kept + list(args[len(names) :])
 
 
-def _as_if_plain(
+def as_if_plain(
     kind: str, plain: str, quantized: str, outs: Sequence[torch.Tensor], like: torch.Tensor
 ) -> list[torch.Tensor]:
     """A backward's outputs where its caller expects those of a gradient that arrives plain.
@@ -229,10 +229,10 @@ def _as_if_plain(
 def _planned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     tensors, sizes, plain = args
     kind = _kind(func)
-    text, tensors = _with_gradient(kind, plain, tensors)
+    text, tensors = with_gradient(kind, plain, tensors)
     tensors = expand_args(kind, text, tensors)
     outs = func(tensors, sizes, text)
-    return outs if text == plain else _as_if_plain(kind, plain, text, outs, tensors[0])
+    return outs if text == plain else as_if_plain(kind, plain, text, outs, tensors[0])
 
 
 def _seeded(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -259,7 +259,7 @@ def _linear_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     written, tensors, sizes, plain, rule = args
     kind = "linear_backward"
-    text, tensors = _with_gradient(kind, plain, tensors, len(written))
+    text, tensors = with_gradient(kind, plain, tensors, len(written))
     tensors = expand_args(kind, text, tensors, len(written))
     if text == plain:
         return func(written, tensors, sizes, text, rule)
@@ -279,7 +279,7 @@ def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         outs = _ops.listed(op([*moved, *written], tensors, sizes, text, rule))
     else:
         outs = _ops.linear_backward(tensors, sizes, text)
-    aligned = _as_if_plain(kind, plain, text, outs, tensors[0])
+    aligned = as_if_plain(kind, plain, text, outs, tensors[0])
     return tuple(aligned) if len(aligned) > 1 else aligned[0] if aligned else None
 
 

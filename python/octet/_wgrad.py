@@ -66,14 +66,26 @@ class Kept(NamedTuple):
     tensors: list[torch.Tensor]
     sizes: list[int]
     problem: str
+    ranks: tuple[str, int] | None = None  # the group over which it is split, and its size
 
     def gradient(self) -> torch.Tensor:
         """The weight's gradient."""
+        if self.ranks is not None:
+            return self._in_phases([])[0]
         return _ops.linear_wgrad(self.tensors, self.sizes, self.problem)[0]
 
     def add_to(self, main_grad: torch.Tensor) -> None:
         """Writes the weight's gradient into main_grad, or adds it, as the call asked."""
+        if self.ranks is not None:
+            self._in_phases([main_grad])
+            return
         _ops.linear_wgrad_into(main_grad, self.tensors, self.sizes, self.problem)
+
+    def _in_phases(self, written: list[torch.Tensor]) -> list[torch.Tensor]:
+        from octet import _phases
+
+        call, tensors = ("linear_wgrad", self.problem), (written, self.tensors, ())
+        return _phases.run(call, self.sizes, tensors, self.ranks)
 
 
 class Queue:
@@ -123,20 +135,23 @@ def keep(
     grad: torch.Tensor,
     kept: list[torch.Tensor],
     sizes: list[int],
-    problem: str,
+    placed: tuple[str, tuple[str, int] | None],
 ) -> None:
     """Keeps the arguments of a wgrad call; `grad` is the gradient as it arrived."""
+    problem, ranks = placed
     if torch.compiler.is_compiling():
-        torch.ops.octet.keep.default(handle, grad, kept, sizes, problem)
+        where = () if ranks is None else ranks
+        torch.ops.octet.keep.default(handle, grad, kept, sizes, problem, *where)
         return
     if isinstance(grad, QuantizedTensor):
         kept, problem = _with_quantized(grad, kept, problem)
-    _push(handle, Kept(kept, list(sizes), problem))
+    _push(handle, Kept(kept, list(sizes), problem, ranks))
 
 
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
-    "keep(Tensor(a!) queue, Tensor grad, Tensor[] kept, SymInt[] sizes, str problem) -> ()",
+    "keep(Tensor(a!) queue, Tensor grad, Tensor[] kept, SymInt[] sizes, str problem, "
+    "str group='', int ranks=1) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -147,9 +162,12 @@ def _keep_copies(
     kept: list[torch.Tensor],
     sizes: list[int],
     problem: str,
+    group: str = "",
+    ranks: int = 1,
 ) -> None:
     del grad
-    _push(queue, Kept([tensor.clone() for tensor in kept], list(sizes), problem))
+    where = (group, ranks) if group else None
+    _push(queue, Kept([tensor.clone() for tensor in kept], list(sizes), problem, where))
 
 
 _LIBRARY.impl("keep", _keep_copies, "CompositeExplicitAutograd")
@@ -162,16 +180,19 @@ def _(
     kept: list[torch.Tensor],
     sizes: Sequence[Any],
     problem: str,
+    group: str = "",
+    ranks: int = 1,
 ) -> None: ...
 
 
 def _keep_quantized(func: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
     """Where a graph meets quantized tensors: it keeps the buffers that the plan reads."""
-    handle, grad, kept, sizes, problem = args
+    handle, grad, kept, sizes, problem, *where = args
     if isinstance(grad, QuantizedTensor):
         kept, problem = _with_quantized(grad, kept, problem)
         grad = grad.buffers()[0]
-    func(handle, grad, expand_args("linear_wgrad", problem, kept, mutated=1), sizes, problem)
+    kept = expand_args("linear_wgrad", problem, kept, mutated=1)
+    func(handle, grad, kept, sizes, problem, *where)
 
 
 HANDLERS[torch.ops.octet.keep.default] = _keep_quantized

@@ -7,7 +7,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.functional import linear as torch_linear
 
 import torch
-from octet import _foreign, _wgrad
+from octet import _parallel, _wgrad
 from octet._linear_eager import EagerLinear
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet.proto import TensorProto
@@ -25,6 +25,9 @@ class Linear(EagerLinear):
 
     Outside one it is ``torch.nn.Linear``: it computes the same, with all derivatives. It is an
     ``nn.Linear`` to other libraries, too: same parameters, same initialization.
+
+    With ``parallel_mode`` and ``tp_group`` each rank of the group holds a share of it, and
+    ``in_features`` and ``out_features`` become those of the share: see docs/parallel.md.
 
     ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
     active by then, under delayed scaling by the scales it had. In compiled code delayed
@@ -71,23 +74,22 @@ class Linear(EagerLinear):
         name: str | None = None,
     ) -> None:
         torch.nn.Module.__init__(self)  # and not nn.Linear's, which makes parameters
-        _foreign.check_parallel_arguments(
-            tp_size=tp_size,
-            parallel_mode=parallel_mode,
-            sequence_parallel=sequence_parallel,
-            overlaps={
+        self.name = name
+        self.in_features, self.out_features = in_features, out_features
+        _parallel.check_overlaps(
+            {
                 "ub_overlap_ag": ub_overlap_ag,
                 "ub_overlap_rs": ub_overlap_rs,
                 "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
                 "ub_bulk_dgrad": ub_bulk_dgrad,
                 "ub_bulk_wgrad": ub_bulk_wgrad,
-                "symmetric_ar_type": symmetric_ar_type,
-            },
+            }
         )
-        # Without a meaning in a layer that is not split over ranks.
-        del tp_group, get_rng_state_tracker, rng_tracker_name, ub_name
-        self.in_features, self.out_features = in_features, out_features
-        self.name = name
+        _parallel.check_symmetric(symmetric_ar_type)
+        del ub_name  # of overlapped communication
+        self._split_over_ranks(parallel_mode, tp_group, tp_size, sequence_parallel)
+        if self.tp_size > 1:
+            self._rng = get_rng_state_tracker, rng_tracker_name
         self.return_bias = return_bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.save_original_input = save_original_input
@@ -102,7 +104,8 @@ class Linear(EagerLinear):
 
     def _label(self) -> str:
         name = f" {self.name!r}" if self.name else ""
-        return f"octet.Linear{name} ({self.in_features} -> {self.out_features})"
+        share = "" if self.tp_size == 1 else f", {self.parallel_mode} over {self.tp_size} ranks"
+        return f"octet.Linear{name} ({self.in_features} -> {self.out_features}{share})"
 
     # ---- the call --------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ static octet_lent lent_of(uint8_t name) {
                                                : OCTET_LENT_SEED;
 }
 
-/* ---- collectives ------------------------------------------------------------------------- */
+/* ---- phases ------------------------------------------------------------------------------ */
 
 /* The phases that run before a collective: up to the last step that writes what it sends. An
  * input's bytes that forward saved are there from the start, so their gather runs beside the
@@ -200,21 +200,92 @@ static uint8_t end_of(const octet_plan *plan, int collective) {
     return plan->phases;
 }
 
-static void add_collectives(octet_collective_call *out, uint8_t *count,
-                            const octet_plan *plan) {
-    for (int i = 0; i < plan->step_count && *count < OCTET_PLAN_EXCHANGES; i++) {
+/* Where a buffer lies: its place and port, and in a block which of its buffers it is. */
+typedef struct spot {
+    uint8_t place, port, item;
+} spot;
+
+static uint8_t item_of(const octet_plan *plan, uint8_t buffer) {
+    uint8_t buffers[OCTET_PLAN_BUFFERS];
+    int count = octet_block_buffers(buffers, plan), item = 0;
+    while (item < count && buffers[item] != buffer) {
+        item++;
+    }
+    return (uint8_t)item;
+}
+
+/* A buffer that an earlier plan kept is a slot of that plan's; so back to the one that made it.
+ */
+static spot spot_of(const octet_chain *chain, int at, uint8_t buffer) {
+    const octet_plan *plan = &chain->plans[at];
+    const octet_plan_buffer *b = &plan->buffers[buffer];
+    spot found = {b->place, b->port, 0};
+    while (b->place == OCTET_PLACE_KEPT && at > 0) {
+        int slot = 0;
+        while (slot < plan->kept_count && plan->kept[slot] != buffer) {
+            slot++;
+        }
+        plan = &chain->plans[--at];
+        buffer = plan->saved[slot];
+        b = &plan->buffers[buffer];
+    }
+    if (b->place == OCTET_PLACE_SAVED) {
+        found.item = item_of(plan, buffer);
+    }
+    return found;
+}
+
+int octet_collectives_of(octet_collective_call out[OCTET_PLAN_EXCHANGES],
+                         const octet_chain *chain, int at) {
+    const octet_plan *plan = &chain->plans[at];
+    int count = 0;
+    for (int i = 0; i < plan->step_count && count < OCTET_PLAN_EXCHANGES; i++) {
         const octet_step *step = &plan->steps[i];
         if (step->op == OCTET_OP_COLLECTIVE) {
-            const octet_plan_buffer *from = &plan->buffers[step->from];
-            const octet_plan_buffer *to = &plan->buffers[step->to];
-            out[(*count)++] = (octet_collective_call){.kind = step->collective,
-                                                      .phase = step->phase,
-                                                      .from_place = from->place,
-                                                      .from_port = from->port,
-                                                      .to_place = to->place,
-                                                      .to_port = to->port,
-                                                      .begin = begin_of(plan, i),
-                                                      .end = end_of(plan, i)};
+            spot from = spot_of(chain, at, step->from), to = spot_of(chain, at, step->to);
+            out[count++] = (octet_collective_call){.kind = step->collective,
+                                                   .phase = step->phase,
+                                                   .from_place = from.place,
+                                                   .from_port = from.port,
+                                                   .to_place = to.place,
+                                                   .to_port = to.port,
+                                                   .from_item = from.item,
+                                                   .to_item = to.item,
+                                                   .begin = begin_of(plan, i),
+                                                   .end = end_of(plan, i)};
+        }
+    }
+    return count;
+}
+
+/* Adds a buffer's region, once; it is written if one of its buffers is. */
+static void add_region(octet_regions *out, const octet_plan_buffer *b, bool is_written) {
+    uint8_t port = b->place == OCTET_PLACE_SAVED ? 0 : b->port;
+    int at = 0;
+    while (at < out->count && (out->at[at].place != b->place || out->at[at].port != port)) {
+        at++;
+    }
+    if (at == out->count && at < OCTET_REGIONS) {
+        out->at[out->count++] = (octet_region){.place = b->place, .port = port};
+    }
+    out->at[at].is_written = out->at[at].is_written || is_written;
+}
+
+void octet_phase_regions(octet_regions *out, const octet_plan *plan, int phase) {
+    uint64_t reads = 0, writes = 0;
+    memset(out, 0, sizeof *out);
+    out->size = sizeof *out;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE) {
+            reads |= step->reads;
+            writes |= step->writes;
+        }
+    }
+    for (int i = 0; i < plan->buffer_count; i++) {
+        bool used = (reads | writes) >> i & 1;
+        if (used && plan->buffers[i].place != OCTET_PLACE_WORK) {
+            add_region(out, &plan->buffers[i], writes >> i & 1);
         }
     }
 }
@@ -234,7 +305,7 @@ void octet_signature_of(octet_signature *out, const octet_chain *chain, bool fla
     out->returned = (uint8_t)(out->returned + out->saves_block);
     add_saved(out, forward);
     out->phases = forward->phases;
-    add_collectives(out->collectives, &out->collective_count, forward);
+    out->collective_count = (uint8_t)octet_collectives_of(out->collectives, chain, 0);
     out->returns_amaxes = returns_amaxes(forward);
     if (out->has_backward) {
         add_lent(out, backward);
@@ -384,7 +455,7 @@ void octet_backward_signature_of(octet_backward_signature *out, const octet_chai
     add_places(out, &p, &from);
     add_grads(out, p.backward);
     out->phases = p.backward->phases;
-    add_collectives(out->collectives, &out->collective_count, p.backward);
+    out->collective_count = (uint8_t)octet_collectives_of(out->collectives, chain, 1);
     if (chain->count > 2) {
         add_later(out, &p, &from, &chain->plans[2]);
     }

@@ -57,19 +57,35 @@ static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
 }
 
 /* Amaxes come first in a block, one beside the other: a GPU zeroes them all at once. */
+static bool comes_first(const octet_plan *plan, const octet_plan_buffer *buffer) {
+    return plan->tensors[buffer->tensor].form == OCTET_FORM_MEASURED ||
+           (OCT_AMAX_PARTS >> buffer->part & 1);
+}
+
 static bool number_buffers(octet_plan *plan) {
     bool fits = true;
     for (int rest = 0; rest < 2; rest++) {
         for (int i = 0; i < plan->buffer_count; i++) {
             octet_plan_buffer *buffer = &plan->buffers[i];
-            bool is_amax = plan->tensors[buffer->tensor].form == OCTET_FORM_MEASURED ||
-                           (OCT_AMAX_PARTS >> buffer->part & 1);
-            if (is_amax == !rest) {
+            if (comes_first(plan, buffer) == !rest) {
                 fits = fits && number_buffer(plan, buffer);
             }
         }
     }
     return fits;
+}
+
+int octet_block_buffers(uint8_t out[OCTET_PLAN_BUFFERS], const octet_plan *plan) {
+    int count = 0;
+    for (int rest = 0; rest < 2; rest++) {
+        for (int i = 0; i < plan->buffer_count; i++) {
+            const octet_plan_buffer *buffer = &plan->buffers[i];
+            if (buffer->place == OCTET_PLACE_SAVED && comes_first(plan, buffer) == !rest) {
+                out[count++] = (uint8_t)i;
+            }
+        }
+    }
+    return count;
 }
 
 static bool number_ports(octet_port *ports, int count, const octet_extents *extents) {

@@ -240,6 +240,31 @@ void oct_output_alias(oct_builder *b, uint8_t tensor) {
     b->plan->outs[port].alias = buffer->port;
 }
 
+/* The phases whose steps use a buffer, as bits. */
+static uint32_t phases_of(const octet_plan *plan, int buffer) {
+    uint32_t phases = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        bool uses = (step->reads | step->writes) >> buffer & 1;
+        phases |= uses ? (uint32_t)1 << step->phase : 0;
+    }
+    return phases;
+}
+
+/* A workspace lives for one phase. What a later phase reads is the caller's to hold meanwhile,
+ * as is what ranks exchange: so a caller can size it without knowing the workspace. */
+static void carry_between_phases(oct_builder *b) {
+    octet_plan *plan = b->plan;
+    for (int i = 0; i < plan->buffer_count && !b->status; i++) {
+        octet_plan_buffer *buffer = &plan->buffers[i];
+        uint32_t phases = phases_of(plan, i);
+        if (buffer->place == OCTET_PLACE_WORK && (phases & (phases - 1))) {
+            buffer->place = OCTET_PLACE_EXCHANGE;
+            buffer->port = add_port(b, &plan->tensors[buffer->tensor], buffer);
+        }
+    }
+}
+
 octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
     /* Each pass reads all steps. Factors come before pairs: a cast that makes one reads more
@@ -247,6 +272,7 @@ octet_status oct_build_finish(oct_builder *b) {
     oct_drop_bytes(b);
     oct_place_alphas(b);
     oct_pair_steps(b);
+    carry_between_phases(b);
     plan->phases = (uint8_t)(b->phase + 1);
     return b->status ? b->status : oct_plan_number(plan, b->err);
 }

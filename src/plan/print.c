@@ -320,7 +320,8 @@ size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
     for (int i = 0; i < plan->step_count; i++) {
         write_step(w, plan, i);
     }
-    write_ports(w, "exchanged between ranks", plan->exchanges, plan->exchange_count);
+    write_ports(w, "between phases: exchanged with other ranks, or carried over",
+                plan->exchanges, plan->exchange_count);
     write_ports(w, "outputs", plan->outs, plan->out_count);
     if (plan->kind <= OCTET_PLAN_LINEAR_WGRAD) {
         write_slots(w, plan, "saved for the next plan", plan->saved, plan->saved_count);

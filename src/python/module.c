@@ -36,6 +36,7 @@ PyMODINIT_FUNC PyInit__C(void) {
                    PyModule_AddFunctions(module, oct_py_tensor_methods) ||
                    PyModule_AddFunctions(module, oct_py_plan_methods) ||
                    PyModule_AddFunctions(module, oct_py_signature_methods) ||
+                   PyModule_AddFunctions(module, oct_py_phase_methods) ||
                    PyModule_AddFunctions(module, oct_py_device_methods) ||
                    add_owned(module, "LiveValue", oct_py_live_type()) ||
                    add_owned(module, "OVERLOADS", overloads()) ||

@@ -20,6 +20,9 @@ int oct_py_set_fields(const octet_field *rows, void *to, PyObject *fields);
 /* ("m", 1, 32, 4): roundup(ceil(m * 1 / 32), 4). */
 PyObject *oct_py_dims(const octet_dim *dims, int count);
 
+/* A plan's structure has no sizes: any will do. No rows are whole blocks and equal shares. */
+#define OCT_PY_NO_SIZES {0, 1, 1}
+
 /* The type LiveValue; owned. */
 PyObject *oct_py_live_type(void);
 
@@ -28,6 +31,7 @@ extern PyMethodDef oct_py_value_methods[];
 extern PyMethodDef oct_py_tensor_methods[];
 extern PyMethodDef oct_py_plan_methods[];
 extern PyMethodDef oct_py_signature_methods[];
+extern PyMethodDef oct_py_phase_methods[];
 extern PyMethodDef oct_py_device_methods[];
 
 #endif

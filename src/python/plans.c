@@ -194,6 +194,7 @@ static octet_status check_one(const oct_problem *problem, int index,
     for (int i = 0; i <= OCTET_MAX_RANK; i++) {
         unit.sizes[i] = 1;
     }
+    unit.sizes[0] = 0;
     unit.rank =
         problem->kind == OCTET_PLAN_QUANTIZE || problem->kind == OCTET_PLAN_DEQUANTIZE ? 2 : 3;
     unit.threads = oct_problem_threads(&unit);

@@ -5,7 +5,7 @@
 #include "torch/plan_cache.h"
 #include "torch/threads.h"
 
-static const int64_t unit[] = {1, 1, 1}; /* structure has no sizes: any will do */
+static const int64_t unit[] = OCT_PY_NO_SIZES;
 
 /* ---- a call ------------------------------------------------------------------------------ */
 
@@ -140,6 +140,21 @@ static PyObject *gradient_words(PyObject *self, PyObject *args) {
     return PyUnicode_FromString(text);
 }
 
+/* The words without a device: ranks that make the same call have one each. */
+static PyObject *words_on_cpu(PyObject *self, PyObject *args) {
+    octet_linear_args call;
+    octet_error err;
+    const char *words;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "s", &words) ||
+        fail(octet_linear_parse_words(&call, words, unit, 3, &err), &err)) {
+        return NULL;
+    }
+    memset(&call.input.device, 0, sizeof call.input.device);
+    call.weight.device = call.bias.device = call.input.device;
+    return words_of(&call);
+}
+
 /* ---- tuples ------------------------------------------------------------------------------ */
 
 static PyObject *indices(const uint8_t *from, int count) {
@@ -208,7 +223,7 @@ static const octet_chain *read_chain(int *flat, const char **words, PyObject *ar
         return NULL;
     }
     oct_problem problem = {
-        .kind = OCTET_PLAN_LINEAR, .text = *words, .sizes = {1, 1, 1}, .rank = 3};
+        .kind = OCTET_PLAN_LINEAR, .text = *words, .sizes = OCT_PY_NO_SIZES, .rank = 3};
     problem.threads = oct_problem_threads(&problem);
     return fail(oct_chain_get(&chain, &problem, &err), &err) ? NULL : chain;
 }
@@ -261,6 +276,8 @@ PyMethodDef oct_py_signature_methods[] = {
      "raise_amax is left out where a recipe has no amaxes"},
     {"gradient_words", gradient_words, METH_VARARGS,
      "gradient_words(words, dtype, quantizer) -> those of the backward where it arrives so"},
+    {"words_on_cpu", words_on_cpu, METH_VARARGS,
+     "words_on_cpu(words) -> the same call where there is no other device"},
     {"linear_signature", linear_signature, METH_VARARGS,
      "linear_signature(words, flat) -> (args, outs, saved, lent, saves_block, returned, "
      "delays_wgrad, returns_amaxes, has_backward)"},

@@ -11,6 +11,9 @@ extern "C" {
 /* X(name, schema). Texts are those of torch/problem.h. A list that an op returns holds the
  * plan's outputs in order, without those that are arguments, and then the block it saves; a
  * list that it takes holds the plan's arguments and then the blocks that earlier plans saved.
+ * linear_phase runs one phase of one of Linear's plans (0 forward, 1 backward, 2 wgrad): it
+ * takes what octet_phase_regions lists, in that order, what is written and what is only read.
+ * `after` is not looked at: a compiler makes it before.
  * linear_seeded is linear; the seed, which its backward will read, makes a compiler draw it in
  * forward. States are scales and their history by turns, any number of both on one device; a
  * rule is a role and a delayed recipe, "input delayed:history=16". */
@@ -28,6 +31,9 @@ extern "C" {
     X(linear_wgrad_into,                                                                       \
       "linear_wgrad_into(Tensor(a!) main_grad, Tensor[] args, SymInt[] sizes, "                \
       "str problem) -> ()")                                                                    \
+    X(linear_phase,                                                                            \
+      "linear_phase(Tensor(a!)[] written, Tensor[] read, Tensor[] after, SymInt[] sizes, "     \
+      "str problem, int plan, int phase) -> ()")                                               \
     X(delayed_record, "delayed_record(Tensor(a!) history, Tensor amax) -> ()")                 \
     X(delayed_update, "delayed_update(Tensor(a!)[] states, str rule) -> ()")
 

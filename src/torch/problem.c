@@ -168,7 +168,9 @@ octet_status oct_port_shape(oct_shape *out, const octet_plan *plan, const octet_
                                   OCTET_MAX_RANK);
         }
         for (int axis = 0; many && axis < leading; axis++) {
-            out->sizes[out->rank++] = problem->sizes[axis];
+            int64_t size = problem->sizes[axis];
+            const octet_dim *dim = &port->dims[i]; /* ranks split or join the first axis */
+            out->sizes[out->rank++] = axis ? size : size * dim->mul / dim->div;
         }
         if (!many) {
             out->sizes[out->rank++] = port->shape[i];

@@ -32,7 +32,8 @@ octet_status oct_chain_lacks(const oct_problem *problem, octet_error *err);
 octet_status oct_problem_extents(octet_extents *out, const oct_problem *problem,
                                  octet_error *err);
 
-/* A port's shape as the caller sees it: OCTET_AXIS_LEADING becomes the leading axes. */
+/* A port's shape as the caller sees it: OCTET_AXIS_LEADING becomes the leading axes, the first
+ * of them times or over the ranks that share it. */
 typedef struct oct_shape {
     int64_t sizes[OCTET_MAX_RANK];
     int rank;

@@ -238,12 +238,18 @@ static inline void check_override(const check_case *at) {
 
 /* ---- column sums ------------------------------------------------------------------------ */
 
+/* Whether the caller does not look at a buffer: workspace, or carried from phase to phase. */
+static inline bool check_unseen(const octet_plan *plan, int buffer) {
+    uint8_t place = plan->buffers[buffer].place;
+    return place == OCTET_PLACE_WORK || (plan->phases > 1 && place == OCTET_PLACE_EXCHANGE);
+}
+
 /* One row of sums for each 128 of what is summed, which no one sees. */
 static inline bool check_sums_fit(const octet_plan *plan, const octet_step *step) {
     const octet_plan_tensor *sums = &plan->tensors[step->sums], *a = &plan->tensors[step->a];
     int buffer = sums->buffers[OCTET_PART_VALUES];
-    return buffer != OCTET_ABSENT && plan->buffers[buffer].place == OCTET_PLACE_WORK &&
-           sums->dtype == OCTET_F32 && check_same_dim(&sums->cols, &a->cols) &&
+    return buffer != OCTET_ABSENT && check_unseen(plan, buffer) && sums->dtype == OCTET_F32 &&
+           check_same_dim(&sums->cols, &a->cols) &&
            check_dim(plan, &sums->rows) == (check_dim(plan, &a->rows) + 127) / 128;
 }
 
@@ -312,8 +318,7 @@ static inline void check_alpha(const check_case *at, int index) {
           wanted < 0 ? "is given" : "lacks");
     MEANS(at,
           gemm->alpha == OCTET_ABSENT ||
-              (plan->buffers[gemm->alpha].place == OCTET_PLACE_WORK &&
-               plan->buffers[gemm->alpha].bytes == 8 &&
+              (check_unseen(plan, gemm->alpha) && plan->buffers[gemm->alpha].bytes == 8 &&
                check_name_of(plan, gemm->alpha) == OCTET_NAME_ALPHA),
           "step %d's factor is not alpha and beta", index);
 }

@@ -6,7 +6,7 @@
 
 static octet_linear_args parse(const char *words) {
     octet_linear_args args = OCTET_LINEAR_ARGS_INIT;
-    const int64_t sizes[] = {3, 32, 64, 16};
+    const int64_t sizes[] = {4, 32, 64, 16};
     octet_error err;
     octet_status status = octet_linear_parse_words(&args, words, sizes, 4, &err);
     if (status) {
@@ -180,6 +180,111 @@ TEST(signature__says_what_runs_beside_a_collective) {
     CHECK_EQ_INT(scatters, 1);
 }
 
+static const char *const shared[] = {
+    "in=bf16 bias recipe=nvfp4 tp=2 parallel=column sequence",
+    "in=bf16 bias recipe=nvfp4 tp=2 parallel=row sequence delay_wgrad",
+    "in=bf16 recipe=current tp=2 parallel=column sequence delay_wgrad",
+    "in=bf16 recipe=current tp=2 parallel=row sequence delay_wgrad",
+    "in=bf16 recipe=mxfp8 tp=4 parallel=row sequence",
+    "in=bf16 recipe=delayed tp=2 parallel=column sequence",
+    "in=bf16 bias tp=2 parallel=row",
+};
+enum { SHARED = sizeof shared / sizeof *shared };
+
+/* The buffers of a saved block one after the other, as they lie in it. */
+TEST(block__lists_its_buffers_by_their_offsets) {
+    for (int i = 0; i < SHARED; i++) {
+        octet_linear_args args = parse(shared[i]);
+        octet_chain chain = chain_of(&args);
+        for (int at = 0; at < chain.count; at++) {
+            const octet_plan *plan = &chain.plans[at];
+            uint8_t buffers[OCTET_PLAN_BUFFERS];
+            int64_t offset = 0;
+            int count = octet_block_buffers(buffers, plan);
+            for (int j = 0; j < count; j++) {
+                const octet_plan_buffer *b = &plan->buffers[buffers[j]];
+                CHECK_EQ_INT(b->offset, offset);
+                offset += (b->bytes + OCTET_ALIGN - 1) / OCTET_ALIGN * OCTET_ALIGN;
+            }
+            CHECK_EQ_INT(offset, plan->saved_bytes);
+        }
+    }
+}
+
+/* The buffer that a collective's place, port and item name, in the plan that made it. */
+static const octet_plan_buffer *named(const octet_chain *chain, int at, uint8_t place,
+                                      uint8_t port, uint8_t item) {
+    uint8_t buffers[OCTET_PLAN_BUFFERS];
+    const octet_plan *plan = &chain->plans[place == OCTET_PLACE_KEPT ? port : at];
+    CHECK(item < octet_block_buffers(buffers, plan));
+    return &plan->buffers[buffers[item]];
+}
+
+/* Where a collective meets a block, its item lies where the step's own buffer does. */
+TEST(collectives__find_their_buffers_in_blocks) {
+    int met = 0;
+    for (int i = 0; i < SHARED; i++) {
+        octet_linear_args args = parse(shared[i]);
+        octet_chain chain = chain_of(&args);
+        for (int at = 0; at < chain.count; at++) {
+            octet_collective_call calls[OCTET_PLAN_EXCHANGES];
+            const octet_plan *plan = &chain.plans[at];
+            int count = octet_collectives_of(calls, &chain, at), next = 0;
+            for (int j = 0; j < plan->step_count; j++) {
+                if (plan->steps[j].op != OCTET_OP_COLLECTIVE) {
+                    continue;
+                }
+                const octet_collective_call *c = &calls[next++];
+                const octet_plan_buffer *from = &plan->buffers[plan->steps[j].from];
+                CHECK(c->from_place == from->place && c->from_port == from->port);
+                if (from->place == OCTET_PLACE_SAVED || from->place == OCTET_PLACE_KEPT) {
+                    const octet_plan_buffer *found =
+                        named(&chain, at, c->from_place, c->from_port, c->from_item);
+                    CHECK(found->offset == from->offset && found->bytes == from->bytes);
+                    met++;
+                }
+            }
+            CHECK_EQ_INT(next, count);
+        }
+    }
+    CHECK(met > 3);
+}
+
+/* A phase's regions hold all that its steps touch, and no workspace outlives a phase. */
+TEST(phases__list_what_they_touch) {
+    for (int i = 0; i < SHARED; i++) {
+        octet_linear_args args = parse(shared[i]);
+        octet_chain chain = chain_of(&args);
+        const octet_plan *plan = &chain.plans[chain.count > 1];
+        uint64_t seen = 0;
+        for (int phase = 0; phase < plan->phases; phase++) {
+            octet_regions regions;
+            uint64_t here = 0, writes = 0;
+            octet_phase_regions(&regions, plan, phase);
+            for (int j = 0; j < plan->step_count; j++) {
+                const octet_step *step = &plan->steps[j];
+                bool mine = step->phase == phase && step->op != OCTET_OP_COLLECTIVE;
+                here |= mine ? step->reads | step->writes : 0;
+                writes |= mine ? step->writes : 0;
+            }
+            for (int j = 0; j < plan->buffer_count; j++) {
+                const octet_plan_buffer *b = &plan->buffers[j];
+                int found = -1;
+                for (int k = 0; k < regions.count; k++) {
+                    const octet_region *r = &regions.at[k];
+                    bool block = b->place == OCTET_PLACE_SAVED;
+                    found = r->place == b->place && (block || r->port == b->port) ? k : found;
+                }
+                bool used = here >> j & 1, work = b->place == OCTET_PLACE_WORK;
+                CHECK(!used || work == (found < 0));
+                CHECK(!(writes >> j & 1) || work || regions.at[found].is_written);
+                CHECK(!(used && work && (seen >> j & 1)));
+            }
+            seen |= here;
+        }
+    }
+}
+
 /* A chain at other sizes is the chain of those sizes. */
 TEST(chain__binds_to_other_sizes) {
     octet_linear_args args = parse("in=bf16 bias recipe=nvfp4 delay_wgrad"), other = args;
@@ -205,4 +310,7 @@ TEST_MAIN(chain__binds_to_other_sizes, words__are_a_problem_without_its_sizes,
           words__refuse_sizes_that_are_none, signature__of_a_plain_call,
           signature__of_a_quantized_weight, signature__backward_finds_its_arguments_in_the_pool,
           signature__says_what_a_layer_lends, signature__of_a_delayed_wgrad,
-          signature__lists_the_collectives, signature__says_what_runs_beside_a_collective)
+          signature__lists_the_collectives, signature__says_what_runs_beside_a_collective,
+
+          block__lists_its_buffers_by_their_offsets, collectives__find_their_buffers_in_blocks,
+          phases__list_what_they_touch)

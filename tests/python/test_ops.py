@@ -23,6 +23,14 @@ def operands(sizes: tuple[int, ...] = SIZES) -> tuple[list[Any], torch.Tensor]:
     return [x, w, torch.randn(n, dtype=torch.bfloat16)], torch.randn(*leading, n).bfloat16()
 
 
+def phase() -> tuple[Any, ...]:
+    """The first phase of a row-parallel call: a product, which ranks then add up."""
+    x, w = torch.randn(*SIZES[:-1]), torch.randn(SIZES[-1], SIZES[-2])
+    rows = x.numel() // SIZES[-2]
+    words = "in=f32 recipe=mxfp8 parallel=row tp=2 grad=none"
+    return [torch.zeros(rows, SIZES[-1])], [x, w], [], SIZES, words, 0, 0
+
+
 def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     torch.manual_seed(0)
     args, grad = operands()
@@ -103,6 +111,7 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
             _ops.linear_wgrad_into,
             (torch.zeros(44, 70), [late_block, late_rest], SIZES, f"{late} main_grad=add"),
         ),
+        "linear_phase": (_ops.linear_phase, phase()),
         "delayed_record": (_ops.delayed_record, (history, torch.rand(3))),
         "delayed_update": (
             _ops.delayed_update,
@@ -153,6 +162,25 @@ def test_ops__a_linear_that_draws_is_linear_and_a_seed(quantized: bool) -> None:
     wanted = _ops.linear([x, weight], sizes, words)
     assert len(found) == len(wanted)
     assert all(map(torch.equal, found, wanted))
+
+
+def test_ops__a_phase_refuses_what_it_does_not_take() -> None:
+    written, read, after, sizes, words, plan, number = phase()
+    for args, why in (
+        (([], read, after, sizes, words, plan, number), "0 tensors to write and 2 to read"),
+        ((written, read[:1], after, sizes, words, plan, number), "1 tensors to write and 1"),
+        (
+            (written, [*read, read[0]], after, sizes, words, plan, number),
+            "phase 0 uses 1 and 2",
+        ),
+        (([written[0][:1]], read, after, sizes, words, plan, number), "elements; the plan has"),
+        ((written, read[::-1], after, sizes, words, plan, number), "argument 0, input"),
+        ((written, read, after, sizes, words, 3, number), "plan 3, phase 0: there is none"),
+        ((written, read, after, sizes, words, plan, -1), "plan 0, phase -1: there is none"),
+        ((written, read, after, sizes, words, plan, 9), "tensors to write"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            _ops.linear_phase(*args)
 
 
 def test_ops__opcheck_covers_every_op() -> None:

@@ -293,6 +293,7 @@ def test_training__inference_computes_the_same(mode: Any) -> None:  # noqa: ANN4
 
 def test_training__arguments_of_one_rank_change_nothing() -> None:
     options = {"parallel_mode": "column", "tp_size": 1, "tp_group": None, "ub_name": "fc1"}
+    options["sequence_parallel"] = True
     tracker = {"get_rng_state_tracker": lambda: None, "rng_tracker_name": "model"}
     linear, usual = layer(**options, **tracker), layer()
     x, grad = inputs()

@@ -71,10 +71,8 @@ def test_refused__options_that_contradict() -> None:
     assert not linear.fp8_amax_history.any()
 
 
-@pytest.mark.parametrize(
-    "option", ["tp_size", "sequence_parallel", "ub_overlap_ag", "ub_bulk_wgrad"]
-)
-def test_refused__parallelism_says_so(option: str) -> None:
+@pytest.mark.parametrize("option", ["ub_overlap_ag", "ub_bulk_wgrad"])
+def test_refused__overlap_says_so(option: str) -> None:
     with pytest.raises(NotImplementedError, match=option):
         layer(**{option: 2})
     with pytest.raises(ValueError, match=r"parallel_mode=2.*'column', 'row' or None"):

@@ -31,8 +31,9 @@ class Step:
 
     At its end the layers that recorded amaxes update their scales."""
 
-    def __init__(self, traced: bool) -> None:
+    def __init__(self, traced: bool, group: str = "") -> None:
         self.traced = traced  # it was entered in traced code
+        self.group = group  # whose ranks reduce amaxes, where autocast was given one
         self.updates_in_graph: dict[Any, Any] = {}  # there, by layer: scale, history, rule
         self.id = StepId()
         self.recorded: list[Any] = []  # layers

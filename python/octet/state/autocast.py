@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch._C import _current_graph_task_id
 from torch.compiler import is_compiling, is_dynamo_compiling
 
+from octet._constant import traced_as_constant
 from octet.recipe import DelayedScaling, MXFP8BlockScaling, Recipe
 from octet.state import scaling
 from octet.state.active import (
@@ -76,6 +77,14 @@ def _decorated(function: Function, kind: type, arguments: tuple[Any, ...]) -> Fu
     return inside  # type: ignore[return-value]
 
 
+@traced_as_constant
+def _amax_group(group: Any) -> str:  # noqa: ANN401
+    """The name of the group that amaxes are reduced over."""
+    from octet._parallel import group_name
+
+    return group_name(group, "octet.autocast", "amax_reduction_group")
+
+
 class autocast:  # noqa: N801
     """Layers inside quantize by a recipe. Nests; the inner one wins. Also a decorator.
 
@@ -86,6 +95,8 @@ class autocast:  # noqa: N801
 
     Delayed scaling updates its scales where the outermost autocast is left, and at each step of
     a torch.optim optimizer inside it: one autocast may stand around a whole training loop.
+    Before that the ranks of ``amax_reduction_group`` agree on the largest amaxes, where the
+    recipe has ``reduce_amax``; without one, those that a layer is split over do.
 
     >>> with octet.autocast(recipe=octet.recipe.NVFP4BlockScaling()):
     ...     y = layer(x)
@@ -101,24 +112,30 @@ class autocast:  # noqa: N801
         if type(enabled) is not bool or type(calibrating) is not bool:
             _check_flag("enabled", enabled, "octet.autocast")
             _check_flag("calibrating", calibrating, "octet.autocast")
+        self.group = ""
         if amax_reduction_group is not None:
-            raise NotImplementedError(
-                "autocast(amax_reduction_group=...): amaxes are not reduced over process groups"
-            )
+            self.group = _amax_group(amax_reduction_group)
         self.enabled = enabled
         self.calibrating = calibrating
         self.recipe = checked_recipe(recipe)
 
     def __call__(self, function: Function) -> Function:
         """The function, each call of which is inside such an autocast."""
-        return _decorated(function, autocast, (self.enabled, self.calibrating, self.recipe))
+        group = self.group or None
+        arguments = self.enabled, self.calibrating, self.recipe, group
+        return _decorated(function, autocast, arguments)
 
     def __enter__(self) -> "autocast":
         # A region of its own for each entry: threads and tasks may share this object, and it
         # may be entered again inside itself.
         outer, recipe = entered(), self.recipe
         continues = outer is not None and (outer.enabled or outer.calibrating)
-        step = outer.step if continues else Step(is_compiling())
+        if continues and self.group and self.group != outer.step.group:
+            raise ValueError(
+                "octet.autocast: amax_reduction_group belongs to a whole step; give it to the "
+                "outermost autocast"
+            )
+        step = outer.step if continues else Step(is_compiling(), self.group)
         region = Region(self.enabled, recipe, self.calibrating, step)
         region.outer = outer
         if is_dynamo_compiling():

@@ -17,7 +17,7 @@ from octet._signatures import (
     forward_signature,
 )
 from octet.recipe import CustomRecipe, DelayedScaling, Recipe
-from octet.state import recompute, registry, scaling, seeds
+from octet.state import recompute, reduction, registry, scaling, seeds
 from octet.state.active import (
     Region,
     Step,
@@ -139,7 +139,7 @@ class StatefulCalls(LayerState):
         self._calls.step_began = True
         pending.begin(self, step, rule)
         pending.versions = self._versions()
-        return scaling.GradientUpdate(rule, pending)
+        return scaling.GradientUpdate(None if pending.with_ranks else rule, pending)
 
     def _versions(self) -> list[int]:
         """How often each parameter has been written to."""
@@ -161,11 +161,12 @@ class StatefulCalls(LayerState):
         self, step: Step, rule: Rule, scale: torch.Tensor, history: torch.Tensor
     ) -> Rule | None:
         """The same in traced code: the rule, where this call begins the step."""
+        with_ranks = bool(reduction.group_for(rule, step.group, self._tp_group))
         if step.traced:
             mine = step.updates_in_graph.get(self)
             if mine is None:
                 step.updates_in_graph[self] = [(scale, history, rule)]
-                return rule
+                return None if with_ranks else rule
             is_first = _is_new(mine, scale, rule)
             if is_first:
                 mine.append((scale, history, rule))
@@ -174,7 +175,7 @@ class StatefulCalls(LayerState):
             pending = self._pending
             is_first, step.in_graph = not pending.waits, True
             pending.waits, pending.rule, pending.step = True, rule, step.id
-        return rule if is_first else None
+        return rule if is_first and not with_ranks else None
 
     def _state_of(
         self, run: FirstRun
@@ -197,6 +198,7 @@ class StatefulCalls(LayerState):
         with recompute.no_dispatch_modes():
             discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
         first = {"fp8_scale": run.scale, "fp8_amax_history": discarded_amaxes}
+        run.with_ranks = self._pending.with_ranks
         return {**self._buffers, **first}, run
 
     def _undo_begin(self) -> None:

@@ -31,6 +31,7 @@ class LayerState(torch.nn.Linear):
     """A linear layer's live state. Delayed scaling's is in buffers, once the layer uses it."""
 
     _parts: tuple[tuple[str, int], ...]
+    _tp_group: str = ""  # the name of the group that the layer is split over, if it is
 
     def _label(self) -> str:
         raise NotImplementedError

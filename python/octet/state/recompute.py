@@ -80,6 +80,7 @@ class FirstRun(ScaleUpdater):
         # Or of a layer in eval(), which does not change it: the scale itself, and its version.
         self.own_scale: torch.Tensor | None = None
         self.version: int | None = None
+        self.with_ranks = False  # the end of a step updates the scales of gradients
         self.without_graph = 0  # calls that left no graph: a checkpoint will run them again
 
     def save_scale(self, scale: torch.Tensor, training: bool) -> None:
@@ -101,6 +102,8 @@ class FirstRun(ScaleUpdater):
     def take_rule(self) -> Rule | None:
         """Called by the backward of each call that ran again: the rule, once it is the last."""
         self.without_graph -= 1
+        if self.with_ranks:
+            return None
         return self.recipe.rule if self.without_graph <= 0 else None
 
 

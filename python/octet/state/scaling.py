@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from octet import _C, _texts
 from octet.recipe import DelayedScaling, Recipe
-from octet.state import registry
+from octet.state import reduction, registry
 from octet.state.active import Step, StepId, entered
 from octet.state.scaling_rule import Rule, ScaleUpdater, update
 from torch import is_grad_enabled
@@ -26,6 +26,7 @@ SLOTS = {
     "fp8_grad_scale": _C.BACKWARD_SLOTS,
     "fp8_grad_amax_history": _C.BACKWARD_SLOTS,
 }
+GRADIENTS = ("fp8_grad_scale", "fp8_grad_amax_history")
 DEFAULT_ROWS = 1024  # of a history, where no recipe says
 
 
@@ -80,6 +81,7 @@ class PendingUpdate:
 
     def __init__(self) -> None:
         self.step: StepId | None = None  # whose end updates them
+        self.with_ranks = False  # and those of gradients, too: ranks reduce the amaxes
         self.clear()
 
     def clear(self) -> None:
@@ -102,6 +104,7 @@ class PendingUpdate:
         self.scale, self.history = buffers["fp8_scale"], buffers["fp8_amax_history"]
         self.waits, self.backward_ran = True, False
         self.rule, self.step = rule, step.id
+        self.with_ranks = bool(reduction.group_for(rule, step.group, layer._tp_group))
 
     def take(self, layer: "LayerState") -> tuple[torch.Tensor, torch.Tensor, Rule]:
         """What is updated by which rule, now that the step ends: the layer's scales and history
@@ -118,8 +121,8 @@ class GradientUpdate(ScaleUpdater):
     """Handed to the backward of the call that began a step: it is the last backward of the
     step, so it updates the scales of gradients."""
 
-    def __init__(self, rule: Rule, pending: PendingUpdate) -> None:
-        self._rule = rule
+    def __init__(self, rule: Rule | None, pending: PendingUpdate) -> None:
+        self._rule = rule  # None: the end of a step updates them, with those of other ranks
         self._pending = pending
         self._step = pending.step
 
@@ -133,17 +136,44 @@ class GradientUpdate(ScaleUpdater):
 # ---- the end of a step -----------------------------------------------------------------------
 
 
-def _update_all(states: list[tuple[torch.Tensor, torch.Tensor, Rule]]) -> None:
+def _update_all(
+    states: list[tuple[torch.Tensor, torch.Tensor, Rule]], role: str = "input"
+) -> None:
     """Updates scales; those of one rule and device at once."""
     if len(states) == 1:
         scale, history, rule = states[0]
-        update([scale, history], rule, "input")
+        update([scale, history], rule, role)
         return
     groups: dict[Any, list[torch.Tensor]] = {}
     for scale, history, rule in states:
         groups.setdefault((rule, scale.device), []).extend((scale, history))
     for (rule, _), tensors in groups.items():
-        update(tensors, rule, "input")
+        update(tensors, rule, role)
+
+
+def _update_with_ranks(
+    layers: "list[LayerState]",
+    states: list[tuple[torch.Tensor, torch.Tensor, Rule]],
+    step: Step,
+) -> None:
+    """Updates the scales of layers. Where ranks reduce, they first agree on the amaxes, and the
+    scales of gradients are updated, too."""
+    gradients: list[tuple[torch.Tensor, torch.Tensor, Rule]] = []
+    histories: list[tuple[torch.Tensor, str]] = []
+    for layer, (_, history, rule) in zip(layers, states, strict=True):
+        group = reduction.group_for(rule, step.group, layer._tp_group)
+        if group:
+            scale, amaxes = (layer._buffers[name] for name in GRADIENTS)
+            histories.append((history, group))
+            if all(scale is not other[0] for other in gradients):
+                gradients.append((scale, amaxes, rule))
+                histories.append((amaxes, group))
+    if histories:
+        with torch.no_grad():
+            reduction.reduce_all(histories)
+    _update_all(states)
+    if gradients:
+        _update_all(gradients, "grad_output")
 
 
 def end_step(step: Step, failed: bool) -> None:
@@ -153,25 +183,29 @@ def end_step(step: Step, failed: bool) -> None:
     first."""
     updates = is_grad_enabled() and not failed
     states: list[tuple[torch.Tensor, torch.Tensor, Rule]] = []
+    layers: list[LayerState] = []
     if step.traced:
-        for recorded in step.updates_in_graph.values() if updates else ():
+        for layer, recorded in step.updates_in_graph.items() if updates else ():
             if len(recorded) == 1:
                 states.append(recorded[0])
+                layers.append(layer)
                 continue
             own: list[Any] = []
             for scale, history, rule in recorded:
                 if all(scale is not other for other in own):  # or else it is updated by then
                     own.append(scale)
                     states.append((scale, history, rule))
+                    layers.append(layer)
         if states:
-            _update_all(states)
+            _update_with_ranks(layers, states, step)
         return
     for layer in registry.all_layers() if step.in_graph else step.recorded:
         pending = layer._pending
         if pending.waits and pending.step is step.id:  # and not in another thread's
             states.append(pending.take(layer))
+            layers.append(layer)
     if updates and states:
-        _update_all(states)
+        _update_with_ranks(layers, states, step)
 
 
 def restart_step(step: Step) -> None:

@@ -1,0 +1,175 @@
+"""A linear layer that is split over ranks: its group, and what ranks must agree on."""
+
+import hashlib
+import os
+import warnings
+from typing import Any
+
+import torch
+from octet._signatures import Options
+
+MODES = ("column", "row")
+_SYMMETRIC = ("multimem_all_reduce", "two_shot", "one_shot")  # TransformerEngine's words
+
+
+# ---- groups ----------------------------------------------------------------------------------
+
+
+def resolve(name: str) -> Any:  # noqa: ANN401
+    """The process group of a name."""
+    from torch.distributed.distributed_c10d import _resolve_process_group
+
+    return _resolve_process_group(name)
+
+
+def _mesh_group(group: Any) -> Any:  # noqa: ANN401
+    """The group of a mesh of one dimension, or of one dimension of a mesh: (mesh, "tp")."""
+    mesh, dim = group if isinstance(group, tuple) and len(group) == 2 else (group, None)
+    if not hasattr(mesh, "get_group"):
+        return group
+    if dim is None and mesh.ndim != 1:
+        raise ValueError(
+            f"{mesh} has {mesh.ndim} dimensions; give one of them: mesh['tp'] or (mesh, 'tp')"
+        )
+    return mesh.get_group() if dim is None else mesh.get_group(dim)
+
+
+def group_name(group: Any, label: str, argument: str = "tp_group") -> str:  # noqa: ANN401
+    """The name of a process group, of a DeviceMesh's dimension, or a name itself."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise ValueError(
+            f"{label}: {argument} is given, but torch.distributed is not initialized; call "
+            "torch.distributed.init_process_group first"
+        )
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(f"{label}: this rank is not in {argument}; give a group that has it")
+    try:
+        group = _mesh_group(group)
+        found = resolve(group) if isinstance(group, str) else group
+        if not isinstance(found, dist.ProcessGroup):
+            raise TypeError(f"it is a {type(group).__name__}")
+        if dist.get_rank(found) < 0:
+            raise ValueError("this rank is not in it")
+        return found.group_name
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{label}: {argument}={group!r}: {error}; give a process group that has this rank, "
+            "a DeviceMesh of one dimension, (mesh, dimension), or a group's name"
+        ) from None
+
+
+def group_size(name: str) -> int:
+    """How many ranks a group has."""
+    return resolve(name).size()
+
+
+def group_rank(name: str) -> int:
+    """This rank's number in a group."""
+    return resolve(name).rank()
+
+
+def _check_device(name: str, device: torch.device, label: str) -> None:
+    """The group moves tensors of this device."""
+    try:
+        resolve(name)._get_backend(device)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{label}: tp_group {name!r} has no backend for tensors on {device.type}: {error}; "
+            "give the group of the layer's device"
+        ) from None
+
+
+# ---- arguments -------------------------------------------------------------------------------
+
+
+def check_overlaps(overlaps: dict[str, Any]) -> None:
+    """Arguments of communication that runs beside products."""
+    for name, value in overlaps.items():
+        if value:
+            raise NotImplementedError(
+                f"Linear({name}={value!r}) is not available in this version: collectives do "
+                f"not overlap products; leave out {name}"
+            )
+
+
+def check_symmetric(kind: str | None) -> None:
+    """By which all-reduce ranks add up their results."""
+    if kind is None:
+        return
+    if kind not in _SYMMETRIC:
+        words = ", ".join(map(repr, _SYMMETRIC))
+        raise ValueError(f"Linear(symmetric_ar_type={kind!r}): it is None or one of {words}")
+    warnings.warn(
+        f"Linear(symmetric_ar_type={kind!r}): this version adds up ranks by the group's own "
+        "all_reduce, to the same result",
+        stacklevel=3,
+    )
+
+
+def local_features(
+    sizes: tuple[int, int], mode: str | None, ranks: int, label: str
+) -> tuple[int, int]:
+    """(in_features, out_features) of each rank's share."""
+    if ranks == 1 or mode is None:
+        return sizes
+    at = 1 if mode == "column" else 0
+    if sizes[at] % ranks:
+        raise ValueError(
+            f"{label}: {('in', 'out')[at]}_features is {sizes[at]}, which {ranks} ranks cannot "
+            f"share equally (parallel_mode={mode!r}); pad it to a multiple of {ranks}"
+        )
+    found = list(sizes)
+    found[at] //= ranks
+    return found[0], found[1]
+
+
+def options_of(mode: str | None, ranks: int, sequence: bool) -> Options:
+    """What the C core is told of a layer that is split."""
+    if ranks == 1 or mode is None:
+        return ()
+    found: Options = (("parallel", mode), ("tp_size", ranks))
+    return (*found, ("sequence_parallel", True)) if sequence else found
+
+
+# ---- what ranks must agree on ----------------------------------------------------------------
+
+
+def is_new(seen: set[Any], key: Any) -> bool:  # noqa: ANN401
+    """Whether a call is to be compared, as OCTET_CHECK_RANKS says: 0 never, 1 (or nothing) each
+    kind of call once, 2 every eager call."""
+    mode = os.environ.get("OCTET_CHECK_RANKS", "1")
+    return mode == "2" or (mode != "0" and key not in seen)
+
+
+def _gathered_digests(text: str, group: Any, device: torch.device) -> list[int]:  # noqa: ANN401
+    import torch.distributed as dist
+
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    own = torch.tensor([int.from_bytes(digest, "little", signed=True)], device=device)
+    found = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(found, own, group=group)
+    return [int(one) for one in found]
+
+
+def check_agreement(text: str, place: tuple[str, torch.device, str]) -> None:
+    """Compares what the ranks of a group are about to do; a place is the group's name, the
+    device, and the layer's label.
+
+    A rank that disagrees would wait for ever, or be given bytes that mean something else. All
+    ranks compare at once, so all of them raise."""
+    import torch.distributed as dist
+
+    name, device, label = place
+    _check_device(name, device, label)
+    group = resolve(name)
+    digests = _gathered_digests(text, group, device)
+    if any(digest != digests[0] for digest in digests):
+        texts: list[Any] = [None] * group.size()
+        dist.all_gather_object(texts, (label, text), group=group)
+        lines = "".join(f"\n  rank {i}: {who}: {what}" for i, (who, what) in enumerate(texts))
+        raise ValueError(
+            f"{label}: the ranks of tp_group {name!r} call it differently; they must agree in "
+            f"shapes, recipe and options:{lines}"
+        )

@@ -1,0 +1,171 @@
+"""A plan that is split over ranks: its phases as ops, torch's collectives between them.
+
+All memory that outlives a phase is made here: outputs, the saved block, and what ranks exchange
+or a later phase reads. Each phase is one op that writes into it. Collectives are torch's
+functional ones by the group's name, so a compiler sees them as nodes of its graph.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.compiler import is_dynamo_compiling
+from torch.distributed import _functional_collectives  # noqa: F401  (registers the ops)
+
+import torch
+from octet import _ops, _plans
+from octet._plans import Axes, Collective, Phases, Slot, Spot
+from octet._tensor_ops import as_if_plain, expand_args, with_gradient
+
+_c10d = torch.ops._c10d_functional
+_linear_phase = _ops.linear_phase._op  # below its Python object, which only tracing needs
+
+# What a collective does, by the plan's word for it. `ranks` is the size of the group.
+_wait = _c10d.wait_tensor.default
+_gather = _c10d.all_gather_into_tensor.default
+_scatter = _c10d.reduce_scatter_tensor.default
+_reduce = _c10d.all_reduce.default
+
+
+def _start(kind: str, tensor: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
+    """Starts a collective; its result is there once it has been waited for."""
+    if kind == "all_gather":
+        return _gather(tensor, ranks, group)
+    if kind == "reduce_scatter":
+        return _scatter(tensor, "sum", ranks, group)
+    return _reduce(tensor, kind, group)
+
+
+class _Memory:
+    """The memory of one run of a plan, by place and port."""
+
+    def __init__(self, kind: str, text: str, axes: Axes) -> None:
+        self.plan = _plans.describe(kind, text)
+        self.phases: Phases = _plans.phases(kind, text)
+        self.axes = axes
+        self.at: dict[Slot, torch.Tensor] = {}
+
+    def take_arguments(self, written: Sequence[Any], args: Sequence[Any]) -> None:
+        """Arguments by port, and then the blocks that earlier plans kept."""
+        next_read, next_written = 0, 0
+        for index, port in enumerate(self.plan.args):
+            if port.is_mutable:
+                self.at["arg", index] = written[next_written]
+                next_written += 1
+            else:
+                self.at["arg", index] = args[next_read]
+                next_read += 1
+        for index, has in enumerate(self.plan.blocks):
+            if has:
+                self.at["kept", index] = args[next_read]
+                next_read += 1
+
+    def made(self, slot: Slot, like: torch.Tensor) -> torch.Tensor:
+        """The memory of a slot; new where it is not there yet."""
+        if slot not in self.at:
+            place, port = slot
+            if place == "exchange":
+                dtype, dims = self.phases.exchanges[port]
+                self.at[slot] = like.new_empty(_plans.rows_shape(dims, self.axes), dtype=dtype)
+            elif place == "out":
+                out = self.plan.outs[port]
+                shape = _plans.shape(out.dims, self.axes)
+                self.at[slot] = like.new_empty(shape, dtype=out.dtype)
+            else:
+                # Zeros lie between its buffers where they cost no launch: equal calls save
+                # equal bytes.
+                make = like.new_zeros if like.device.type == "cpu" else like.new_empty
+                block = [_plans.block_bytes(self.plan, self.axes)]
+                self.at[slot] = make(block, dtype=torch.uint8)
+        return self.at[slot]
+
+    def _items(self, spot: Spot) -> Sequence[_plans.Stored]:
+        place, port, _ = spot
+        return self.phases.block if place == "saved" else self.phases.kept[port]
+
+    def _slice(self, spot: Spot, like: torch.Tensor) -> torch.Tensor:
+        """A buffer of a block, as bytes."""
+        place, port, item = spot
+        start: Any = 0
+        items = self._items(spot)
+        for before in items[:item]:
+            start = start + _plans.rounded_up(_plans.item_bytes(before, self.axes))
+        length = _plans.item_bytes(items[item], self.axes)
+        return self.made((place, port), like).narrow(0, start, length)
+
+    def sent(self, spot: Spot, like: torch.Tensor) -> torch.Tensor:
+        """What a collective takes, in the shape by whose first axis ranks are joined or
+        split."""
+        place, port, item = spot
+        if place in ("saved", "kept"):
+            dtype, dims = self._items(spot)[item]
+            found = self._slice(spot, like).view(dtype)
+            return found.view(_plans.rows_shape(dims, self.axes))
+        tensor = self.made((place, port), like)
+        return tensor.flatten(0, -2).contiguous() if place == "arg" else tensor
+
+    def receive(self, spot: Spot, got: torch.Tensor, like: torch.Tensor) -> None:
+        """Puts what a collective delivered where the plan wants it."""
+        place, port, _ = spot
+        if place == "saved":
+            self._slice(spot, like).copy_(got.view(torch.uint8).flatten())
+        elif place == "out":
+            shape = _plans.shape(self.plan.outs[port].dims, self.axes)
+            self.at[place, port] = got.view(shape)
+        else:
+            self.at[place, port] = got
+
+
+def _exchange(
+    memory: _Memory,
+    collectives: Sequence[Collective],
+    where: tuple[str, int],
+    like: torch.Tensor,
+) -> None:
+    """All collectives after a phase: started in the plan's order, then waited for."""
+    group, ranks = where
+    started = [_start(c.kind, memory.sent(c.source, like), group, ranks) for c in collectives]
+    for collective, tensor in zip(collectives, started, strict=True):
+        memory.receive(collective.target, _wait(tensor), like)
+
+
+def run(
+    call: tuple[str, str],
+    sizes: list[Any],
+    tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]],
+    where: tuple[str, int],
+) -> list[torch.Tensor]:
+    """A plan of a kind and text over the ranks of a group (its name and size): its outputs, and
+    then the block that it saves.
+
+    Tensors are those that it writes, those that it reads with the blocks of earlier plans, and
+    those that a compiler must have made by then."""
+    kind, plain = call
+    written, args, after = tensors
+    text, args = with_gradient(kind, plain, args, len(written))
+    args = expand_args(kind, text, args, len(written))
+    if text != plain:  # a gradient that arrived quantized is not measured
+        names = [port.name for port in _plans.describe(kind, plain).args if port.is_mutable]
+        lent = dict(zip(names, written, strict=True))
+        wanted = _plans.describe(kind, text).args
+        written = [lent[port.name] for port in wanted if port.is_mutable]
+    memory = _Memory(kind, text, _plans.axes(kind, sizes))
+    memory.take_arguments(written, args)
+    op = _ops.linear_phase if is_dynamo_compiling() else _linear_phase
+    number, like = _plans.LINEAR_PLANS.index(kind), args[0]
+    for at, phase in enumerate(memory.phases.phases):
+        if phase.written:  # or else it begins with a collective
+            op(
+                [memory.made(slot, like) for slot in phase.written],
+                [memory.made(slot, like) for slot in phase.read],
+                list(after),
+                sizes,
+                text,
+                number,
+                at,
+            )
+        _exchange(memory, phase.collectives, where, like)
+    ports = enumerate(memory.plan.outs)
+    outs = [memory.made(("out", i), like) for i, port in ports if port.alias < 0]
+    if memory.plan.block:
+        outs.append(memory.made(("saved", 0), like))
+    return outs if text == plain else as_if_plain(kind, plain, text, outs, like)

@@ -1,0 +1,122 @@
+"""Processes that stand for ranks: started once, they take jobs over pipes."""
+
+import importlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TIMEOUT = 60.0  # seconds that a collective, and a job, may take
+
+
+def packed(value: Any) -> Any:  # noqa: ANN401
+    """Tensors as bytes: what a pipe carries without shared memory."""
+    if isinstance(value, torch.Tensor):
+        dense = value.detach().contiguous()
+        data = dense.view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+        return ("tensor", data, dense.dtype, tuple(dense.shape))
+    if isinstance(value, dict):
+        return {key: packed(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [packed(one) for one in value]
+    return value
+
+
+def unpacked(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, tuple) and value and value[0] == "tensor":
+        _, data, dtype, shape = value
+        if not data:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
+    if isinstance(value, dict):
+        return {key: unpacked(one) for key, one in value.items()}
+    return [unpacked(one) for one in value] if isinstance(value, list) else value
+
+
+def serve(rank: int, world: int, store: str, pipe: Any) -> None:  # noqa: ANN401
+    """Runs jobs until it is told to end; what a job raises is an answer, too."""
+    sys.path[:0] = [
+        str(Path(__file__).parent),
+        str(Path(__file__).parents[2] / "python"),
+    ]
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=TIMEOUT),
+    )
+    while (job := pipe.recv()) is not None:
+        module, name, arguments = job
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        try:
+            made = getattr(importlib.import_module(module), name)(rank, *arguments)
+            pipe.send(("made", packed(made)))
+        except Exception as error:
+            pipe.send(("raised", type(error).__name__, f"{error}\n{traceback.format_exc()}"))
+    os._exit(0)  # gloo's threads have been seen to abort a process that ends in the usual way
+
+
+class RankError(Exception):
+    """A job failed on a rank."""
+
+
+class Ranks:
+    """A group of processes."""
+
+    def __init__(self, world: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.world, self.processes, self.pipes = world, [], []
+        folder = tempfile.mkdtemp()
+        for rank in range(world):
+            here, there = context.Pipe()
+            arguments = rank, world, f"{folder}/store", there
+            process = context.Process(target=serve, args=arguments, daemon=True)
+            process.start()
+            there.close()
+            self.processes.append(process)
+            self.pipes.append(here)
+
+    def start(self, job: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401
+        for pipe in self.pipes:
+            pipe.send((job.__module__, job.__name__, arguments))
+
+    def answer(self, rank: int, seconds: float = TIMEOUT * 2) -> tuple[Any, ...]:
+        if not self.pipes[rank].poll(seconds):
+            raise TimeoutError(f"rank {rank} has not answered in {seconds} s")
+        return self.pipes[rank].recv()
+
+    def run(self, job: Callable[..., Any], *arguments: Any) -> list[Any]:  # noqa: ANN401
+        """What a job makes on every rank."""
+        self.start(job, *arguments)
+        answers = [self.answer(rank) for rank in range(self.world)]
+        for rank, answer in enumerate(answers):
+            if answer[0] == "raised":
+                raise RankError(f"rank {rank}: {answer[1]}: {answer[2]}")
+        return [unpacked(answer[1]) for answer in answers]
+
+    def errors(self, job: Callable[..., Any], *arguments: Any) -> list[str]:  # noqa: ANN401
+        """What a job raises, as it must on every rank: "ValueError: text"."""
+        self.start(job, *arguments)
+        answers = [self.answer(rank) for rank in range(self.world)]
+        assert all(answer[0] == "raised" for answer in answers), answers
+        return [f"{kind}: {text}" for _, kind, text in answers]
+
+    def close(self) -> None:
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            if process.is_alive():
+                pipe.send(None)
+            process.join(10)
+            if process.is_alive():
+                process.kill()
