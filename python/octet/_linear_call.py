@@ -45,6 +45,8 @@ _MADE_AS = (
     "fuse_wgrad_accumulation",
     "save_original_input",
     "delay_wgrad_compute",
+    "tp_size",
+    "sequence_parallel",
 )
 
 
@@ -65,7 +67,7 @@ class LinearCall(Share):
             own = self.__dict__
             own["_made_as"] = " ".join(str(own.get(each)) for each in _MADE_AS)
             more = ("return_bias", "fuse_wgrad_accumulation", "delay_wgrad_compute")
-            own["_is_usual"] = not any(own.get(each) for each in more)
+            own["_is_usual"] = self.tp_size == 1 and not any(own.get(each) for each in more)
 
     # ---- checks ----------------------------------------------------------------------------
 

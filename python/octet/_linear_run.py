@@ -249,7 +249,8 @@ class LinearRun(LinearCall):
         """Whether calls like this one hand over a quantized weight buffer by buffer."""
         later = self.fuse_wgrad_accumulation or self.delay_wgrad_compute or self.return_bias
         given = isinstance(tensors[0], QuantizedTensor)
-        return isinstance(tensors[1], QuantizedTensor) and not given and not later
+        split = self.tp_size > 1
+        return isinstance(tensors[1], QuantizedTensor) and not (given or later or split)
 
     def _apply_flat(
         self,
