@@ -22,20 +22,33 @@ def fresh() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def _ranks(world: int) -> Iterator["Ranks"]:
+_groups: "dict[int, Ranks]" = {}
+
+
+def _ranks(world: int) -> "Ranks":
+    """Processes that stand for ranks, the same for all tests; others where one has ended."""
     from ranks import Ranks
 
-    made = Ranks(world)
-    yield made
-    made.close()
+    found = _groups.get(world)
+    if found is not None and not found.is_whole:
+        found.close()
+    if found is None or not found.is_whole:
+        _groups[world] = Ranks(world)
+    return _groups[world]
 
 
-@pytest.fixture(scope="session")
-def two() -> Iterator["Ranks"]:
-    """Two processes that stand for ranks; they live as long as the tests."""
-    yield from _ranks(2)
+@pytest.fixture
+def two() -> "Ranks":
+    return _ranks(2)
 
 
-@pytest.fixture(scope="session")
-def four() -> Iterator["Ranks"]:
-    yield from _ranks(4)
+@pytest.fixture
+def four() -> "Ranks":
+    return _ranks(4)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _close_ranks() -> Iterator[None]:
+    yield
+    for group in _groups.values():
+        group.close()

@@ -78,6 +78,7 @@ class Ranks:
     def __init__(self, world: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.world, self.processes, self.pipes = world, [], []
+        self.is_whole = True  # every rank has answered so far
         folder = tempfile.mkdtemp()
         for rank in range(world):
             here, there = context.Pipe()
@@ -93,9 +94,17 @@ class Ranks:
             pipe.send((job.__module__, job.__name__, arguments))
 
     def answer(self, rank: int, seconds: float = TIMEOUT * 2) -> tuple[Any, ...]:
+        self.is_whole = False
         if not self.pipes[rank].poll(seconds):
             raise TimeoutError(f"rank {rank} has not answered in {seconds} s")
-        return self.pipes[rank].recv()
+        try:
+            found = self.pipes[rank].recv()
+        except EOFError:
+            self.processes[rank].join(10)
+            code = self.processes[rank].exitcode
+            raise RankError(f"rank {rank} has ended, with exit code {code}") from None
+        self.is_whole = True
+        return found
 
     def run(self, job: Callable[..., Any], *arguments: Any) -> list[Any]:  # noqa: ANN401
         """What a job makes on every rank."""
@@ -115,8 +124,8 @@ class Ranks:
 
     def close(self) -> None:
         for pipe, process in zip(self.pipes, self.processes, strict=True):
-            if process.is_alive():
+            if process.is_alive() and self.is_whole:
                 pipe.send(None)
-            process.join(10)
+                process.join(10)
             if process.is_alive():
                 process.kill()
