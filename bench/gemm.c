@@ -31,17 +31,17 @@ typedef struct operand {
     octet_use use;
 } operand;
 
-typedef struct problem {
+typedef struct pair {
     const char *name;
     octet_gemm gemm;
     operand a, b;
-} problem;
+} pair;
 
 #define ROW OCTET_USE_ROW
 #define COL OCTET_USE_COL
 #define PLAIN OCTET_USE_VALUES
 
-static const problem problems[] = {
+static const pair pairs[] = {
     {"f32", OCTET_FPROP, {"f32", PLAIN}, {"f32", PLAIN}},
     {"f32", OCTET_DGRAD, {"f32", PLAIN}, {"f32", PLAIN}},
     {"f32", OCTET_WGRAD, {"f32", PLAIN}, {"f32", PLAIN}},
@@ -152,7 +152,7 @@ typedef struct machine {
     void *scratch;
 } machine;
 
-static double seconds(const machine *on, const problem *p, const int64_t shape[3]) {
+static double seconds(const machine *on, const pair *p, const int64_t shape[3]) {
     int64_t m = shape[0], k = shape[1], n = shape[2];
     int64_t a_cols = p->gemm == OCTET_FPROP ? k : n;
     oct_matrix a = make(&p->a, m, a_cols);
@@ -195,8 +195,8 @@ static void time_products(const machine *on, int words, char **word) {
     printf("\n%-16s %-6s %5s %5s %5s  %9s %9s\n", "operands", "gemm", "M", "K", "N", "ms",
            "GFLOP/s");
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-        for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
-            const problem *p = &problems[n];
+        for (size_t n = 0; n < sizeof pairs / sizeof pairs[0]; n++) {
+            const pair *p = &pairs[n];
             char line[96];
             snprintf(line, sizeof line, "%-16s %-6s %5d %5d %5d", p->name, gemms[p->gemm],
                      (int)shapes[s][0], (int)shapes[s][1], (int)shapes[s][2]);
@@ -246,8 +246,8 @@ static void time_thin(const machine *on, int words, char **word) {
     const int64_t size = 8192;
     printf("\n%-16s %-6s %5s  %9s %9s   copy reads %.1f GB/s\n", "operands", "gemm", "M", "ms",
            "GB/s", copy_speed(on));
-    for (size_t n = 0; n < sizeof problems / sizeof problems[0]; n++) {
-        const problem *p = &problems[n];
+    for (size_t n = 0; n < sizeof pairs / sizeof pairs[0]; n++) {
+        const pair *p = &pairs[n];
         for (size_t r = 0; p->gemm == OCTET_FPROP && r < sizeof rows / sizeof rows[0]; r++) {
             char line[96];
             snprintf(line, sizeof line, "%-16s thin   %5d", p->name, (int)rows[r]);

@@ -348,7 +348,7 @@ def model_rows() -> dict[str, dict[str, float]]:
 
 
 def saved_rows() -> dict[str, dict[str, float]]:
-    """Bytes that a layer keeps for backward, over those of bf16 (input and weight)."""
+    """Bytes that a layer saves for backward, over those of bf16 (input and weight)."""
     sizes = SHAPES[0]
     rows: dict[str, dict[str, float]] = {}
     for name, active in RECIPES.items():

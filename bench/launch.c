@@ -47,8 +47,8 @@ static void place(layer *l) {
         m->kept[0] = address(100);
         m->kept[1] = address(101);
         m->workspace = address(110);
-        m->saved_bytes = m->kept_bytes[0] = m->kept_bytes[1] = m->workspace_bytes = (int64_t)1
-                                                                                    << 31;
+        m->saved_bytes = m->restored_bytes[0] = m->restored_bytes[1] = m->workspace_bytes =
+            (int64_t)1 << 31;
     }
 }
 

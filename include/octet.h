@@ -2,7 +2,7 @@
  *
  * Everything here is a value: a struct without pointers or hidden state, copied by assignment.
  * Functions take the out parameter first and an optional octet_error last. They never abort,
- * exit, print or allocate (octet_pool_create, octet_record and an open GPU do), and write
+ * exit, print or allocate (octet_pool_create, octet_capture and an open GPU do), and write
  * nothing to *out unless they return OCTET_OK. They keep no state, so any thread may call any
  * of them at any time as long as no other thread is writing the structs passed in. A `const
  * char *` that is returned points at static text; text written through `char *, size_t` is the
@@ -25,10 +25,10 @@
 
 #include "octet/base.h"
 #include "octet/cuda.h"
+#include "octet/graph.h"
 #include "octet/linear.h"
 #include "octet/plan.h"
 #include "octet/quant.h"
-#include "octet/record.h"
 #include "octet/run.h"
 #include "octet/signature.h"
 

@@ -110,8 +110,8 @@ static octet_status layer_make(layer *l, const char *problem, float *input, floa
     l->tensor[OCTET_NAME_SCALE] = l->state[1].scale;
     l->tensor[OCTET_NAME_AMAX] = l->state[1].amax;
     l->backward_memory = bind_memory(&l->backward, l->tensor);
-    l->backward_memory.kept[0] = l->forward_memory.saved;
-    l->backward_memory.kept_bytes[0] = l->forward_memory.saved_bytes;
+    l->backward_memory.restored[0] = l->forward_memory.saved;
+    l->backward_memory.restored_bytes[0] = l->forward_memory.saved_bytes;
     l->parameters[0] = n * k;
     l->parameters[1] = n;
     return OCTET_OK;

@@ -43,7 +43,7 @@ typedef struct octet_linear_args {
     uint8_t return_bias;         /* hand the bias back instead of adding it */
     uint8_t quantize_output;     /* y in the recipe's output quantizer (fp8_output) */
     uint8_t quantize_grad_input; /* dx in its grad_input quantizer (fp8_grad) */
-    uint8_t save_original_input; /* keep x itself and quantize it again in backward */
+    uint8_t save_original_input; /* save x itself and quantize it again in backward */
     uint8_t weight_cache;        /* octet_weight_cache; nothing where no weight is quantized */
     uint8_t main_grad;           /* octet_main_grad: where wgrad goes */
     uint8_t main_grad_dtype;     /* octet_dtype; NONE: F32 */
@@ -52,7 +52,7 @@ typedef struct octet_linear_args {
     uint8_t parallel;            /* octet_parallel */
     uint8_t sequence_parallel;
     uint8_t gather;         /* octet_gather */
-    uint8_t fsdp;           /* the weight is gathered for the call: keep no copy of it */
+    uint8_t fsdp;           /* the weight is gathered for the call: save no copy of it */
     uint8_t output_dtype;   /* octet_dtype; NONE: the input's */
     uint8_t raise_amax;     /* delayed scaling's amaxes are an argument and raised there, not an
                              * output; nothing where none is measured */

@@ -82,8 +82,8 @@ typedef enum octet_plan_form {
 typedef enum octet_place {
     OCTET_PLACE_ARG = 0,  /* in argument `port` */
     OCTET_PLACE_OUT,      /* in output `port` */
-    OCTET_PLACE_SAVED,    /* in the block this plan keeps for the next */
-    OCTET_PLACE_KEPT,     /* in the block that forward (port 0) or backward (port 1) kept */
+    OCTET_PLACE_SAVED,    /* in the block this plan saves for the next */
+    OCTET_PLACE_RESTORED, /* in the block that forward (port 0) or backward (port 1) saved */
     OCTET_PLACE_WORK,     /* in the workspace */
     OCTET_PLACE_EXCHANGE, /* in exchange `port`: memory that outlives a phase, because a
                            * collective or a later phase reads it */
@@ -231,7 +231,7 @@ typedef struct octet_plan {
     uint8_t out_count;
     uint8_t exchange_count;
     uint8_t saved_count;
-    uint8_t kept_count;
+    uint8_t restored_count;
     uint8_t tensor_count;
     uint8_t buffer_count;
     uint8_t step_count;
@@ -242,14 +242,14 @@ typedef struct octet_plan {
     uint32_t row_multiple; /* m must be a multiple of it; 1 but where ranks share rows */
     uint32_t reserved2;
     octet_extents extents; /* m: the rows of this rank's input */
-    int64_t saved_bytes;   /* the block to keep until the next plan of the chain has run */
-    int64_t aliased_bytes; /* the caller's, or kept before, that must stay alive besides */
+    int64_t saved_bytes;   /* the block to hold until the next plan of the chain has run */
+    int64_t aliased_bytes; /* the caller's, or restored, that must stay alive besides */
     int64_t workspace_bytes;
     octet_port args[OCTET_PLAN_ARGS];
     octet_port outs[OCTET_PLAN_OUTS];
     octet_port exchanges[OCTET_PLAN_EXCHANGES];
-    uint8_t saved[OCTET_PLAN_SLOTS]; /* buffers the next plan reads: stored or aliases */
-    uint8_t kept[OCTET_PLAN_SLOTS];  /* where each slot of the previous plan is found here */
+    uint8_t saved[OCTET_PLAN_SLOTS];    /* buffers the next plan reads: stored or aliases */
+    uint8_t restored[OCTET_PLAN_SLOTS]; /* where each slot of the previous plan is found here */
     octet_plan_tensor tensors[OCTET_PLAN_TENSORS];
     octet_plan_buffer buffers[OCTET_PLAN_BUFFERS];
     octet_step steps[OCTET_PLAN_STEPS];
@@ -295,7 +295,7 @@ OCTET_API OCTET_CHECKED octet_status octet_plan_chain(octet_chain *out,
 OCTET_API OCTET_CHECKED octet_status octet_chain_bind(octet_chain *chain,
                                                       const octet_extents *sizes,
                                                       octet_error *err);
-/* What it reads, does, writes and keeps, for people; several lines. */
+/* What it reads, does, writes and saves, for people; several lines. */
 OCTET_API size_t octet_plan_print(char *text, size_t size, const octet_plan *plan);
 /* The buffers of the block that a plan saves, in the order in which they lie there, each
  * rounded up to OCTET_ALIGN bytes; gives how many. */

@@ -27,7 +27,8 @@ typedef struct octet_exec {
 
 #define OCTET_EXEC_INIT OCTET_SIZED(octet_exec)
 
-/* Of saved, kept and workspace, in bytes. The sizes that plans ask for are multiples of it. */
+/* Of saved, restored and workspace, in bytes. The sizes that plans ask for are multiples of it.
+ */
 #define OCTET_BLOCK_ALIGN 64
 
 /* The caller's memory for one run: by port, and the blocks. All of it stays the caller's. A
@@ -42,8 +43,8 @@ typedef struct octet_memory {
     void *exchanges[OCTET_PLAN_EXCHANGES];
     void *saved;
     int64_t saved_bytes;
-    const void *kept[2]; /* what forward (0) and backward (1) saved */
-    int64_t kept_bytes[2];
+    const void *restored[2]; /* what forward (0) and backward (1) saved */
+    int64_t restored_bytes[2];
     void *workspace;
     int64_t workspace_bytes;
 } octet_memory;
@@ -119,15 +120,15 @@ OCTET_API OCTET_CHECKED octet_status octet_delayed_record(const octet_delayed *s
                                                           const float *amax,
                                                           const octet_exec *exec,
                                                           octet_error *err);
-/* Rolls the history and moves the scales. `reduced` replaces history[0] where it is not zero;
- * it may be NULL. A slot without a new amax does not move. */
+/* Rolls the history and updates the scales. `reduced` replaces history[0] where it is not zero;
+ * it may be NULL. A slot without a new amax stays as it is. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_update(const octet_delayed *state,
                                                           const float *reduced,
                                                           const octet_exec *exec,
                                                           octet_error *err);
 /* Updates `count` states, no two of the same memory, whose amaxes are recorded. On a GPU
  * neighbours of the same format, algorithm, margin, length and slots share a launch, up to
- * OCTET_DELAYED_BATCH of them. All states are checked before the first one moves. */
+ * OCTET_DELAYED_BATCH of them. All states are checked before the first one is updated. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_update_all(const octet_delayed *states,
                                                               int count, const octet_exec *exec,
                                                               octet_error *err);

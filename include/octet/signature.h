@@ -58,7 +58,7 @@ typedef struct octet_collective_call {
 /* A piece of memory that a phase uses: a port, or a block as a whole. */
 typedef struct octet_region {
     uint8_t place; /* octet_place */
-    uint8_t port;  /* of KEPT: which plan kept it; of SAVED: 0 */
+    uint8_t port;  /* of RESTORED: which plan saved it; of SAVED: 0 */
     uint8_t is_written;
     uint8_t reserved;
 } octet_region;

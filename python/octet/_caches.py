@@ -19,14 +19,14 @@ def cache_info() -> dict[str, CacheInfo]:
     >>> octet.cache_info()["plans"].capacity > 0
     True
     """
-    recordings, most, _ = _C.replays()
+    graphs, most, _ = _C.replays()
     plans, structures, _, prepared, rules = _C.cached_plans()
     found = {
         "plans": CacheInfo(*plans),
         "plans without sizes": CacheInfo(*structures),
         "prepared plans": CacheInfo(*prepared),
         "rules of delayed scaling": CacheInfo(*rules),
-        "replayed launches": CacheInfo(recordings, most),
+        "replayed launches": CacheInfo(graphs, most),
     }
     found |= {name: CacheInfo(*info) for name, info in sorted(_constant.caches().items())}
     return found

@@ -2,7 +2,7 @@
 
 Input and weight are quantized before the layer's autograd function, grad_output inside its
 backward; the gradient passes straight through both. What a quantizer returns, a QuantizedTensor
-or a plain tensor, is what is multiplied and what is kept for backward.
+or a plain tensor, is what is multiplied and what is saved for backward.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -107,8 +107,8 @@ def _quantized(
 class Fixed(NamedTuple):
     """What a call is, but for its tensors."""
 
-    problem: str
-    bias_problem: str  # the bias gradient's own: it sums what was not quantized; or empty
+    words: str
+    bias_words: str  # the bias gradient's own: it sums what was not quantized; or empty
     n: int
     label: str
 
@@ -133,9 +133,7 @@ class _CustomFunction(torch.autograd.Function):
         x = inp if used_input is None else used_input
         w = weight if used_weight is None else used_weight
         ctx.fixed, ctx.own = fixed, (grad_output, grad_input, grad_weight)
-        output = LinearFunction.forward(
-            ctx, (fixed.problem, None), None, fixed.n, x, w, *others
-        )
+        output = LinearFunction.forward(ctx, (fixed.words, None), None, fixed.n, x, w, *others)
         if not is_dynamo_compiling():
             ctx.call = *ctx.call[:4], (ref(inp), ref(weight))
         return output
@@ -153,8 +151,8 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     fixed, (own_dy, own_dx, own_dw) = ctx.fixed, ctx.own
     dy = _quantized(own_dy, grad, "grad_output", fixed.label)
     grads = list(_function._backward(ctx, dy)[3:])
-    if fixed.bias_problem:
-        words = _signatures.gradient_words(fixed.bias_problem, grad.dtype, None)
+    if fixed.bias_words:
+        words = _signatures.gradient_words(fixed.bias_words, grad.dtype, None)
         (grads[2],) = _ops.linear_backward([grad], ctx.call[2], words)
     grads[0] = _quantized(own_dx, grads[0], "grad_input", fixed.label)
     grads[1] = _quantized(own_dw, grads[1], "grad_weight", fixed.label)
@@ -249,7 +247,7 @@ def forward(
     sums = _signatures.call_of(dtypes, texts, own.recipe, (False, False, True), where)
     if call.error:
         raise ValueError(f"{label}: {call.error}")
-    fixed = Fixed(call.problem, sums.problem if apart else "", layer._shape()[0], label)
+    fixed = Fixed(call.words, sums.words if apart else "", layer._shape()[0], label)
     others = [bias] if call.takes_bias else []
     for name in call.tensors:
         drawn = name == "seed"

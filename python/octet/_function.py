@@ -52,7 +52,7 @@ GradientScales = Rule | ScaleUpdater | None
 
 # Over which ranks a call is split: the name of their group and its size; None: not split.
 Ranks = tuple[str, int] | None
-Placed = tuple[str, Ranks]  # a problem, and where it runs
+Placed = tuple[str, Ranks]  # a words, and where it runs
 
 
 def run_in_phases(
@@ -75,30 +75,30 @@ def run_forward(
     ranks: Ranks = None,
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
     """The output; buffers for the layer to keep; and what backward needs, the block last."""
-    problem, signature, _ = task
+    words, signature, _ = task
     if signature.parted is None:
         args = tensors[: signature.reads]
         written = tensors[signature.reads : len(signature.args)]
     else:
         args = [tensors[i] for i in signature.parted[0]]
         written = [tensors[i] for i in signature.parted[1]]
-    if ranks is not None and (is_compiling() or _plans.has_collectives("linear", problem)):
+    if ranks is not None and (is_compiling() or _plans.has_collectives("linear", words)):
         lends_seed = in_graph and signature.lends_seed
         after = [tensors[len(signature.args)]] if lends_seed else []
-        outs = run_in_phases(("linear", problem), sizes, (written, args, after), ranks)
+        outs = run_in_phases(("linear", words), sizes, (written, args, after), ranks)
     elif written:
         into = _ops.linear_into if is_dynamo_compiling() else _linear_into
-        outs = _ops.listed(into[signature.made](written, args, sizes, problem))
+        outs = _ops.listed(into[signature.made](written, args, sizes, words))
     elif in_graph and signature.lends_seed:
         # Or a compiler would draw it where it is read: in backward.
         if len(tensors) > len(signature.args):
-            outs = _ops.linear_seeded(args, tensors[len(signature.args)], sizes, problem)
+            outs = _ops.linear_seeded(args, tensors[len(signature.args)], sizes, words)
         else:
             before = seeds.last_in_graph()
-            outs = linear_drawn(args[0], args[1:], before, sizes, problem)
+            outs = linear_drawn(args[0], args[1:], before, sizes, words)
             tensors.append(seeds.drawn_in_graph(outs.pop()))
     else:
-        outs = (_ops.linear if is_dynamo_compiling() else linear_op)(args, sizes, problem)
+        outs = (_ops.linear if is_dynamo_compiling() else linear_op)(args, sizes, words)
     if signature.is_simple:
         return outs[0], (), outs[1:]
     saved = [tensors[i] if is_arg else outs[i] for is_arg, i in signature.saves]
@@ -112,7 +112,7 @@ def run_forward(
         return outs[output.start], others, saved
     shape = [*sizes[:-2], sizes[-1]]
     if ranks is not None:
-        times, over = _plans.phases("linear", problem).output_rows
+        times, over = _plans.phases("linear", words).output_rows
         shape[0] = shape[0] * times // over
     return _gather(output, outs, tensors[0].dtype, shape), others, saved
 
@@ -145,7 +145,7 @@ def _forward(
 
 
 class LinearFunction(torch.autograd.Function):
-    """y = x w^T + b; the plan says what is kept and what backward computes."""
+    """y = x w^T + b; the plan says what is saved and what backward computes."""
 
     @staticmethod
     def forward(
@@ -156,8 +156,8 @@ class LinearFunction(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
-        problem, ranks = placed
-        task = problem, forward_signature(problem, is_flat(problem, len(tensors))), None
+        words, ranks = placed
+        task = words, forward_signature(words, is_flat(words, len(tensors))), None
         sizes, in_graph = [*tensors[0].shape, n], is_compiling()
         return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=in_graph, ranks=ranks)
 
@@ -195,10 +195,10 @@ class _InGraph(LinearFunction):
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
-        problem, ranks = placed
+        words, ranks = placed
         draws = updates == DRAW
-        flat = is_flat(problem, len(tensors) + draws)
-        task = problem, forward_signature(problem, flat), None
+        flat = is_flat(words, len(tensors) + draws)
+        task = words, forward_signature(words, flat), None
         sizes = [*tensors[0].shape, n]
         lent = zip(task[1].lent, tensors[len(task[1].args) :], strict=False)
         _let_change([tensor for name, tensor in lent if name != "seed"])
@@ -230,7 +230,7 @@ recompute.OWN_NODES = tuple(f._backward_cls for f in (_Eager, LinearFunction, _I
 # place of the autograd function itself it keeps tracing short, and torch can cache the graphs.
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
-    "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str problem, "
+    "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str words, "
     "str rule, str group='', int ranks=1) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
@@ -240,7 +240,7 @@ def _autograd(
     read: Sequence[torch.Tensor],
     written: Sequence[torch.Tensor],
     sizes: Sequence[Any],
-    problem: str,
+    words: str,
     rule: str,
     group: str = "",
     ranks: int = 1,
@@ -249,17 +249,17 @@ def _autograd(
     over = (group, ranks) if group else None
     if rule == DRAW and over is not None:  # phases have no node that draws
         written, rule = [seeds.draw_in_graph(read[0])], ""
-    flat = is_flat(problem, len(read) + len(written) + (rule == DRAW))
-    signature = forward_signature(problem, flat)
+    flat = is_flat(words, len(read) + len(written) + (rule == DRAW))
+    signature = forward_signature(words, flat)
     reads, writes = iter(read), iter(written)
     tensors = [next(writes if i in signature.writes else reads) for i in range(signature.count)]
     tensors.extend(writes)  # what the layer lends to backward
     if is_grad_enabled() and any(tensor.requires_grad for tensor in read):
-        made = _InGraph.apply((problem, over), rule or None, sizes[-1], *tensors)
+        made = _InGraph.apply((words, over), rule or None, sizes[-1], *tensors)
         return list(made) if isinstance(made, tuple) else [made]
     if rule == DRAW:  # and nobody reads it
         seeds.draw_in_graph(read[0])
-    task = problem, signature, None
+    task = words, signature, None
     output, others, _ = run_forward(task, list(sizes), tensors, ranks=over)
     return [output, *others]
 
@@ -272,15 +272,15 @@ def apply_in_graph(
     placed: Placed, rule: str | None, n: int, tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """A traced call: LinearFunction as one node."""
-    problem, ranks = placed
+    words, ranks = placed
     draws = rule == DRAW
-    writes, count = writes_of(problem, is_flat(problem, len(tensors) + draws))
+    writes, count = writes_of(words, is_flat(words, len(tensors) + draws))
     read = [tensors[i] for i in range(count) if i not in writes]
     written = [tensors[i] for i in range(len(tensors)) if i >= count or i in writes]
     sizes = [*tensors[0].shape, n]
     where = () if ranks is None else ranks
     return torch.ops.octet.linear_autograd.default(
-        read, written, sizes, problem, rule or "", *where
+        read, written, sizes, words, rule or "", *where
     )
 
 
@@ -317,9 +317,9 @@ def _into(
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     # A gradient that arrives quantized says so itself, where the op meets it: traced code
     # cannot know which kind it will be.
-    (problem, forward, signature), _, sizes, lent, _ = ctx.call
+    (words, forward, signature), _, sizes, lent, _ = ctx.call
     if signature is None or signature.dtype is not grad.dtype:
-        signature = backward_signature(problem, grad.dtype, forward.flat)
+        signature = backward_signature(words, grad.dtype, forward.flat)
     pool = (grad, *ctx.saved_tensors, *lent)
     args = [pool[i] for i in signature.args]
     ranks = ctx.ranks
@@ -331,8 +331,8 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         op = _ops.linear_backward if is_dynamo_compiling() else _linear_backward
         outs = op(args, sizes, signature.text)
     if signature.later is not None:
-        kept = [pool[i] if i >= 0 else outs[-1] for i in signature.later]
-        _wgrad.keep(lent[-1], grad, kept, sizes, (signature.text, ctx.ranks))
+        saved = [pool[i] if i >= 0 else outs[-1] for i in signature.later]
+        _wgrad.queue_wgrad(lent[-1], grad, saved, sizes, (signature.text, ctx.ranks))
     if signature.around is not None:
         before, after = signature.around
         return *before, *outs, *after

@@ -258,7 +258,7 @@ class LinearCall(Share):
         texts = (text_of(inp), text_of(weight))
         if self.sequence_parallel:
             asked = call_of(dtypes, texts, recipe, wants, options, False)
-            options += self._gather_options(asked.problem, inp.shape)
+            options += self._gather_options(asked.words, inp.shape)
         options += device_options(inp.device.type, inp.device.index)
         call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.cache != "none" and not _texts.covers(self._weight_cache.text, call.cache):
@@ -271,7 +271,7 @@ class LinearCall(Share):
             raise ValueError(f"{self._label()}: {call.error}")
         return call
 
-    def _gather_options(self, problem: str, shape: Any) -> Options:  # noqa: ANN401
+    def _gather_options(self, words: str, shape: Any) -> Options:  # noqa: ANN401
         """What ranks gather: quantized bytes, or the tensor itself where a rank's rows are not
         whole blocks of the format."""
         ranks, rows = self.tp_size, 1
@@ -280,7 +280,7 @@ class LinearCall(Share):
                 f"{self._label()}: input is {tuple(shape)}; sequence_parallel shares its first "
                 f"axis among {ranks} ranks, so it has one, a multiple of {ranks}: pad it"
             )
-        multiple = row_multiple(problem) if problem else 1
+        multiple = row_multiple(words) if words else 1
         for size in shape[:-1]:
             rows = rows * size
         if multiple > 1 and rows % multiple:

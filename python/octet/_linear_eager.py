@@ -227,20 +227,20 @@ class EagerLinear(LinearRun):
             return CallDecision(key)
         if recipe.rule is not None:
             self._need_scaling(recipe.text)
-        problem, back = call.problem, None
+        words, back = call.words, None
         weight_text = text_of(weight)
         flat = weight_text is not None or call.cache != "none"
         if any(self._wants(inp, weight, bias)):
-            back = backward_signature(problem, inp.dtype, flat)
-        signature = forward_signature(problem, flat)
+            back = backward_signature(words, inp.dtype, flat)
+        signature = forward_signature(words, flat)
         return CallDecision(
             key,
             recipe,
             True,
-            (problem, signature, back),
+            (words, signature, back),
             call.takes_bias,
-            None if weight_text is None else buffers_of(problem, "weight", weight_text),
-            () if call.cache == "none" else buffers_of(problem, "weight.cached", cached),
+            None if weight_text is None else buffers_of(words, "weight", weight_text),
+            () if call.cache == "none" else buffers_of(words, "weight.cached", cached),
             call.tensors,
             self._draws((inp, weight, bias), recipe.text, options, call),
             self._records(),

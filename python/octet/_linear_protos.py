@@ -10,7 +10,7 @@ from octet.quantizers import from_text
 
 
 class Saved(NamedTuple):
-    """A tensor kept for the next call."""
+    """A tensor saved for the next call."""
 
     proto: TensorProto
     alias: str | None  # the argument or output that it is; None: memory of its own
@@ -92,16 +92,16 @@ def _call(kind: str, text: str, at: Shapes) -> CallProtos:
     )
 
 
-def linear_protos(problem: str, at: Shapes) -> LinearProtos:
-    """The protos of a problem's calls at these sizes."""
-    forward = _call("linear", problem, at)
-    if not _signatures.forward_signature(problem).has_backward:
+def linear_protos(words: str, at: Shapes) -> LinearProtos:
+    """The protos of a call's forward and backward at these sizes."""
+    forward = _call("linear", words, at)
+    if not _signatures.forward_signature(words).has_backward:
         return LinearProtos(forward, None, None)
-    text = _signatures.backward_signature(problem, at.dtype).text
+    text = _signatures.backward_signature(words, at.dtype).text
     return LinearProtos(
         forward,
         _call("linear_backward", text, at),
         _call("linear_wgrad", text, at)
-        if _signatures.forward_signature(problem).delays
+        if _signatures.forward_signature(words).delays
         else None,
     )

@@ -49,7 +49,7 @@ class TracedCall(NamedTuple):
     kind: str
     in_features: int = 0
     out_features: int = 0
-    problem: str = ""
+    words: str = ""
     takes_bias: bool = False
     rule: str = ""
 
@@ -153,7 +153,7 @@ class LinearRun(LinearCall):
         records = self._records() if run is None else run.recipe.rule is not None
         call = self._call((inp, weight, bias), recipe.text, options, records)
         if self.tp_size > 1:
-            self._compare_ranks(call.problem, inp, recipe)
+            self._compare_ranks(call.words, inp, recipe)
         state, updates = self._buffers, None
         if recipe.rule is not None:
             if is_compiling():
@@ -172,7 +172,7 @@ class LinearRun(LinearCall):
         extra, draws = call.tensors, "seed" in call.tensors
         if not is_compiling():
             draws = self._draws((inp, weight, bias), recipe.text, options, call)
-        if is_dynamo_compiling() and draws_in_its_node(call.problem, call.tensors, inp.dtype):
+        if is_dynamo_compiling() and draws_in_its_node(call.words, call.tensors, inp.dtype):
             # As _decide_in_graph says: a checkpoint runs the call again here.
             draws, updates, extra = False, DRAW, ()
         seed = self._draw(inp) if draws else None
@@ -181,7 +181,7 @@ class LinearRun(LinearCall):
             tensors.append(bias)
         for name in extra:
             if name == "cache":
-                tensors.extend(self._cached_buffers(call.problem))
+                tensors.extend(self._cached_buffers(call.words))
             else:
                 tensors.append(
                     seed if name == "seed" else self._extra_tensor(name, state, weight)
@@ -189,21 +189,21 @@ class LinearRun(LinearCall):
         output, others = self._apply_call(call, updates, tensors, has_graph)
         if others:
             with torch.no_grad():
-                self._store_cast(call.problem, list(others), weight)
+                self._store_cast(call.words, list(others), weight)
         return (output, bias) if self.return_bias else output
 
-    def _compare_ranks(self, problem: str, inp: torch.Tensor, recipe: CallRecipe) -> None:
+    def _compare_ranks(self, words: str, inp: torch.Tensor, recipe: CallRecipe) -> None:
         """All ranks of the group make the same call, or none of them does."""
-        words, group = words_of_ranks(problem), self._ranks()[0]
+        shared, group = words_of_ranks(words), self._ranks()[0]
         scaled = self.sequence_parallel and recipe.rule is not None and not recipe.options
         if scaled:
             self._check_shared_scales(recipe.rule, group)
         if inp.is_meta:
             return  # nothing is moved
         if is_compiling():
-            self._agree_in_graph(problem, words, inp.device, scaled)
+            self._agree_in_graph(words, shared, inp.device, scaled)
         else:
-            self._agree(words, inp.shape, inp.device, scaled)
+            self._agree(shared, inp.shape, inp.device, scaled)
 
     def _check_shared_scales(self, rule: Rule, group: str) -> None:
         """Ranks that gather bytes of delayed scaling have one scale: amaxes are reduced over
@@ -227,9 +227,9 @@ class LinearRun(LinearCall):
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
-        rows, placed = self._shape()[0], (call.problem, self._ranks())
+        rows, placed = self._shape()[0], (call.words, self._ranks())
         in_one_node = is_dynamo_compiling() and not isinstance(updates, DelayedScaling)
-        if in_one_node and is_plain_in_graph(call.problem, tensors[0].dtype):
+        if in_one_node and is_plain_in_graph(call.words, tensors[0].dtype):
             output, *others = apply_in_graph(placed, updates, rows, tensors)
             return output, others
         if has_graph and not is_compiling() and self._runs_flat(tensors):
@@ -240,8 +240,8 @@ class LinearRun(LinearCall):
                 output, *others = output
             return output, others
         sizes = [*tensors[0].shape, rows]
-        flat = is_flat(call.problem, len(tensors))
-        task = call.problem, forward_signature(call.problem, flat), None
+        flat = is_flat(call.words, len(tensors))
+        task = call.words, forward_signature(call.words, flat), None
         output, others, _ = run_forward(task, sizes, tensors, ranks=placed[1])
         return output, others
 
@@ -261,8 +261,8 @@ class LinearRun(LinearCall):
         """A call that saves what _run_eagerly's does: one of them may be the other's
         recomputation, and checkpoints count."""
         inp, weight, *rest = tensors
-        names = buffers_of(call.problem, "weight", weight._text)
-        task = call.problem, forward_signature(call.problem, True), None
+        names = buffers_of(call.words, "weight", weight._text)
+        task = call.words, forward_signature(call.words, True), None
         operands = tensors[:3] if call.takes_bias else tensors[:2]
         flat = [inp, *(getattr(weight, name) for name in names), *rest]
         sizes = [*inp.shape, self._shape()[0]]
@@ -310,10 +310,10 @@ class LinearRun(LinearCall):
         options += _sharded.options(self) + device_options(device.type, device.index)
         dtypes = (dtype, weight.dtype, None if bias is None else bias.dtype)
         call = call_of(dtypes, (None, None), text, wants, options, training and grad)
-        if call.error or not is_plain_in_graph(call.problem, dtype):
+        if call.error or not is_plain_in_graph(call.words, dtype):
             return NEEDS_MORE
         seed, state = "", call.tensors
-        if draws_in_its_node(call.problem, state, dtype):
+        if draws_in_its_node(call.words, state, dtype):
             seed, state = DRAW, ()
         kind = _KINDS_OF_STATE.get(state, "more")
         # Without a graph it may draw a seed that it does not read: see _draws.
@@ -322,4 +322,4 @@ class LinearRun(LinearCall):
             kind = "unread seed"
         if kind == "more":
             return NEEDS_MORE
-        return TracedCall(kind, k, n, call.problem, call.takes_bias, seed)
+        return TracedCall(kind, k, n, call.words, call.takes_bias, seed)

@@ -1,4 +1,4 @@
-"""How many bytes a layer's training step keeps, read from its plan."""
+"""How many bytes a layer's training step saves, read from its plan."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from octet.tensor import QuantizedTensor
 
 
 class Bytes(NamedTuple):
-    """Bytes of a forward call: what it stores for backward, what it keeps alive, scratch."""
+    """Bytes of a forward call: what it stores for backward, what stays alive, scratch."""
 
     stored: int
     alive: int  # the caller's own tensors: the input, the weight
@@ -30,7 +30,7 @@ def measure(
     recipe: Recipe | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Bytes:
-    """What one training step of a layer keeps for backward, for an input of so many rows.
+    """What one training step of a layer saves for backward, for an input of so many rows.
 
     >>> layer = octet.Linear(64, 32, params_dtype=torch.bfloat16, device="cpu")
     >>> octet.measure(layer, 16, octet.recipe.MXFP8BlockScaling()).saved
@@ -38,7 +38,7 @@ def measure(
     """
     weight, bias = layer._whole("weight"), layer._whole("bias")
     text = "none" if recipe is None else text_of(recipe, layer.name or "")
-    problem = _signatures.linear_words(
+    words = _signatures.linear_words(
         (dtype, weight.dtype, None if bias is None else bias.dtype),
         (None, weight._text if isinstance(weight, QuantizedTensor) else None),
         text,
@@ -46,4 +46,4 @@ def measure(
         layer._options(CallRecipe(text), weight, None, False, False)
         + _signatures.device_options(weight.device.type, weight.device.index),
     )
-    return Bytes(*_C.measure("linear", problem, (rows, layer.in_features, layer.out_features)))
+    return Bytes(*_C.measure("linear", words, (rows, layer.in_features, layer.out_features)))

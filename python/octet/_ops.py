@@ -86,7 +86,9 @@ def _check(
     wanted = len(places) + sum(plan.blocks)
     if len(args) != wanted or len(plan.args) - len(places) != mutated:
         names = ", ".join(plan.args[i].name for i in places)
-        raise ValueError(f"{len(args)} tensors; the plan takes {wanted}: {names}, kept blocks")
+        raise ValueError(
+            f"{len(args)} tensors; the plan takes {wanted}: {names}, restored blocks"
+        )
     known = _known(sizes)
     for place, tensor in zip(places, args, strict=False):
         name, shape = NAMES.get(tensor.dtype), _known(tensor.shape)
@@ -132,35 +134,29 @@ def _(buffers: list[torch.Tensor], sizes: Sequence[_plans.Size], text: str) -> t
 
 
 @torch.library.register_fake("octet::linear")
-def _(
-    args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
-) -> list[torch.Tensor]:
-    _check("linear", problem, args, sizes=sizes)
-    return _outputs("linear", problem, sizes, args[0])
+def _(args: list[torch.Tensor], sizes: Sequence[_plans.Size], words: str) -> list[torch.Tensor]:
+    _check("linear", words, args, sizes=sizes)
+    return _outputs("linear", words, sizes, args[0])
 
 
 @torch.library.register_fake("octet::linear_seeded")
 def _(
-    args: list[torch.Tensor], seed: torch.Tensor, sizes: Sequence[_plans.Size], problem: str
+    args: list[torch.Tensor], seed: torch.Tensor, sizes: Sequence[_plans.Size], words: str
 ) -> list[torch.Tensor]:
-    _check("linear", problem, args, sizes=sizes)
-    return _outputs("linear", problem, sizes, args[0])
+    _check("linear", words, args, sizes=sizes)
+    return _outputs("linear", words, sizes, args[0])
 
 
 @torch.library.register_fake("octet::linear_backward")
-def _(
-    args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
-) -> list[torch.Tensor]:
-    _check("linear_backward", problem, args, sizes=sizes)
-    return _outputs("linear_backward", problem, sizes, args[0])
+def _(args: list[torch.Tensor], sizes: Sequence[_plans.Size], words: str) -> list[torch.Tensor]:
+    _check("linear_backward", words, args, sizes=sizes)
+    return _outputs("linear_backward", words, sizes, args[0])
 
 
 @torch.library.register_fake("octet::linear_wgrad")
-def _(
-    args: list[torch.Tensor], sizes: Sequence[_plans.Size], problem: str
-) -> list[torch.Tensor]:
-    _check("linear_wgrad", problem, args, sizes=sizes)
-    return _outputs("linear_wgrad", problem, sizes, args[0])
+def _(args: list[torch.Tensor], sizes: Sequence[_plans.Size], words: str) -> list[torch.Tensor]:
+    _check("linear_wgrad", words, args, sizes=sizes)
+    return _outputs("linear_wgrad", words, sizes, args[0])
 
 
 # linear of a call that draws a seed for its backward alone: the seed comes last. One node of a
@@ -168,7 +164,7 @@ def _(
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
     "linear_drawn(Tensor input, Tensor[] others, Tensor[] before, SymInt[] sizes, "
-    "str problem) -> Tensor[]",
+    "str words) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
 )
 
@@ -178,11 +174,11 @@ def _linear_drawn(
     others: list[torch.Tensor],
     before: list[torch.Tensor],
     sizes: Sequence[int],
-    problem: str,
+    words: str,
 ) -> list[torch.Tensor]:
     del before
     seed = seeds.draw(input.device)
-    return [*linear._op([input, *others], sizes, problem), seed]
+    return [*linear._op([input, *others], sizes, words), seed]
 
 
 _LIBRARY.impl("linear_drawn", _linear_drawn, "CompositeExplicitAutograd")
@@ -194,10 +190,10 @@ def _(
     others: list[torch.Tensor],
     before: list[torch.Tensor],
     sizes: Sequence[_plans.Size],
-    problem: str,
+    words: str,
 ) -> list[torch.Tensor]:
-    _check("linear", problem, [input, *others], sizes=sizes)
-    outs = _outputs("linear", problem, sizes, input)
+    _check("linear", words, [input, *others], sizes=sizes)
+    outs = _outputs("linear", words, sizes, input)
     return [*outs, input.new_empty([1], dtype=torch.int64)]
 
 
@@ -205,14 +201,15 @@ def _fake_into(
     written: list[torch.Tensor],
     args: list[torch.Tensor],
     sizes: Sequence[_plans.Size],
-    problem: str,
+    words: str,
     rule: str | None = None,
 ) -> Any:  # noqa: ANN401
-    """Of both ops that write arguments: only backward has a rule, by which scales move, too."""
+    """Of both ops that write arguments: only backward has a rule, by which
+    scales are updated, too."""
     kind = "linear" if rule is None else "linear_backward"
-    _check(kind, problem, args, len(written) - bool(rule), sizes)
+    _check(kind, words, args, len(written) - bool(rule), sizes)
     _check_devices([*args, *written])
-    outs = _outputs(kind, problem, sizes, args[0])
+    outs = _outputs(kind, words, sizes, args[0])
     return tuple(outs) if len(outs) > 1 else outs[0] if outs else None
 
 
@@ -226,9 +223,9 @@ def _(
     main_grad: torch.Tensor,
     args: list[torch.Tensor],
     sizes: Sequence[_plans.Size],
-    problem: str,
+    words: str,
 ) -> None:
-    _check("linear_wgrad", problem, args, 1, sizes)
+    _check("linear_wgrad", words, args, 1, sizes)
     _check_devices([main_grad, *args])
 
 
@@ -248,21 +245,21 @@ def _(
     read: list[torch.Tensor],
     after: list[torch.Tensor],
     sizes: Sequence[_plans.Size],
-    problem: str,
+    words: str,
     plan: int,
     phase: int,
 ) -> None:
-    if problem in AWAITING:
-        AWAITING.pop(problem)([_hint(size) for size in sizes])
+    if words in AWAITING:
+        AWAITING.pop(words)([_hint(size) for size in sizes])
     kind = _plans.LINEAR_PLANS[plan]
-    found, known = _plans.phases(kind, problem).phases[phase], _known(sizes)
+    found, known = _plans.phases(kind, words).phases[phase], _known(sizes)
     for slots, tensors in ((found.written, written), (found.read, read)):
         if len(slots) != len(tensors):
             raise ValueError(f"{len(tensors)} tensors; phase {phase} takes {len(slots)}")
         for (place, port), tensor in zip(slots, tensors, strict=True):
             if place == "arg":
                 name, shape = NAMES.get(tensor.dtype), _known(tensor.shape)
-                _C.check_argument(kind, problem, known, port, name, shape)
+                _C.check_argument(kind, words, known, port, name, shape)
     _check_devices([*written, *read])
 
 

@@ -45,7 +45,7 @@ class _Memory:
         self.at: dict[Slot, torch.Tensor] = {}
 
     def take_arguments(self, written: Sequence[Any], args: Sequence[Any]) -> None:
-        """Arguments by port, and then the blocks that earlier plans kept."""
+        """Arguments by port, and then the blocks that earlier plans saved."""
         next_read, next_written = 0, 0
         for index, port in enumerate(self.plan.args):
             if port.is_mutable:
@@ -56,7 +56,7 @@ class _Memory:
                 next_read += 1
         for index, has in enumerate(self.plan.blocks):
             if has:
-                self.at["kept", index] = args[next_read]
+                self.at["restored", index] = args[next_read]
                 next_read += 1
 
     def made(self, slot: Slot, like: torch.Tensor) -> torch.Tensor:
@@ -80,7 +80,7 @@ class _Memory:
 
     def _items(self, spot: Spot) -> Sequence[_plans.Stored]:
         place, port, _ = spot
-        return self.phases.block if place == "saved" else self.phases.kept[port]
+        return self.phases.block if place == "saved" else self.phases.restored[port]
 
     def _slice(self, spot: Spot, like: torch.Tensor) -> torch.Tensor:
         """A buffer of a block, as bytes."""
@@ -96,7 +96,7 @@ class _Memory:
         """What a collective takes, in the shape by whose first axis ranks are joined or
         split."""
         place, port, item = spot
-        if place in ("saved", "kept"):
+        if place in ("saved", "restored"):
             dtype, dims = self._items(spot)[item]
             found = self._slice(spot, like).view(dtype)
             return found.view(_plans.rows_shape(dims, self.axes))

@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     outs: tuple[Port, ...]
     block: tuple[tuple[int, tuple[Dim, ...]], ...]
     saved: tuple[Slot, ...]
-    kept: tuple[Slot, ...]
+    restored: tuple[Slot, ...]
     blocks: tuple[int, int]
 
 
@@ -49,10 +49,12 @@ def _port(row: tuple[Any, ...]) -> Port:
 def describe(kind: str, text: str) -> Plan:
     """The plan of one kind of call, from its text, which names no size."""
     one = kind in ("quantize", "dequantize")
-    args, outs, block, saved, kept, blocks = _C.describe(
+    args, outs, block, saved, restored, blocks = _C.describe(
         kind, text, (1, 1) if one else (0, 1, 1)
     )
-    return Plan(tuple(map(_port, args)), tuple(map(_port, outs)), block, saved, kept, blocks)
+    return Plan(
+        tuple(map(_port, args)), tuple(map(_port, outs)), block, saved, restored, blocks
+    )
 
 
 @constant
@@ -91,7 +93,7 @@ class Phases(NamedTuple):
     phases: tuple[Phase, ...]
     exchanges: tuple[Stored, ...]  # what lives between phases
     block: tuple[Stored, ...]  # the buffers of the block that it saves, as they lie there
-    kept: tuple[tuple[Stored, ...], ...]  # and of those that forward and backward saved
+    restored: tuple[tuple[Stored, ...], ...]  # and of those that forward and backward saved
     output_rows: tuple[int, int]  # the input's times and over the ranks that share them
     row_multiple: int  # what the input's rows must be a multiple of
 
@@ -103,12 +105,14 @@ def _stored(rows: tuple[Any, ...]) -> tuple[Stored, ...]:
 @constant
 def phases(kind: str, text: str) -> Phases:
     """The phases of one of Linear's plans, from its text."""
-    found, exchanges, block, kept, rows, multiple = _C.phases(LINEAR_PLANS.index(kind), text)
+    found, exchanges, block, restored, rows, multiple = _C.phases(
+        LINEAR_PLANS.index(kind), text
+    )
     return Phases(
         tuple(Phase(w, r, tuple(Collective(*c) for c in cs), n) for w, r, cs, n in found),
         _stored(exchanges),
         _stored(block),
-        tuple(_stored(one) for one in kept),
+        tuple(_stored(one) for one in restored),
         rows,
         multiple,
     )

@@ -39,7 +39,9 @@ def of_dtype(made: "QuantizedTensor", dtype: torch.dtype) -> "QuantizedTensor":
     return as_dtype(made, dtype)
 
 
-def kept(noop_flag: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def before_write(
+    noop_flag: torch.Tensor, tensors: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """Copies of what a write may have to leave as it was; see put_back."""
     if noop_flag.numel() != 1:
         raise ValueError(f"noop_flag is {tuple(noop_flag.shape)}; it has one element")
@@ -255,7 +257,7 @@ class Quantizer(metaclass=QuantizerMeta):
         if noop_flag is None:
             return self.quantize(src, out=dst)
         buffers = dst.buffers()
-        before = kept(noop_flag, buffers)
+        before = before_write(noop_flag, buffers)
         self.quantize(src, out=dst)
         put_back(noop_flag, buffers, before)
         return dst

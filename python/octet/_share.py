@@ -95,30 +95,30 @@ class Share(Parameters):
             )
         return self._tp_group, self.tp_size
 
-    def _agree(self, words: str, sizes: Any, device: torch.device, scaled: bool) -> None:  # noqa: ANN401
+    def _agree(self, shared: str, sizes: Any, device: torch.device, scaled: bool) -> None:  # noqa: ANN401
         """All ranks make the same call, where they are `scaled` by the same scales; eager
         code."""
-        if not _parallel.is_new(self._agreed, (self._tp_group, words)):
+        if not _parallel.is_new(self._agreed, (self._tp_group, shared)):
             return
         place = self._tp_group, device, self._label()
-        text = f"{words}, input {tuple(sizes)}{self._shared_scales() if scaled else ''}"
+        text = f"{shared}, input {tuple(sizes)}{self._shared_scales() if scaled else ''}"
         _parallel.check_agreement(text, place)
-        self._agreed.add((self._tp_group, words))
+        self._agreed.add((self._tp_group, shared))
 
     @traced_as_constant
     def _agree_in_graph(
-        self, problem: str, words: str, device: torch.device, scaled: bool
+        self, words: str, shared: str, device: torch.device, scaled: bool
     ) -> bool:
         """The same while a graph is traced, which all ranks do at the same call. Its sizes,
         which may be symbols, are known where the call's first op is described."""
 
         def compare(sizes: list[int]) -> None:
             with no_dispatch_modes():
-                self._agree(words, sizes[:-1], device, scaled)
+                self._agree(shared, sizes[:-1], device, scaled)
 
         _ops.AWAITING.clear()  # of a trace that failed
-        if _parallel.is_new(self._agreed, (self._tp_group, words)):
-            _ops.AWAITING[problem] = compare
+        if _parallel.is_new(self._agreed, (self._tp_group, shared)):
+            _ops.AWAITING[words] = compare
         return True
 
     def _shared_scales(self) -> str:

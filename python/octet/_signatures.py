@@ -85,10 +85,10 @@ class Forward(NamedTuple):
 
 
 @constant
-def forward_signature(problem: str, flat: bool = False) -> Forward:
-    """What the forward call of a problem takes, gives and saves; `flat`: of a quantized
+def forward_signature(words: str, flat: bool = False) -> Forward:
+    """What the forward call of these words takes, gives and saves; `flat`: of a quantized
     argument the caller hands over its buffers one by one."""
-    found = _C.linear_signature(problem, flat)
+    found = _C.linear_signature(words, flat)
     args, outs = (tuple(Group(*group) for group in groups) for groups in found[:2])
     saves, lent, has_block, made, delays, returns_amaxes, has_backward = found[2:]
     by_name = {group.name: group for group in outs}
@@ -118,23 +118,23 @@ def forward_signature(problem: str, flat: bool = False) -> Forward:
 
 
 @constant
-def is_flat(problem: str, count: int) -> bool:
+def is_flat(words: str, count: int) -> bool:
     """Whether that many tensors, those for backward included, are buffers one by one."""
-    signature = forward_signature(problem)
+    signature = forward_signature(words)
     return count != signature.count + len(signature.lent)
 
 
 @constant
-def writes_of(problem: str, flat: bool) -> tuple[tuple[int, ...], int]:
+def writes_of(words: str, flat: bool) -> tuple[tuple[int, ...], int]:
     """Which arguments a forward call writes, and how many it has."""
-    signature = forward_signature(problem, flat)
+    signature = forward_signature(words, flat)
     return signature.writes, signature.count
 
 
 @constant
-def buffers_of(problem: str, name: str, text: str) -> tuple[str, ...]:
+def buffers_of(words: str, name: str, text: str) -> tuple[str, ...]:
     """The buffers of a quantized argument that a forward call reads, in the plan's order."""
-    names, ports = _texts.part_names(text), _plans.describe("linear", problem).args
+    names, ports = _texts.part_names(text), _plans.describe("linear", words).args
     return tuple(names[port.part] for port in ports if port.name == name)
 
 
@@ -175,15 +175,15 @@ def _around(
 
 
 @constant
-def gradient_words(problem: str, dtype: torch.dtype | None, quantizer: str | None) -> str:
+def gradient_words(words: str, dtype: torch.dtype | None, quantizer: str | None) -> str:
     """The words of a backward where a gradient of that dtype or quantizer arrives."""
-    return _C.gradient_words(problem, None if dtype is None else dtype_name(dtype), quantizer)
+    return _C.gradient_words(words, None if dtype is None else dtype_name(dtype), quantizer)
 
 
 @constant
-def backward_signature(problem: str, dtype: torch.dtype, flat: bool = False) -> Backward:
+def backward_signature(words: str, dtype: torch.dtype, flat: bool = False) -> Backward:
     """What the backward call takes and gives where a gradient of that dtype arrives."""
-    text, forward = gradient_words(problem, dtype, None), forward_signature(problem, flat)
+    text, forward = gradient_words(words, dtype, None), forward_signature(words, flat)
     read, written, later, groups, made, records, operands = _C.backward_signature(text, flat)
     grads = tuple((3 + at, Group(*group)) for at, group in enumerate(groups) if group)
     count = 3 + forward.count + len(forward.lent)
@@ -205,12 +205,12 @@ def backward_signature(problem: str, dtype: torch.dtype, flat: bool = False) -> 
 
 
 @constant
-def is_plain_in_graph(problem: str, dtype: torch.dtype) -> bool:
+def is_plain_in_graph(words: str, dtype: torch.dtype) -> bool:
     """Whether a call gives and takes back plain tensors only, and computes all at once."""
-    forward = forward_signature(problem)
+    forward = forward_signature(words)
     if forward.output.quantizer != "none" or forward.delays:
         return False
-    return not forward.has_backward or backward_signature(problem, dtype).is_plain
+    return not forward.has_backward or backward_signature(words, dtype).is_plain
 
 
 # ---- wgrad -----------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def later_names(text: str) -> tuple[str, ...]:
 class Call(NamedTuple):
     """A call of a layer, as far as it does not depend on a size."""
 
-    problem: str
+    words: str
     error: str  # what the C core has against it; empty where nothing
     cache: str = "none"  # the quantizer of the cached weight that it reads
     tensors: tuple[str, ...] = ()  # what it takes besides input, weight and bias
@@ -269,13 +269,13 @@ def call_of(
     try:
         if records:  # amaxes, if it has any: raised in the history, not returned
             options += (("raise_amax", True),)
-        problem = linear_words(dtypes, quantized, recipe, grads, options)
-        signature = forward_signature(problem)
+        words = linear_words(dtypes, quantized, recipe, grads, options)
+        signature = forward_signature(words)
     except ValueError as error:
         return Call("", str(error))
     first = [FORWARD_STATE[name] for name in signature.args if name in FORWARD_STATE]
     return Call(
-        problem,
+        words,
         "",
         cache=signature.cached,
         tensors=(*first, *(_LENT[name] for name in signature.lent)),
@@ -285,15 +285,15 @@ def call_of(
 
 
 @constant
-def row_multiple(problem: str) -> int:
+def row_multiple(words: str) -> int:
     """What the rows of a call's input must be a multiple of, where ranks share them."""
-    return _plans.phases("linear", problem).row_multiple
+    return _plans.phases("linear", words).row_multiple
 
 
 @constant
-def words_of_ranks(problem: str) -> str:
+def words_of_ranks(words: str) -> str:
     """A call's words as every rank has them: each has a device of its own."""
-    return _C.words_on_cpu(problem)
+    return _C.words_on_cpu(words)
 
 
 @constant
@@ -309,9 +309,9 @@ def draws_with_graph(
 
 
 @constant
-def draws_in_its_node(problem: str, tensors: tuple[str, ...], dtype: torch.dtype) -> bool:
+def draws_in_its_node(words: str, tensors: tuple[str, ...], dtype: torch.dtype) -> bool:
     """Whether all that a call takes besides its operands is a seed that backward alone reads:
     in a graph its one node draws it."""
-    if tensors != ("seed",) or not is_plain_in_graph(problem, dtype):
+    if tensors != ("seed",) or not is_plain_in_graph(words, dtype):
         return False
-    return "seed" not in forward_signature(problem).args
+    return "seed" not in forward_signature(words).args

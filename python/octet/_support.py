@@ -103,10 +103,10 @@ def explain(
     dtypes = (dtype, dtype, dtype if bias else None)
     where = _chosen(device)
     options = _signatures.device_options(where.type, where.index)
-    problem = _signatures.linear_words(dtypes, (None, None), text, (True, True, bias), options)
+    words = _signatures.linear_words(dtypes, (None, None), text, (True, True, bias), options)
     sizes, back = (
         (rows, in_features, out_features),
-        _signatures.gradient_words(problem, dtype, None),
+        _signatures.gradient_words(words, dtype, None),
     )
-    forward = _C.explain("linear", problem, sizes)
+    forward = _C.explain("linear", words, sizes)
     return f"{forward}\n{_C.explain('linear_backward', back, sizes)}"

@@ -163,9 +163,9 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     return NotImplemented
 
 
-def expand_args(kind: str, problem: str, args: Sequence[Any], mutated: int = 0) -> list[Any]:
+def expand_args(kind: str, words: str, args: Sequence[Any], mutated: int = 0) -> list[Any]:
     """The plan's arguments: of a quantized tensor, the buffers that the plan reads."""
-    plan = _plans.describe(kind, problem)
+    plan = _plans.describe(kind, words)
     ports = [port for port in plan.args if not (mutated and port.is_mutable)]
     flat: list[Any] = []
     for arg in args:
@@ -264,19 +264,19 @@ def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     if text == plain:
         return func(written, tensors, sizes, text, rule)
     before, plan = _plans.describe(kind, plain), _plans.describe(kind, text)
-    moved, written = (written[:1], written[1:]) if rule else ([], written)
+    updated, written = (written[:1], written[1:]) if rule else ([], written)
     names = [port.name for port in before.args if port.is_mutable]
     lent = dict(zip(names, written, strict=True))
     written = [lent[port.name] for port in plan.args if port.is_mutable]
     if "amax" in lent and not any(port.name == "amax" for port in plan.args):
-        # There is nothing to measure in a quantized gradient; the scales move all the same.
+        # There is nothing to measure in a quantized gradient; scales are updated all the same.
         if rule:
-            _ops.delayed_update([*moved, lent["amax"]], f"grad_output {rule}")
-        moved, rule = [], ""
+            _ops.delayed_update([*updated, lent["amax"]], f"grad_output {rule}")
+        updated, rule = [], ""
     if written:
         made = sum(port.alias < 0 for port in plan.outs) + bool(plan.block)
         op = _ops.linear_backward_into[made]
-        outs = _ops.listed(op([*moved, *written], tensors, sizes, text, rule))
+        outs = _ops.listed(op([*updated, *written], tensors, sizes, text, rule))
     else:
         outs = _ops.linear_backward(tensors, sizes, text)
     aligned = as_if_plain(kind, plain, text, outs, tensors[0])

@@ -1,7 +1,7 @@
-"""Weight gradients computed later: what a backward keeps, and the queue that holds it.
+"""Weight gradients computed later: what a backward leaves, and the queue that holds it.
 
 In eager code a backward hands its tensors over. In a compiled one they leave the graph through
-the op ``octet::keep``, which copies them: the compiler may use their memory again.
+the op ``octet::queue_wgrad``, which copies them: the compiler may use their memory again.
 """
 
 import itertools
@@ -60,45 +60,45 @@ def report(weight: torch.Tensor) -> None:
 # ---- gradients that come later ---------------------------------------------------------------
 
 
-class Kept(NamedTuple):
+class QueuedCall(NamedTuple):
     """The arguments of one wgrad call."""
 
     tensors: list[torch.Tensor]
     sizes: list[int]
-    problem: str
+    words: str
     ranks: tuple[str, int] | None = None  # the group over which it is split, and its size
 
     def gradient(self) -> torch.Tensor:
         """The weight's gradient."""
         if self.ranks is not None:
             return self._in_phases([])[0]
-        return _ops.linear_wgrad(self.tensors, self.sizes, self.problem)[0]
+        return _ops.linear_wgrad(self.tensors, self.sizes, self.words)[0]
 
     def add_to(self, main_grad: torch.Tensor) -> None:
         """Writes the weight's gradient into main_grad, or adds it, as the call asked."""
         if self.ranks is not None:
             self._in_phases([main_grad])
             return
-        _ops.linear_wgrad_into(main_grad, self.tensors, self.sizes, self.problem)
+        _ops.linear_wgrad_into(main_grad, self.tensors, self.sizes, self.words)
 
     def _in_phases(self, written: list[torch.Tensor]) -> list[torch.Tensor]:
         from octet import _phases
 
-        call, tensors = ("linear_wgrad", self.problem), (written, self.tensors, ())
+        call, tensors = ("linear_wgrad", self.words), (written, self.tensors, ())
         return _phases.run(call, self.sizes, tensors, self.ranks)
 
 
 class Queue:
-    """What the backwards of a layer kept, oldest first. A copy of a queue is empty.
+    """What the backwards of a layer queued, oldest first. A copy of a queue is empty.
 
-    ``handle`` is the queue as a graph sees it: (number, calls kept so far). It stays on the
+    ``handle`` is the queue as a graph sees it: (number, calls queued so far). It stays on the
     CPU, where the op reads it.
     """
 
     def __init__(self) -> None:
         number = next(_NUMBERS)
         self.handle = torch.tensor([number, 0], device="cpu")
-        self.calls: deque[Kept] = deque()
+        self.calls: deque[QueuedCall] = deque()
         _QUEUES[number] = self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Queue":
@@ -112,87 +112,87 @@ _NUMBERS = itertools.count()
 _QUEUES: "weakref.WeakValueDictionary[int, Queue]" = weakref.WeakValueDictionary()
 
 
-def _push(handle: torch.Tensor, call: Kept) -> None:
+def _push(handle: torch.Tensor, call: QueuedCall) -> None:
     queue = _QUEUES.get(int(handle[0]))
     if queue is None:
-        raise RuntimeError("the layer whose weight gradient is to be kept is no more")
+        raise RuntimeError("the layer whose weight gradient is to be queued is no more")
     queue.calls.append(call)
     handle[1] += 1
 
 
 def _with_quantized(
-    grad: QuantizedTensor, kept: Sequence[torch.Tensor], problem: str
+    grad: QuantizedTensor, saved: Sequence[torch.Tensor], words: str
 ) -> tuple[list[torch.Tensor], str]:
-    """The same call where the gradient arrived quantized: it is kept itself, as it is."""
-    found = dict(zip(_signatures.later_names(problem), kept, strict=True))
+    """The same call where the gradient arrived quantized: it is queued itself, as it is."""
+    found = dict(zip(_signatures.later_names(words), saved, strict=True))
     found["grad_output"] = grad
-    problem = _signatures.gradient_words(problem, None, grad._text)
-    return [found[name] for name in _signatures.later_names(problem)], problem
+    words = _signatures.gradient_words(words, None, grad._text)
+    return [found[name] for name in _signatures.later_names(words)], words
 
 
-def keep(
+def queue_wgrad(
     handle: torch.Tensor,
     grad: torch.Tensor,
-    kept: list[torch.Tensor],
+    saved: list[torch.Tensor],
     sizes: list[int],
     placed: tuple[str, tuple[str, int] | None],
 ) -> None:
-    """Keeps the arguments of a wgrad call; `grad` is the gradient as it arrived."""
-    problem, ranks = placed
+    """Queues the arguments of a wgrad call; `grad` is the gradient as it arrived."""
+    words, ranks = placed
     if torch.compiler.is_compiling():
         where = () if ranks is None else ranks
-        torch.ops.octet.keep.default(handle, grad, kept, sizes, problem, *where)
+        torch.ops.octet.queue_wgrad.default(handle, grad, saved, sizes, words, *where)
         return
     if isinstance(grad, QuantizedTensor):
-        kept, problem = _with_quantized(grad, kept, problem)
-    _push(handle, Kept(kept, list(sizes), problem, ranks))
+        saved, words = _with_quantized(grad, saved, words)
+    _push(handle, QueuedCall(saved, list(sizes), words, ranks))
 
 
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
-    "keep(Tensor(a!) queue, Tensor grad, Tensor[] kept, SymInt[] sizes, str problem, "
+    "queue_wgrad(Tensor(a!) queue, Tensor grad, Tensor[] saved, SymInt[] sizes, str words, "
     "str group='', int ranks=1) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
 
-def _keep_copies(
+def _queue_copies(
     queue: torch.Tensor,
     grad: torch.Tensor,
-    kept: list[torch.Tensor],
+    saved: list[torch.Tensor],
     sizes: list[int],
-    problem: str,
+    words: str,
     group: str = "",
     ranks: int = 1,
 ) -> None:
     del grad
     where = (group, ranks) if group else None
-    _push(queue, Kept([tensor.clone() for tensor in kept], list(sizes), problem, where))
+    _push(queue, QueuedCall([tensor.clone() for tensor in saved], list(sizes), words, where))
 
 
-_LIBRARY.impl("keep", _keep_copies, "CompositeExplicitAutograd")
+_LIBRARY.impl("queue_wgrad", _queue_copies, "CompositeExplicitAutograd")
 
 
-@torch.library.register_fake("octet::keep")
+@torch.library.register_fake("octet::queue_wgrad")
 def _(
     queue: torch.Tensor,
     grad: torch.Tensor,
-    kept: list[torch.Tensor],
+    saved: list[torch.Tensor],
     sizes: Sequence[Any],
-    problem: str,
+    words: str,
     group: str = "",
     ranks: int = 1,
 ) -> None: ...
 
 
-def _keep_quantized(func: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
-    """Where a graph meets quantized tensors: it keeps the buffers that the plan reads."""
-    handle, grad, kept, sizes, problem, *where = args
+def _queue_quantized(func: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+    """Where a graph meets quantized tensors: it queues the buffers that the plan reads."""
+    handle, grad, saved, sizes, words, *where = args
     if isinstance(grad, QuantizedTensor):
-        kept, problem = _with_quantized(grad, kept, problem)
+        saved, words = _with_quantized(grad, saved, words)
         grad = grad.buffers()[0]
-    kept = expand_args("linear_wgrad", problem, kept, mutated=1)
-    func(handle, grad, kept, sizes, problem, *where)
+    saved = expand_args("linear_wgrad", words, saved, mutated=1)
+    func(handle, grad, saved, sizes, words, *where)
 
 
-HANDLERS[torch.ops.octet.keep.default] = _keep_quantized
+HANDLERS[torch.ops.octet.queue_wgrad.default] = _queue_quantized

@@ -141,9 +141,9 @@ class Linear(EagerLinear):
             )
         options = self._options(asked, weight, is_first_microbatch, fp8_output, fp8_grad)
         operands = (inp, weight, bias)
-        problem = self._call(operands, asked.text, options, self._records()).problem
+        words = self._call(operands, asked.text, options, self._records()).words
         sizes = [*inp.shape, self.out_features]
-        found = linear_protos(problem, Shapes(sizes, inp.dtype, weight.dtype, inp.device))
+        found = linear_protos(words, Shapes(sizes, inp.dtype, weight.dtype, inp.device))
         found.forward.outputs["output"].requires_grad = any(self._wants(inp, weight, bias))
         return found
 
@@ -192,9 +192,7 @@ class Linear(EagerLinear):
             is_grad_enabled(),
             self.training,
         )
-        kind, k, n, problem, takes_bias, seed = self._decide_in_graph(
-            text, traits, self._made_as
-        )
+        kind, k, n, words, takes_bias, seed = self._decide_in_graph(text, traits, self._made_as)
         if kind == "more" or shape[-1] != k:
             return self._run(input, is_first_microbatch, fp8_output, fp8_grad)
         self._calls.last = text
@@ -203,19 +201,19 @@ class Linear(EagerLinear):
         tensors = [input, weight, bias] if takes_bias else [input, weight]
         sizes = [*shape, n]
         if kind == "stateless":
-            return linear_autograd(tensors, [], sizes, problem, seed)[0]
+            return linear_autograd(tensors, [], sizes, words, seed)[0]
         if kind == "unread seed":
             drawn = seeds.draw_in_graph(input)
-            return linear_seeded(tensors, drawn, sizes, problem)[0]
+            return linear_seeded(tensors, drawn, sizes, words)[0]
         buffers = self._buffers
         scale = buffers["fp8_scale"]
         tensors.append(scale)
         if kind == "reads":
-            return linear_autograd(tensors, [], sizes, problem, "")[0]
+            return linear_autograd(tensors, [], sizes, words, "")[0]
         history = buffers["fp8_amax_history"]
         written = [history, buffers["fp8_grad_scale"], buffers["fp8_grad_amax_history"]]
         rule = self._begin_in_graph(region.step, text, scale, history)
-        return linear_autograd(tensors, written, sizes, problem, rule or "")[0]
+        return linear_autograd(tensors, written, sizes, words, rule or "")[0]
 
     def _run_or_undo(
         self,
@@ -264,13 +262,13 @@ class Linear(EagerLinear):
             raise RuntimeError(
                 f"{self._label()}: there is no weight gradient to compute: {why}"
             )
-        weight, kept = self._whole("weight"), self._wgrads.calls[0]
+        weight, queued = self._whole("weight"), self._wgrads.calls[0]
         if self.fuse_wgrad_accumulation:
-            kept.add_to(weight.main_grad)
+            queued.add_to(weight.main_grad)
             if self._reports(weight):
                 _wgrad.report(weight)
         else:
-            torch.autograd.backward([weight], [kept.gradient()])
+            torch.autograd.backward([weight], [queued.gradient()])
         self._wgrads.calls.popleft()
 
     def extra_repr(self) -> str:

@@ -6,7 +6,7 @@ import torch
 from octet import _ops, _options, _texts
 from octet._dtypes import DType, dtype_name, format_name
 from octet._opaque import refuse_process_group, register_value_opaque_quantizer
-from octet._quantizer import Quantizer, kept, put_back
+from octet._quantizer import Quantizer, before_write, put_back
 
 if TYPE_CHECKING:
     from octet.tensor import QuantizedTensor
@@ -335,7 +335,7 @@ class Float8Quantizer(Quantizer):
         """As every quantizer; where the flag is not zero ``amax`` stays as it is, too."""
         if noop_flag is None:
             return self.quantize(src, out=dst)
-        before = kept(noop_flag, [self.amax])
+        before = before_write(noop_flag, [self.amax])
         super().update_quantized(src, dst, noop_flag=noop_flag)
         put_back(noop_flag, [self.amax], before)
         return dst

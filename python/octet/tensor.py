@@ -9,7 +9,7 @@ from octet import _ops, _texts, quantizers
 from octet._constant import constant
 from octet._dtypes import dtype_name
 from octet._opaque import cache_key
-from octet._quantizer import kept, put_back
+from octet._quantizer import before_write, put_back
 
 _DATA: Any = torch.Tensor.data  # torch's own property
 
@@ -159,7 +159,7 @@ class QuantizedTensor(torch.Tensor):
         if noop_flag is None:
             return quantize_into(self, tensor)
         buffers = self.buffers()
-        before = kept(noop_flag, buffers)
+        before = before_write(noop_flag, buffers)
         quantize_into(self, tensor)
         put_back(noop_flag, buffers, before)
         return self

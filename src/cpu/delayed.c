@@ -1,4 +1,4 @@
-/* delayed.c - delayed scaling's state: amaxes recorded, the history rolled, scales moved. */
+/* delayed.c - delayed scaling's state: amaxes recorded, the history rolled, scales updated. */
 #include "cpu/cpu.h"
 #include "format/scaling.h"
 

@@ -1,7 +1,7 @@
-/* context.c - the thread's context, and what a GPU makes once: its libraries and what is kept.
+/* context.c - the thread's context, and what a GPU makes once: its libraries and what is held.
  */
 #include "cuda/library.h"
-#include "cuda/state.h"
+#include "cuda/open.h"
 
 octet_status oct_cuda_enter(const octet_cuda *cuda, bool *pushed, octet_error *err) {
     void *current = NULL;
@@ -79,7 +79,7 @@ octet_status oct_cuda_cublaslt(const oct_cublaslt **out, octet_cuda *cuda, octet
     return status;
 }
 
-static octet_status make_kept(octet_cuda *cuda, const oct_cuda_keeper *keeper,
+static octet_status make_held(octet_cuda *cuda, const oct_cuda_holder *holder,
                               octet_error *err) {
     bool pushed;
     octet_status status = oct_cuda_enter(cuda, &pushed, err);
@@ -88,26 +88,26 @@ static octet_status make_kept(octet_cuda *cuda, const oct_cuda_keeper *keeper,
     }
     void *made = NULL;
     int mode = oct_cuda_relax(cuda);
-    status = keeper->make(&made, cuda, err);
+    status = holder->make(&made, cuda, err);
     oct_cuda_unrelax(cuda, mode);
     oct_cuda_leave(cuda, pushed);
     if (!status) {
-        cuda->keeper = keeper;
-        atomic_store_explicit(&cuda->kept, made, memory_order_release);
+        cuda->holder = holder;
+        atomic_store_explicit(&cuda->held, made, memory_order_release);
     }
     return status;
 }
 
-octet_status oct_cuda_kept(void **out, octet_cuda *cuda, const oct_cuda_keeper *keeper,
+octet_status oct_cuda_held(void **out, octet_cuda *cuda, const oct_cuda_holder *holder,
                            octet_error *err) {
     octet_status status = OCTET_OK;
-    if (!atomic_load_explicit(&cuda->kept, memory_order_acquire)) {
-        (void)pthread_mutex_lock(&cuda->keep_lock);
-        if (!atomic_load_explicit(&cuda->kept, memory_order_relaxed)) {
-            status = make_kept(cuda, keeper, err);
+    if (!atomic_load_explicit(&cuda->held, memory_order_acquire)) {
+        (void)pthread_mutex_lock(&cuda->hold_lock);
+        if (!atomic_load_explicit(&cuda->held, memory_order_relaxed)) {
+            status = make_held(cuda, holder, err);
         }
-        (void)pthread_mutex_unlock(&cuda->keep_lock);
+        (void)pthread_mutex_unlock(&cuda->hold_lock);
     }
-    *out = atomic_load_explicit(&cuda->kept, memory_order_acquire);
+    *out = atomic_load_explicit(&cuda->held, memory_order_acquire);
     return status;
 }

@@ -33,7 +33,7 @@ octet_status oct_cuda_delayed_record(const oct_cuda_on *on, const octet_delayed 
     return oct_cuda_launch_kernel(on, &launch, err);
 }
 
-/* A launch that moves so many states of these slots; which, its parameters say. */
+/* A launch that updates so many states of these slots; which, its parameters say. */
 static oct_cuda_launch updating(oct_delayed_params *p, uint32_t states) {
     while (p->shift < OCT_DELAYED_SHIFT && (int64_t)1 << p->shift < p->slots) {
         p->shift++;

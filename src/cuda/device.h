@@ -88,15 +88,15 @@ void oct_cuda_unrelax(const octet_cuda *cuda, int mode);
  */
 octet_status oct_cuda_cublaslt(const oct_cublaslt **out, octet_cuda *cuda, octet_error *err);
 
-/* What the products keep on a GPU between calls: made on first use by whichever thread comes
+/* What the products hold on a GPU between calls: made on first use by whichever thread comes
  * first, freed by octet_cuda_close. Both run with the context current and captures relaxed. */
-typedef struct oct_cuda_keeper {
+typedef struct oct_cuda_holder {
     octet_status (*make)(void **out, octet_cuda *cuda, octet_error *err);
-    void (*free)(void *kept, octet_cuda *cuda);
-} oct_cuda_keeper;
+    void (*free)(void *held, octet_cuda *cuda);
+} oct_cuda_holder;
 
-/* Every call on a GPU names the same keeper. Without a lock once it is made. */
-octet_status oct_cuda_kept(void **out, octet_cuda *cuda, const oct_cuda_keeper *keeper,
+/* Every call on a GPU names the same holder. Without a lock once it is made. */
+octet_status oct_cuda_held(void **out, octet_cuda *cuda, const oct_cuda_holder *holder,
                            octet_error *err);
 
 #endif

@@ -32,13 +32,13 @@ static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_c
 
 static octet_status compute_alpha(const oct_cuda_on *on, const oct_gemm_params *own,
                                   const oct_lt_product *product, octet_error *err) {
-    if (!product->problem.device_alpha || product->alpha_made) {
+    if (!product->matmul.device_alpha || product->alpha_made) {
         return OCTET_OK;
     }
     oct_gemm_alpha_params params = {.a = own->a.factor,
                                     .b = own->b.factor,
                                     .unit = own->a.unit * own->b.unit,
-                                    .beta = product->problem.accumulate ? 1.0f : 0.0f,
+                                    .beta = product->matmul.accumulate ? 1.0f : 0.0f,
                                     .out = (float *)(uintptr_t)product->memory.alpha};
     oct_cuda_launch launch = {.module = OCT_MODULE_sums,
                               .kernel = "gemm_alpha",
@@ -108,7 +108,7 @@ static octet_status copy_operands(const job *j, octet_error *err) {
     if (!call->native) {
         return decode_operands(j->on, call, err);
     }
-    if (j->product.problem.n > 0) {
+    if (j->product.matmul.n > 0) {
         count = add_padding(&paddings[0], &j->own.a, &call->a_copy);
     }
     count += add_padding(&paddings[count], &j->own.b, &call->b_copy);
@@ -122,7 +122,7 @@ static octet_status copy_operands(const job *j, octet_error *err) {
 /* The i-th part, and the row of dst that it begins with: chunks, then what is behind them. */
 static int64_t part_of(oct_lt_product *out, const job *j, int64_t i) {
     const oct_lt_product *p = &j->product;
-    int64_t first = i * p->chunk, left = p->problem.n - first;
+    int64_t first = i * p->chunk, left = p->matmul.n - first;
     if (left > 0) {
         *out = oct_lt_part(p, &j->own.a, first, left < p->chunk ? left : p->chunk);
         return first;
@@ -132,11 +132,11 @@ static int64_t part_of(oct_lt_product *out, const job *j, int64_t i) {
         return p->rows - OCT_LT_ROWS;
     }
     *out = oct_lt_rest(p, &j->own.a);
-    return p->problem.n;
+    return p->matmul.n;
 }
 
 static int64_t chunks_of(const oct_lt_product *p) {
-    return p->problem.n ? oct_size_ceil_div(p->problem.n, p->chunk) : 0;
+    return p->matmul.n ? oct_size_ceil_div(p->matmul.n, p->chunk) : 0;
 }
 
 static int64_t parts_of(const oct_lt_product *p) {
@@ -217,7 +217,7 @@ static octet_status run_parts(bool *done, job *j, octet_error *err) {
 static octet_status multiply(bool *done, job *j, octet_error *err) {
     bool found;
     octet_status status = find_parts(&found, j, err);
-    if (!status && !found && j->product.problem.bias_type != OCT_LT_NONE) {
+    if (!status && !found && j->product.matmul.bias_type != OCT_LT_NONE) {
         if (!oct_lt_leave_bias(&j->product, j->call)) {
             return OCTET_OK;
         }

@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "cuda/list_fill.h"
-#include "cuda/state.h"
+#include "cuda/open.h"
 
 _Static_assert(sizeof(oct_cu_launch_attribute) == 72 && sizeof(oct_cu_launch) == 56,
                "as cuda.h has them");

@@ -30,7 +30,7 @@ static void *open_loaded(const oct_library *library) {
     return found;
 }
 
-static void keep_reason(search *s) {
+static void note_reason(search *s) {
     const char *why = dlerror();
     if (why && !s->why[0]) {
         (void)snprintf(s->why, sizeof s->why, "%s", why);
@@ -47,7 +47,7 @@ static void *open_in(search *s, const char *folder, size_t length) {
         if (size > 0 && (size_t)size < sizeof path && !access(path, F_OK)) {
             found = dlopen(path, HOW);
             if (!found) {
-                keep_reason(s);
+                note_reason(s);
             }
         }
     }

@@ -119,9 +119,9 @@ static void print_references(oct_writer *to, const oct_cuda_list *list,
 static void sizes_of(int64_t out[3], const oct_cuda_list *list, const oct_list_item *one) {
     const oct_list_matmul *p = (const oct_list_matmul *)list->products.at + one->product;
     bool kernel = one->kind == OCT_LIST_KERNEL, multiplies = one->kind == OCT_LIST_PRODUCT;
-    out[0] = kernel ? one->launch.grid[0] : multiplies ? p->part.problem.m : one->count;
-    out[1] = kernel ? one->launch.grid[1] : multiplies ? p->part.problem.n : 1;
-    out[2] = kernel ? one->launch.threads : multiplies ? p->part.problem.k : 1;
+    out[0] = kernel ? one->launch.grid[0] : multiplies ? p->part.matmul.m : one->count;
+    out[1] = kernel ? one->launch.grid[1] : multiplies ? p->part.matmul.n : 1;
+    out[2] = kernel ? one->launch.threads : multiplies ? p->part.matmul.k : 1;
 }
 
 size_t oct_list_print(char *text, size_t size, const oct_cuda_list *list) {

@@ -3,7 +3,7 @@
 #define OCT_CUDA_LIST_ITEM_H
 
 #include "cuda/list_fill.h"
-#include "cuda/state.h"
+#include "cuda/open.h"
 
 #define OCT_LIST_PARAMS 4096 /* bytes of a kernel's, at most */
 

@@ -34,9 +34,9 @@ typedef struct oct_lt_target {
     int64_t version; /* 10000 * major + 100 * minor + patch */
 } oct_lt_target;
 
-/* All that an algorithm depends on, without padding: it is the key that algorithms are kept
+/* All that an algorithm depends on, without padding: it is the key that algorithms are cached
  * by. Alignments are log2 of bytes, 8 at most. */
-typedef struct oct_lt_problem {
+typedef struct oct_lt_matmul {
     int64_t m, n, k;
     int64_t lda, ldb, ldd; /* elements */
     int64_t workspace_bytes;
@@ -49,9 +49,9 @@ typedef struct oct_lt_problem {
     uint8_t accumulate;
     uint8_t a_align, b_align, d_align, bias_align;
     uint8_t reserved;
-} oct_lt_problem;
+} oct_lt_matmul;
 
-_Static_assert(sizeof(oct_lt_problem) == 8 * OCT_LT_KEY, "the problem is a key of words");
+_Static_assert(sizeof(oct_lt_matmul) == 8 * OCT_LT_KEY, "the matmul is a key of words");
 
 /* What a run reads and writes; all but host alphas is device memory. */
 typedef struct oct_lt_memory {
@@ -76,12 +76,12 @@ typedef struct oct_lt_eight {
 
 /* How a call is done by the library. */
 typedef struct oct_lt_product {
-    oct_lt_problem problem;
+    oct_lt_matmul matmul;
     oct_lt_memory memory;
     /* The library cannot finish dst: a block of dst's rows at a time it leaves fp32 sums in
      * scratch, at memory.d, which gemm_finish rounds. */
     bool sums;
-    /* 128-blocks need dst's rows in eights: problem.n is all that are, behind which there may
+    /* 128-blocks need dst's rows in eights: matmul.n is all that are, behind which there may
      * be a tail, where the library does the last eight rows, some for the second time; */
     bool tail;
     int64_t rest;       /* or so many rows, done with a copy of eight and through sums */
@@ -105,7 +105,7 @@ static inline uint8_t oct_lt_align(const void *at) {
     return shift;
 }
 
-/* The call as a problem, a pure function of its arguments. False: not one for the library. */
+/* The call as a matmul, a pure function of its arguments. False: not one for the library. */
 bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
                      const oct_lt_target *target);
 /* The same without the library's epilogue for the bias; false: not so either. */
@@ -130,7 +130,7 @@ octet_status oct_lt_part_move(const oct_cuda_on *on, const oct_lt_product *part,
 octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *part,
                                 const oct_gemm_params *own, int64_t first, octet_error *err);
 
-/* What is kept on a GPU between products. */
+/* What is held on a GPU between products. */
 typedef struct oct_lt {
     octet_cuda *cuda;
     const oct_cublaslt *api; /* NULL: the own kernels are asked for */
@@ -153,12 +153,12 @@ octet_status oct_lt_part_refused(octet_error *err, int64_t number, int64_t rows)
  * what the library takes. */
 octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err);
 
-/* The algorithm for a problem, kept from the first time on; *found false: there is none. The
+/* The algorithm for a matmul, cached from the first time on; *found false: there is none. The
  * GPU's context is current, here and in oct_lt_run. */
 octet_status oct_lt_find(oct_lt_algorithm *out, bool *found, oct_lt *lt,
                          const oct_lt_product *product, octet_error *err);
 /* Launches it; the algorithm gets this run's pointers. *refused true: the library does not run
- * what it has proposed; that is kept. */
+ * what it has proposed; that is cached. */
 octet_status oct_lt_run(bool *refused, oct_lt *lt, const oct_lt_product *product,
                         oct_lt_algorithm *algorithm, void *stream, octet_error *err);
 

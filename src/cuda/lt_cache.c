@@ -1,4 +1,4 @@
-/* lt_cache.c - algorithms by problem, in sets of four; each slot carries a version. */
+/* lt_cache.c - algorithms by matmul, in sets of four; each slot carries a version. */
 #include "cuda/lt_cache.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* lt_cache.h - algorithms by problem: bounded, read without a lock. */
+/* lt_cache.h - algorithms by matmul: bounded, read without a lock. */
 #ifndef OCT_CUDA_LT_CACHE_H
 #define OCT_CUDA_LT_CACHE_H
 
@@ -6,12 +6,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define OCT_LT_KEY 9 /* words of a problem */
+#define OCT_LT_KEY 9 /* words of a matmul */
 
-/* Whether a problem has an algorithm. FRESH: it has one that was never launched. */
+/* Whether a matmul has an algorithm. FRESH: it has one that was never launched. */
 enum { OCT_LT_REFUSED = 0, OCT_LT_FOUND, OCT_LT_FRESH };
 
-/* How a problem is solved: the library's choice, and its descriptors of the problem, opaque, of
+/* How a matmul is solved: the library's choice, and its descriptors of the matmul, opaque, of
  * the sizes that it publishes. They hold no pointer into themselves, so a copy is as good; the
  * pointers that an operation holds are those of one run, and are set again for the next. */
 typedef struct oct_lt_algorithm {
@@ -40,7 +40,7 @@ typedef struct oct_lt_cache {
 
 bool oct_lt_cache_find(oct_lt_algorithm *out, oct_lt_cache *cache,
                        const uint64_t key[OCT_LT_KEY]);
-/* Takes the place of the key's entry, of an empty slot, or of another problem's entry; does
+/* Takes the place of the key's entry, of an empty slot, or of another matmul's entry; does
  * nothing where another thread is writing that slot. */
 void oct_lt_cache_put(oct_lt_cache *cache, const uint64_t key[OCT_LT_KEY],
                       const oct_lt_algorithm *value);

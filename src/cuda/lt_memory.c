@@ -21,11 +21,11 @@ static void *take(room *r, int64_t bytes) {
 }
 
 /* Along the product. */
-static int64_t blocks_of(const oct_lt_problem *p) {
+static int64_t blocks_of(const oct_lt_matmul *p) {
     return oct_size_ceil_div(p->k, 128);
 }
 
-static bool has_vectors(const oct_lt_problem *p) {
+static bool has_vectors(const oct_lt_matmul *p) {
     return p->b_scale == OCT_LT_SCALE_VEC128_32F;
 }
 
@@ -34,7 +34,7 @@ static bool has_vectors(const oct_lt_problem *p) {
 /* Rows of dst behind whole eights, which 128-blocks need. Where dst is not read, the library
  * may write a row twice. */
 static void set_rows(oct_lt_product *out, const oct_cuda_gemm_call *call) {
-    oct_lt_problem *to = &out->problem;
+    oct_lt_matmul *to = &out->matmul;
     bool blocks = has_vectors(to) || to->b_scale == OCT_LT_SCALE_BLK128_32F;
     int64_t left = blocks ? out->rows % OCT_LT_ROWS : 0;
     out->tail = left && has_vectors(to) && out->rows > left && !out->sums && !call->accumulate;
@@ -43,7 +43,7 @@ static void set_rows(oct_lt_product *out, const oct_cuda_gemm_call *call) {
 }
 
 static void set_rest(oct_lt_product *out, room *r) {
-    const oct_lt_problem *p = &out->problem;
+    const oct_lt_matmul *p = &out->matmul;
     if (out->rest) {
         out->eight.rows = take(r, OCT_LT_ROWS * p->k);
         out->eight.scales = take(r, OCT_LT_ROWS * blocks_of(p) * 4);
@@ -54,7 +54,7 @@ static void set_rest(oct_lt_product *out, room *r) {
 /* `most` rows at a time. Scales of some of the rows have to be moved together: then no more
  * rows than have theirs in half of the room. */
 static bool set_chunk(oct_lt_product *out, int64_t most, room *r) {
-    const oct_lt_problem *p = &out->problem;
+    const oct_lt_matmul *p = &out->matmul;
     out->chunk = p->n < most ? p->n : most;
     if (has_vectors(p) && out->chunk < out->rows) {
         int64_t row_bytes = blocks_of(p) * 4, fit = r->bytes / 2 / row_bytes;
@@ -68,7 +68,7 @@ static bool set_chunk(oct_lt_product *out, int64_t most, room *r) {
 
 /* What it is for, target.c says. */
 static bool wants_workspace(const oct_lt_product *product) {
-    const oct_lt_problem *p = &product->problem;
+    const oct_lt_matmul *p = &product->matmul;
     int64_t tiles = oct_size_ceil_div(p->m, 128) * oct_size_ceil_div(p->n, 128);
     switch (p->a_scale) {
     case OCT_LT_SCALE_SCALAR_32F:
@@ -86,15 +86,15 @@ static bool wants_workspace(const oct_lt_product *product) {
 /* ---- dst and sums ---------------------------------------------------------------------- */
 
 static void set_sums_type(oct_lt_product *out, void *sums, int64_t stride) {
-    out->problem.d_type = OCT_LT_R_32F;
-    out->problem.ldd = stride;
-    out->problem.accumulate = 0;
+    out->matmul.d_type = OCT_LT_R_32F;
+    out->matmul.ldd = stride;
+    out->matmul.accumulate = 0;
     out->memory.d = sums;
 }
 
 /* Rows of dst whose sums, and scales where they have to be moved, fit into so many bytes. Whole
  * tiles, so that each part begins on a boundary, of data and of scales. */
-static int64_t rows_in(const oct_lt_problem *p, int64_t bytes) {
+static int64_t rows_in(const oct_lt_matmul *p, int64_t bytes) {
     bool tiles = p->b_scale != OCT_LT_NONE && p->b_scale != OCT_LT_SCALE_SCALAR_32F;
     int64_t rows = bytes / 4 / (p->m + (has_vectors(p) ? blocks_of(p) : 0));
     int64_t whole = rows >= 128 || tiles ? 128 : 16;
@@ -103,7 +103,7 @@ static int64_t rows_in(const oct_lt_problem *p, int64_t bytes) {
 
 /* A plan has room for no workspace where the library has none. */
 static bool set_sums(oct_lt_product *out, room *r) {
-    const oct_lt_problem *p = &out->problem;
+    const oct_lt_matmul *p = &out->matmul;
     int64_t between = has_vectors(p) ? ALIGN : 0; /* sums and scales both take whole ALIGN */
     int64_t workspace = wants_workspace(out) ? OCT_CUDA_WORKSPACE_BYTES - 2 * ALIGN : 0;
     int64_t bytes = r->bytes - workspace - between;
@@ -125,7 +125,7 @@ static bool set_padded_sums(oct_lt_product *out, const oct_matrix *copy, room *r
 }
 
 static bool set_direct(oct_lt_product *out, const oct_matrix *dst, room *r) {
-    oct_lt_problem *to = &out->problem;
+    oct_lt_matmul *to = &out->matmul;
     to->ldd = dst->stride > to->m ? dst->stride : to->m;
     out->memory.d = dst->parts[OCTET_PART_VALUES];
     return set_chunk(out, to->n, r);
@@ -136,7 +136,7 @@ static bool set_direct(oct_lt_product *out, const oct_matrix *dst, room *r) {
 /* Per-tensor bytes whose sums have a place have none. */
 static bool has_scratch(const oct_lt_product *product, const oct_cuda_gemm_call *call) {
     bool padded = call->dst_copy.parts[OCTET_PART_VALUES] != NULL;
-    return (product->sums && !padded) || product->problem.a_scale != OCT_LT_SCALE_SCALAR_32F;
+    return (product->sums && !padded) || product->matmul.a_scale != OCT_LT_SCALE_SCALAR_32F;
 }
 
 /* Scratch from its first boundary on: alpha and beta, unless the caller has them; the rest's
@@ -162,8 +162,8 @@ bool oct_lt_set_memory(oct_lt_product *out, const oct_cuda_gemm_call *call) {
                                             : set_sums(out, &r));
     if (wants_workspace(out)) {
         out->memory.workspace = r.at;
-        out->problem.workspace_bytes = r.bytes;
+        out->matmul.workspace_bytes = r.bytes;
     }
-    out->problem.d_align = oct_lt_align(out->memory.d);
+    out->matmul.d_align = oct_lt_align(out->memory.d);
     return fits && r.bytes >= 0;
 }

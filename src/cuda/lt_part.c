@@ -5,7 +5,7 @@
 /* Scales of 1 x 128 blocks lie block by block, each with all rows: a part's are moved together.
  * Others begin where the part does. */
 static bool is_moved(const oct_lt_product *part, const oct_gemm_operand *a) {
-    return part->problem.b_scale == OCT_LT_SCALE_VEC128_32F && part->problem.n < a->outer &&
+    return part->matmul.b_scale == OCT_LT_SCALE_VEC128_32F && part->matmul.n < a->outer &&
            !part->rest;
 }
 
@@ -15,7 +15,7 @@ static const char *scale_of(const oct_gemm_operand *a, int64_t first) {
 }
 
 /* On which boundaries a part lies at `at`, where the next one lies `step` bytes further: those
- * that all of them keep. Chunks of one length are one problem then, and found at once. */
+ * that all of them keep. Chunks of one length are one matmul then, and found at once. */
 static uint8_t part_align(const void *at, int64_t step) {
     return oct_lt_align((const void *)((uintptr_t)at | (uintptr_t)step));
 }
@@ -24,17 +24,17 @@ oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *
                            int64_t first, int64_t rows) {
     oct_lt_product part = *whole;
     bool blocks =
-        part.problem.b_scale != OCT_LT_NONE && part.problem.b_scale != OCT_LT_SCALE_SCALAR_32F;
-    int64_t step = whole->chunk < whole->problem.n ? whole->chunk : 0, d_row = 0;
+        part.matmul.b_scale != OCT_LT_NONE && part.matmul.b_scale != OCT_LT_SCALE_SCALAR_32F;
+    int64_t step = whole->chunk < whole->matmul.n ? whole->chunk : 0, d_row = 0;
     part.rest = 0;
-    part.problem.n = rows;
+    part.matmul.n = rows;
     part.memory.b = (const char *)part.memory.b + first * part.a_bytes;
     if (!part.sums) {
-        d_row = part.problem.ldd * (part.problem.d_type == OCT_LT_R_32F ? 4 : 2);
+        d_row = part.matmul.ldd * (part.matmul.d_type == OCT_LT_R_32F ? 4 : 2);
         part.memory.d = (char *)part.memory.d + first * d_row;
     }
-    part.problem.b_align = part_align(part.memory.b, step * part.a_bytes);
-    part.problem.d_align = part_align(part.memory.d, step * d_row);
+    part.matmul.b_align = part_align(part.memory.b, step * part.a_bytes);
+    part.matmul.d_align = part_align(part.memory.d, step * d_row);
     if (blocks) {
         part.memory.b_scale =
             is_moved(&part, a) ? (const void *)part.scales : scale_of(a, first);
@@ -45,7 +45,7 @@ oct_lt_product oct_lt_part(const oct_lt_product *whole, const oct_gemm_operand *
 /* It begins with whole eights, so that it lies in one square. */
 oct_lt_product oct_lt_rest(const oct_lt_product *whole, const oct_gemm_operand *a) {
     oct_lt_product part = *whole;
-    oct_lt_problem *to = &part.problem;
+    oct_lt_matmul *to = &part.matmul;
     bool vectors = to->b_scale == OCT_LT_SCALE_VEC128_32F;
     to->n = OCT_LT_ROWS;
     to->ldb = to->k;
@@ -58,7 +58,7 @@ oct_lt_product oct_lt_rest(const oct_lt_product *whole, const oct_gemm_operand *
     part.sums = true;
     part.memory.b = part.eight.rows;
     part.memory.b_scale =
-        vectors ? (const void *)part.eight.scales : scale_of(a, whole->problem.n);
+        vectors ? (const void *)part.eight.scales : scale_of(a, whole->matmul.n);
     part.memory.d = part.eight.sums;
     part.memory.bias = NULL;
     return part;
@@ -66,11 +66,11 @@ oct_lt_product oct_lt_rest(const oct_lt_product *whole, const oct_gemm_operand *
 
 int oct_lt_rest_copies(oct_cuda_padding out[2], oct_matrix room[2], const oct_lt_product *whole,
                        const oct_gemm_operand *a) {
-    int64_t first = whole->problem.n;
+    int64_t first = whole->matmul.n;
     if (!whole->rest) {
         return 0;
     }
-    room[0] = (oct_matrix){.dtype = OCTET_U8, .rows = OCT_LT_ROWS, .cols = whole->problem.k};
+    room[0] = (oct_matrix){.dtype = OCTET_U8, .rows = OCT_LT_ROWS, .cols = whole->matmul.k};
     room[0].parts[OCTET_PART_VALUES] = whole->eight.rows;
     out[0] = (oct_cuda_padding){&room[0], a->data + first * a->pitch, whole->rest, a->depth,
                                 a->pitch};
@@ -81,12 +81,12 @@ int oct_lt_rest_copies(oct_cuda_padding out[2], oct_matrix room[2], const oct_lt
     out[1] = (oct_cuda_padding){&room[1], (const uint8_t *)scale_of(a, first), a->scales.blocks,
                                 whole->rest * (int64_t)sizeof(float),
                                 a->scales.block_step * (int64_t)sizeof(float)};
-    return whole->problem.b_scale == OCT_LT_SCALE_VEC128_32F ? 2 : 1;
+    return whole->matmul.b_scale == OCT_LT_SCALE_VEC128_32F ? 2 : 1;
 }
 
 octet_status oct_lt_part_move(const oct_cuda_on *on, const oct_lt_product *part,
                               const oct_gemm_operand *a, int64_t first, octet_error *err) {
-    int64_t rows = part->problem.n, blocks = a->scales.blocks;
+    int64_t rows = part->matmul.n, blocks = a->scales.blocks;
     oct_matrix from = {
         .dtype = OCTET_F32, .rows = blocks, .cols = rows, .stride = a->scales.block_step};
     oct_matrix to = {.dtype = OCTET_F32, .rows = blocks, .cols = rows, .stride = rows};
@@ -110,9 +110,9 @@ octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *par
                                 const oct_gemm_params *own, int64_t first, octet_error *err) {
     enum { BLOCKS = 1 << 16 };
     oct_gemm_finish_params params = {
-        .gemm = *own, .sums = part->memory.d, .pitch = part->problem.ldd, .first = first};
+        .gemm = *own, .sums = part->memory.d, .pitch = part->matmul.ldd, .first = first};
     int64_t left = own->a.outer - first;
-    params.count = left < part->problem.n ? left : part->problem.n;
+    params.count = left < part->matmul.n ? left : part->matmul.n;
     oct_cuda_launch launch = {
         .module = OCT_MODULE_sums,
         .kernel = "gemm_finish",
@@ -120,7 +120,7 @@ octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *par
         .threads = OCT_GEMM_THREADS,
         .params = &params,
         .params_bytes = sizeof params};
-    if (part->problem.a_scale == OCT_LT_SCALE_SCALAR_32F) {
+    if (part->matmul.a_scale == OCT_LT_SCALE_SCALAR_32F) {
         params.gemm.a.factor = params.gemm.b.factor = NULL;
     }
     params.gemm.bias = part->bias_after ? NULL : params.gemm.bias;

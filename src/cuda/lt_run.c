@@ -1,4 +1,4 @@
-/* lt_run.c - descriptors of a problem, the library's choice of algorithm, and the launch. */
+/* lt_run.c - descriptors of a matmul, the library's choice of algorithm, and the launch. */
 #include <string.h>
 
 #include "core/fail.h"
@@ -70,8 +70,7 @@ static int set_attributes(uint64_t *operation, const oct_cublaslt *api, const at
     return result;
 }
 
-static int set_operation(uint64_t *operation, const oct_cublaslt *api,
-                         const oct_lt_problem *p) {
+static int set_operation(uint64_t *operation, const oct_cublaslt *api, const oct_lt_matmul *p) {
     int32_t a_op = p->a_op, b_op = p->b_op, pointers = POINTERS_ON_DEVICE;
     int32_t a_mode = p->a_scale, b_mode = p->b_scale, bias_type = p->bias_type;
     uint32_t epilogue = EPILOGUE_BIAS;
@@ -99,8 +98,8 @@ static int set_operation(uint64_t *operation, const oct_cublaslt *api,
 static int set_pointers(uint64_t *operation, const oct_cublaslt *api,
                         const oct_lt_product *product) {
     const oct_lt_memory *m = &product->memory;
-    bool scaled = product->problem.a_scale != OCT_LT_NONE;
-    bool bias = product->problem.bias_type != OCT_LT_NONE;
+    bool scaled = product->matmul.a_scale != OCT_LT_NONE;
+    bool bias = product->matmul.bias_type != OCT_LT_NONE;
     const attribute attributes[] = {
         {DESC_A_SCALE_POINTER, &m->a_scale, scaled ? sizeof m->a_scale : 0},
         {DESC_B_SCALE_POINTER, &m->b_scale, scaled ? sizeof m->b_scale : 0},
@@ -115,7 +114,7 @@ static int set_layout(uint64_t *layout, const oct_cublaslt *api, int type,
         layout, 8 * sizeof *layout, type, (uint64_t)shape[0], (uint64_t)shape[1], shape[2]);
 }
 
-static int describe(oct_lt_algorithm *out, const oct_cublaslt *api, const oct_lt_problem *p) {
+static int describe(oct_lt_algorithm *out, const oct_cublaslt *api, const oct_lt_matmul *p) {
     bool a_turned = p->a_op == OCT_LT_OP_T, b_turned = p->b_op == OCT_LT_OP_T;
     int64_t a[] = {a_turned ? p->k : p->m, a_turned ? p->m : p->k, p->lda};
     int64_t b[] = {b_turned ? p->n : p->k, b_turned ? p->k : p->n, p->ldb};
@@ -127,7 +126,7 @@ static int describe(oct_lt_algorithm *out, const oct_cublaslt *api, const oct_lt
 }
 
 static int set_preference(uint64_t preference[8], const oct_cublaslt *api,
-                          const oct_lt_problem *p) {
+                          const oct_lt_matmul *p) {
     uint64_t workspace = (uint64_t)p->workspace_bytes;
     uint32_t a = 1u << p->a_align, b = 1u << p->b_align, d = 1u << p->d_align;
     uint32_t reductions = REDUCE_IN_FP32;
@@ -166,9 +165,9 @@ static octet_status ask(oct_lt_algorithm *out, oct_lt *lt, const oct_lt_product 
     candidate candidates[CANDIDATES];
     int count = 0, wanted = lt->pick < CANDIDATES ? lt->pick + 1 : CANDIDATES;
     memset(out, 0, sizeof *out);
-    int mode = oct_cuda_relax(lt->cuda), result = describe(out, api, &product->problem);
+    int mode = oct_cuda_relax(lt->cuda), result = describe(out, api, &product->matmul);
     result = result ? result : set_pointers(out->operation, api, product);
-    result = result ? result : set_preference(preference, api, &product->problem);
+    result = result ? result : set_preference(preference, api, &product->matmul);
     if (!result) {
         result = api->cublasLtMatmulAlgoGetHeuristic(lt->handle, out->operation, out->a, out->b,
                                                      out->d, out->d, preference, wanted,
@@ -183,7 +182,7 @@ static octet_status ask(oct_lt_algorithm *out, oct_lt *lt, const oct_lt_product 
 }
 
 static void key_of(uint64_t key[OCT_LT_KEY], const oct_lt_product *product) {
-    memcpy(key, &product->problem, sizeof product->problem);
+    memcpy(key, &product->matmul, sizeof product->matmul);
 }
 
 octet_status oct_lt_find(oct_lt_algorithm *out, bool *found, oct_lt *lt,
@@ -204,7 +203,7 @@ octet_status oct_lt_find(oct_lt_algorithm *out, bool *found, oct_lt *lt,
 static int launch(oct_lt *lt, const oct_lt_product *product, oct_lt_algorithm *with,
                   void *stream) {
     const oct_lt_memory *m = &product->memory;
-    const oct_lt_problem *p = &product->problem;
+    const oct_lt_matmul *p = &product->matmul;
     const float one = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
     int result = set_pointers(with->operation, lt->api, product);
     if (result) {
@@ -216,7 +215,8 @@ static int launch(oct_lt *lt, const oct_lt_product *product, oct_lt_algorithm *w
         with->algo, m->workspace, (size_t)p->workspace_bytes, stream);
 }
 
-static void keep(oct_lt *lt, const oct_lt_product *product, const oct_lt_algorithm *algorithm) {
+static void cache_algorithm(oct_lt *lt, const oct_lt_product *product,
+                            const oct_lt_algorithm *algorithm) {
     uint64_t key[OCT_LT_KEY];
     key_of(key, product);
     oct_lt_cache_put(&lt->algorithms, key, algorithm);
@@ -234,12 +234,12 @@ octet_status oct_lt_run(bool *refused, oct_lt *lt, const oct_lt_product *product
     *refused = is_refusal(result);
     if (*refused) {
         oct_lt_algorithm none = {.found = OCT_LT_REFUSED};
-        keep(lt, product, &none);
+        cache_algorithm(lt, product, &none);
         return OCTET_OK;
     }
     if (fresh && !result) {
         algorithm->found = OCT_LT_FOUND;
-        keep(lt, product, algorithm);
+        cache_algorithm(lt, product, algorithm);
     }
     return result ? oct_lt_failed(err, lt->api, "cublasLtMatmul", result) : OCTET_OK;
 }

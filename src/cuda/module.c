@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "cuda/state.h"
+#include "cuda/open.h"
 
 static const char *const names[OCT_MODULES] = {
 #define X(name) #name,
@@ -48,9 +48,9 @@ static oct_kernel *find_text(oct_module *module, const char *name) {
     return NULL;
 }
 
-/* The code of a launch's part: from the cache, where *kept allows it, else compiled and put
- * there. *kept: it was there. */
-static octet_status code_of(oct_cubin *out, bool *kept, octet_cuda *cuda,
+/* The code of a launch's part: from the cache, where *cached allows it, else compiled and put
+ * there. *cached: it was there. */
+static octet_status code_of(oct_cubin *out, bool *cached, octet_cuda *cuda,
                             const oct_cuda_launch *launch, octet_error *err) {
     const oct_compiler *compiler;
     const char *name = names[launch->module];
@@ -67,8 +67,8 @@ static octet_status code_of(oct_cubin *out, bool *kept, octet_cuda *cuda,
     }
     oct_cache_key key = {.module = name};
     oct_compiler_key(&key, compiler, &what, cuda->driver_version);
-    *kept = *kept && oct_cache_read(out, cuda->cache, &key);
-    if (*kept) {
+    *cached = *cached && oct_cache_read(out, cuda->cache, &key);
+    if (*cached) {
         return OCTET_OK;
     }
     status = oct_compiler_run(out, compiler, &what, err);
@@ -91,13 +91,13 @@ static int load_code(oct_module *module, octet_cuda *cuda, oct_cubin *cubin) {
 static octet_status load(oct_module *module, octet_cuda *cuda, const oct_cuda_launch *launch,
                          octet_error *err) {
     oct_cubin cubin;
-    bool kept = cuda->cache != NULL;
-    octet_status status = code_of(&cubin, &kept, cuda, launch, err);
+    bool cached = cuda->cache != NULL;
+    octet_status status = code_of(&cubin, &cached, cuda, launch, err);
     int result = status ? 0 : load_code(module, cuda, &cubin);
-    if (kept && (result == OCT_CU_INVALID_IMAGE || result == OCT_CU_NO_BINARY ||
-                 result == OCT_CU_INVALID_SOURCE)) {
-        kept = false;
-        status = code_of(&cubin, &kept, cuda, launch, err);
+    if (cached && (result == OCT_CU_INVALID_IMAGE || result == OCT_CU_NO_BINARY ||
+                   result == OCT_CU_INVALID_SOURCE)) {
+        cached = false;
+        status = code_of(&cubin, &cached, cuda, launch, err);
         result = status ? 0 : load_code(module, cuda, &cubin);
     }
     return result ? oct_cuda_failed(err, "cuModuleLoadData", result) : status;

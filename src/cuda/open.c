@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "cuda/state.h"
+#include "cuda/open.h"
 #include "cuda/target.h"
 
 #define LEAST_CHAINING 12030 /* graphs take kernels that overtake others from 12.3 on */
@@ -168,8 +168,8 @@ octet_status octet_cuda_open(octet_cuda **out, const octet_cuda_options *options
         return status;
     }
     (void)pthread_mutex_init(&cuda->lock, NULL);
-    (void)pthread_mutex_init(&cuda->keep_lock, NULL);
-    (void)pthread_mutex_init(&cuda->record_lock, NULL);
+    (void)pthread_mutex_init(&cuda->hold_lock, NULL);
+    (void)pthread_mutex_init(&cuda->capture_lock, NULL);
     for (int i = 0; i < OCT_MODULE_PARTS; i++) {
         (void)pthread_mutex_init(&cuda->modules[i].lock, NULL);
     }
@@ -185,18 +185,18 @@ void octet_cuda_close(octet_cuda *cuda) {
     }
     bool pushed;
     (void)oct_cuda_enter(cuda, &pushed, NULL);
-    void *kept = atomic_load(&cuda->kept);
-    if (kept) {
-        cuda->keeper->free(kept, cuda);
+    void *held = atomic_load(&cuda->held);
+    if (held) {
+        cuda->holder->free(held, cuda);
     }
-    if (cuda->recorder) {
-        (void)cuda->driver->cuStreamDestroy_v2(cuda->recorder);
+    if (cuda->capture_stream) {
+        (void)cuda->driver->cuStreamDestroy_v2(cuda->capture_stream);
     }
     oct_cuda_unload(cuda);
     oct_cuda_leave(cuda, pushed);
     (void)cuda->driver->cuDevicePrimaryCtxRelease_v2(cuda->device);
-    (void)pthread_mutex_destroy(&cuda->record_lock);
-    (void)pthread_mutex_destroy(&cuda->keep_lock);
+    (void)pthread_mutex_destroy(&cuda->capture_lock);
+    (void)pthread_mutex_destroy(&cuda->hold_lock);
     (void)pthread_mutex_destroy(&cuda->lock);
     free_all(cuda);
 }

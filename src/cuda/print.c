@@ -1,6 +1,6 @@
 /* print.c - a GPU, its libraries and its cache in one line. */
 #include "core/text.h"
-#include "cuda/state.h"
+#include "cuda/open.h"
 
 static void write_version(oct_writer *out, const char *title, int major, int minor) {
     oct_write(out, title);
@@ -46,7 +46,7 @@ size_t octet_cuda_print(char *text, size_t size, octet_cuda *cuda) {
                   cuda->driver_version / 10 % 100);
     write_compiler(&out, cuda);
     write_cublaslt(&out, cuda);
-    oct_write(&out, cuda->cache ? ", kernels kept in " : ", kernels not kept");
+    oct_write(&out, cuda->cache ? ", kernels cached in " : ", kernels not cached");
     oct_write(&out, cuda->cache ? cuda->cache : "");
     return out.length;
 }

@@ -32,10 +32,10 @@ static void spread(uint32_t words[64], const uint8_t block[64]) {
     }
 }
 
-static void mix(uint32_t state[8], const uint8_t block[64]) {
+static void mix(uint32_t sums[8], const uint8_t block[64]) {
     uint32_t words[64], s[8];
     spread(words, block);
-    memcpy(s, state, sizeof s);
+    memcpy(s, sums, sizeof s);
     for (int i = 0; i < 64; i++) {
         uint32_t choice = (s[4] & s[5]) ^ (~s[4] & s[6]);
         uint32_t most = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
@@ -47,7 +47,7 @@ static void mix(uint32_t state[8], const uint8_t block[64]) {
         s[0] = one + two;
     }
     for (int i = 0; i < 8; i++) {
-        state[i] += s[i];
+        sums[i] += s[i];
     }
 }
 
@@ -56,7 +56,7 @@ void oct_sha256_start(oct_sha256 *hash) {
     static const uint32_t first[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     memset(hash, 0, sizeof *hash);
-    memcpy(hash->state, first, sizeof first);
+    memcpy(hash->sums, first, sizeof first);
 }
 
 void oct_sha256_add(oct_sha256 *hash, const void *data, size_t bytes) {
@@ -69,7 +69,7 @@ void oct_sha256_add(oct_sha256 *hash, const void *data, size_t bytes) {
         from += take;
         bytes -= take;
         if (at + take == 64) {
-            mix(hash->state, hash->block);
+            mix(hash->sums, hash->block);
         }
     }
 }
@@ -85,7 +85,7 @@ void oct_sha256_text(char out[OCT_SHA256_TEXT], oct_sha256 *hash) {
     oct_sha256_add(hash, padding, 1 + (119 - hash->bytes % 64) % 64);
     oct_sha256_add(hash, length, sizeof length);
     for (int i = 0; i < 64; i++) {
-        uint32_t nibble = hash->state[i / 8] >> (28 - i % 8 * 4) & 0xf;
+        uint32_t nibble = hash->sums[i / 8] >> (28 - i % 8 * 4) & 0xf;
         out[i] = "0123456789abcdef"[nibble];
     }
     out[64] = '\0';

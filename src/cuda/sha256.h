@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 typedef struct oct_sha256 {
-    uint32_t state[8];
+    uint32_t sums[8];
     uint64_t bytes;    /* seen */
     uint8_t block[64]; /* the last bytes % 64 of them */
 } oct_sha256;

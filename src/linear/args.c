@@ -33,7 +33,7 @@ const octet_field oct_linear_rows[] = {
     FLAG(return_bias, "return_bias", "hand the bias back instead of adding it"),
     FLAG(quantize_output, "quantize_output", "y in the recipe's output quantizer"),
     FLAG(quantize_grad_input, "quantize_grad_input", "dx in its grad_input quantizer"),
-    FLAG(save_original_input, "save_original_input", "keep x itself for backward"),
+    FLAG(save_original_input, "save_original_input", "save x itself for backward"),
     WORD(weight_cache, "cache", cache_words, "the quantized weight between microbatches"),
     WORD(main_grad, "main_grad", main_grad_words, "wgrad goes to the caller's main_grad"),
     WORD(main_grad_dtype, "main_grad_dtype", oct_dtype_words, "its dtype; none: f32"),
@@ -45,7 +45,7 @@ const octet_field oct_linear_rows[] = {
     WORD(parallel, "parallel", parallel_words, "which side of the weight is split"),
     FLAG(sequence_parallel, "sequence", "activations are split over the ranks too"),
     WORD(gather, "gather", gather_words, "what sequence parallel gathers"),
-    FLAG(fsdp, "fsdp", "the weight is gathered for the call: keep no copy"),
+    FLAG(fsdp, "fsdp", "the weight is gathered for the call: save no copy"),
     OCT_NUMBER(A, tp_size, "tp", OCTET_FIELD_U32, OCT_ANY,
                "ranks of the tensor-parallel group"),
     OCT_NUMBER(A, threads, "threads", OCTET_FIELD_U32, OCT_ANY, "CPU workers with workspace"),
@@ -197,9 +197,8 @@ static octet_status check_options(const octet_linear_args *args, const oct_facts
     } else if (args->quantize_grad_input && !oct_quantizer_is(&f->role[OCTET_GRAD_INPUT])) {
         why = "quantize_grad_input needs a recipe with a grad_input quantizer";
     } else if (args->save_original_input && delayed_input) {
-        why =
-            "save_original_input quantizes the input twice, but delayed scaling's state moves "
-            "in between: use another recipe or drop the option";
+        why = "save_original_input quantizes the input twice, but delayed scaling's "
+              "scales are updated in between: use another recipe or drop the option";
     } else if (args->main_grad && oct_quantizer_is(&f->role[OCTET_GRAD_WEIGHT])) {
         why = "main_grad takes wgrad in high precision, but the recipe quantizes grad_weight";
     } else if (args->return_bias && !oct_has(&args->bias)) {

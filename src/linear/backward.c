@@ -87,7 +87,7 @@ static grads gathered_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool
         how.row_place = how.col_place = OCTET_PLACE_EXCHANGE;
         how.slot = OCTET_SLOT_GRAD_OUTPUT;
         how.reduce = true;
-        how.keeps_shared = delays;
+        how.saves_shared = delays;
         how.sums = sums_beside(p, values);
         local = oct_quantize(p->b, values, &how);
     }
@@ -173,14 +173,14 @@ static grads grad_operands(oct_planner *p, uint8_t dy) {
 
 /* The weight that forward saved, as dgrad reads it: dx = dy w sums over the weight's rows. */
 static oct_operand dgrad_weight(oct_planner *p) {
-    uint8_t w = oct_kept(p->b, OCTET_NAME_WEIGHT);
-    uint8_t scale = oct_kept(p->b, OCTET_NAME_WEIGHT_SCALE);
+    uint8_t w = oct_restored(p->b, OCTET_NAME_WEIGHT);
+    uint8_t scale = oct_restored(p->b, OCTET_NAME_WEIGHT_SCALE);
     bool plain = oct_tensor_is_plain(p->b, w);
     octet_quantizer q = p->facts.role[OCTET_WEIGHT];
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
     /* Delayed scaling, and the weight is quantized again: by the scale that forward used. */
     if (scale != OCTET_ABSENT) {
-        how.kept_scale = oct_buffer_of(p->b, scale);
+        how.restored_scale = oct_buffer_of(p->b, scale);
     }
     /* By the recipe: columnwise bytes, saved, turned, or made from the weight (FSDP). */
     if (p->facts.quantized_back && (!plain || oct_quantizer_is(&q))) {
@@ -258,11 +258,11 @@ static void plan_bias_grad(oct_planner *p, uint8_t dy) {
 /* Wgrad runs later: passes on what forward saved of the input, and saves dy as wgrad will read
  * it. */
 static void save_for_wgrad(oct_planner *p, oct_operand dy) {
-    for (int i = 0; i < p->b->plan->kept_count; i++) {
-        uint8_t tensor = p->b->plan->buffers[p->b->plan->kept[i]].tensor;
+    for (int i = 0; i < p->b->plan->restored_count; i++) {
+        uint8_t tensor = p->b->plan->buffers[p->b->plan->restored[i]].tensor;
         uint8_t name = p->b->plan->tensors[tensor].name;
         if (name == OCTET_NAME_INPUT || name == OCTET_NAME_INPUT_SCALE) {
-            p->b->plan->saved[p->b->plan->saved_count++] = p->b->plan->kept[i];
+            p->b->plan->saved[p->b->plan->saved_count++] = p->b->plan->restored[i];
         }
     }
     oct_save(p->b, dy.tensor,

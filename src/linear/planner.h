@@ -68,9 +68,9 @@ void oct_produce(oct_builder *b, oct_product *product, const oct_result *result)
 /* Zeros the amaxes that no step wrote, where they are an output. */
 void oct_fill_amaxes(oct_builder *b);
 
-/* Makes what the previous plan saved this plan's kept tensors and arguments. */
+/* Makes what the previous plan saved this plan's restored tensors and arguments. */
 void oct_restore(oct_builder *b, const octet_plan *previous);
-uint8_t oct_kept(const oct_builder *b, octet_plan_name name);
+uint8_t oct_restored(const oct_builder *b, octet_plan_name name);
 
 /* dw = dy^T x, into main_grad or the output. Shared by backward and the plan that delays it. */
 void oct_plan_wgrad(oct_planner *p, oct_operand grad_output);

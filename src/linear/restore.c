@@ -21,7 +21,7 @@ static void restore_part(oct_builder *b, uint8_t tensor, const octet_plan_buffer
     bool alias = saved->place == OCTET_PLACE_ARG || saved->place == OCTET_PLACE_OUT;
     bool by_backward =
         b->plan->kind == OCTET_PLAN_LINEAR_WGRAD && saved->place == OCTET_PLACE_SAVED;
-    oct_place(b, tensor, 1u << saved->part, alias ? OCTET_PLACE_ARG : OCTET_PLACE_KEPT);
+    oct_place(b, tensor, 1u << saved->part, alias ? OCTET_PLACE_ARG : OCTET_PLACE_RESTORED);
     octet_plan_buffer *buffer =
         &b->plan->buffers[oct_tensor_at(b, tensor)->buffers[saved->part]];
     if (!alias) {
@@ -51,7 +51,8 @@ void oct_restore(oct_builder *b, const octet_plan *previous) {
         }
         uint8_t tensor = here[saved->tensor];
         restore_part(b, tensor, saved);
-        b->plan->kept[b->plan->kept_count++] = oct_tensor_at(b, tensor)->buffers[saved->part];
+        b->plan->restored[b->plan->restored_count++] =
+            oct_tensor_at(b, tensor)->buffers[saved->part];
     }
     for (int i = 0; i < OCTET_PLAN_TENSORS; i++) {
         if (here[i] != OCTET_ABSENT) {
@@ -60,9 +61,9 @@ void oct_restore(oct_builder *b, const octet_plan *previous) {
     }
 }
 
-uint8_t oct_kept(const oct_builder *b, octet_plan_name name) {
-    for (int i = 0; i < b->plan->kept_count; i++) {
-        uint8_t tensor = b->plan->buffers[b->plan->kept[i]].tensor;
+uint8_t oct_restored(const oct_builder *b, octet_plan_name name) {
+    for (int i = 0; i < b->plan->restored_count; i++) {
+        uint8_t tensor = b->plan->buffers[b->plan->restored[i]].tensor;
         if (b->plan->tensors[tensor].name == name) {
             return tensor;
         }

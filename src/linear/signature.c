@@ -80,7 +80,7 @@ static bool reads_block(const octet_plan *plan, int of) {
     bool found = false;
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *b = &plan->buffers[i];
-        found = found || (b->place == OCTET_PLACE_KEPT && b->port == of);
+        found = found || (b->place == OCTET_PLACE_RESTORED && b->port == of);
     }
     return found;
 }
@@ -214,15 +214,16 @@ static uint8_t item_of(const octet_plan *plan, uint8_t buffer) {
     return (uint8_t)item;
 }
 
-/* A buffer that an earlier plan kept is a slot of that plan's; so back to the one that made it.
+/* A buffer that an earlier plan restored is a slot of that plan's; so back to the one that made
+ * it.
  */
 static spot spot_of(const octet_chain *chain, int at, uint8_t buffer) {
     const octet_plan *plan = &chain->plans[at];
     const octet_plan_buffer *b = &plan->buffers[buffer];
     spot found = {b->place, b->port, 0};
-    while (b->place == OCTET_PLACE_KEPT && at > 0) {
+    while (b->place == OCTET_PLACE_RESTORED && at > 0) {
         int slot = 0;
-        while (slot < plan->kept_count && plan->kept[slot] != buffer) {
+        while (slot < plan->restored_count && plan->restored[slot] != buffer) {
             slot++;
         }
         plan = &chain->plans[--at];
@@ -346,8 +347,8 @@ static uint8_t lent_place(const pair *p, uint8_t name) {
 
 /* The slot that an argument of backward restores, as forward saved it; false: it has none. */
 static bool restores(octet_saved *out, const pair *p, int port) {
-    for (int i = 0; i < p->backward->kept_count; i++) {
-        const octet_plan_buffer *b = &p->backward->buffers[p->backward->kept[i]];
+    for (int i = 0; i < p->backward->restored_count; i++) {
+        const octet_plan_buffer *b = &p->backward->buffers[p->backward->restored[i]];
         if (b->place == OCTET_PLACE_ARG && b->port == port) {
             return saved_of(out, &p->signature, p->forward, p->forward->saved[i]);
         }

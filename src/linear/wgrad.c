@@ -9,9 +9,9 @@
 static oct_quantizing input_quantizing(const oct_planner *p) {
     oct_quantizing how =
         oct_quantizing_of(OCTET_FORM_QUANTIZED, &p->facts.role[OCTET_INPUT], false, true);
-    uint8_t scale = oct_kept(p->b, OCTET_NAME_INPUT_SCALE);
+    uint8_t scale = oct_restored(p->b, OCTET_NAME_INPUT_SCALE);
     if (scale != OCTET_ABSENT) {
-        how.kept_scale = p->b->plan->tensors[scale].buffers[OCTET_PART_VALUES];
+        how.restored_scale = p->b->plan->tensors[scale].buffers[OCTET_PART_VALUES];
     }
     return how;
 }
@@ -80,7 +80,7 @@ static uint8_t gathered_input(oct_planner *p, uint8_t x) {
 
 /* What was saved of the input, as wgrad reads it. */
 static oct_operand wgrad_input(oct_planner *p) {
-    uint8_t x = oct_kept(p->b, OCTET_NAME_INPUT);
+    uint8_t x = oct_restored(p->b, OCTET_NAME_INPUT);
     oct_quantizing how = input_quantizing(p);
     bool bytes = oct_quantizer_is(&how.quantizer) || !oct_tensor_is_plain(p->b, x);
     /* High precision: no recipe, a recipe whose backward is not quantized, or one that leaves
@@ -125,7 +125,7 @@ static oct_operand saved_grad(oct_planner *p) {
     octet_quantizer q = oct_for_gemm(p->b, p->facts.role[OCTET_GRAD_OUTPUT]);
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, false, true);
     how.slot = OCTET_SLOT_GRAD_OUTPUT;
-    uint8_t saved = oct_kept(p->b, OCTET_NAME_GRAD_OUTPUT);
+    uint8_t saved = oct_restored(p->b, OCTET_NAME_GRAD_OUTPUT);
     /* Bytes: backward's cast, or a quantized dy as it was given, whose columnwise direction may
      * have to be made. */
     if (p->facts.quantized_back && !oct_tensor_is_plain(p->b, saved)) {

@@ -154,17 +154,17 @@ static octet_status check_previous(const octet_plan *plan, const octet_plan *pre
                                    const octet_extents *sizes, octet_error *err) {
     /* The first plan of a chain reads nothing that another one saved. */
     if (!previous) {
-        return plan->kept_count == 0
+        return plan->restored_count == 0
                    ? OCTET_OK
                    : oct_fail(err, OCTET_INVALID,
                               "previous is NULL; this plan reads what the one before it saved");
     }
     const octet_extents *other = &previous->extents;
     /* A plan of another chain. */
-    if (previous->saved_count != plan->kept_count) {
+    if (previous->saved_count != plan->restored_count) {
         return oct_fail(err, OCTET_INVALID,
                         "previous saves %u buffers; the plan that follows it reads %u",
-                        previous->saved_count, plan->kept_count);
+                        previous->saved_count, plan->restored_count);
     }
     /* Its offsets are those of other sizes. */
     if (other->m != sizes->m || other->k != sizes->k || other->n != sizes->n) {
@@ -177,9 +177,9 @@ static octet_status check_previous(const octet_plan *plan, const octet_plan *pre
 
 /* Where in their block the buffers lie that earlier plans saved. */
 static void take_offsets(octet_plan *plan, const octet_plan *previous) {
-    for (int i = 0; i < plan->kept_count; i++) {
-        octet_plan_buffer *buffer = &plan->buffers[plan->kept[i]];
-        if (buffer->place == OCTET_PLACE_KEPT) {
+    for (int i = 0; i < plan->restored_count; i++) {
+        octet_plan_buffer *buffer = &plan->buffers[plan->restored[i]];
+        if (buffer->place == OCTET_PLACE_RESTORED) {
             buffer->offset = previous->buffers[previous->saved[i]].offset;
         }
     }

@@ -4,7 +4,7 @@
 
 #include "core/target.h"
 
-/* A plan under construction. The first mistake is kept in status; later calls do no harm. */
+/* A plan under construction. The first mistake stays in status; later calls do no harm. */
 typedef struct oct_builder {
     octet_plan *plan;
     octet_device device;

@@ -12,7 +12,7 @@ oct_quantizing oct_quantizing_of(octet_plan_form form, const octet_quantizer *qu
                           .row_place = OCTET_PLACE_WORK,
                           .col_place = OCTET_PLACE_WORK,
                           .slot = -1,
-                          .kept_scale = OCTET_ABSENT,
+                          .restored_scale = OCTET_ABSENT,
                           .sums = OCTET_ABSENT};
     how.quantizer.rowwise = row;
     how.quantizer.columnwise = col;
@@ -44,14 +44,14 @@ static octet_place part_place(const oct_quantizing *how, uint8_t part) {
     octet_place place = rowwise ? how->row_place : how->col_place;
     /* Shards that are gathered for a later wgrad: what all ranks have alike is not gathered, so
      * it is saved from here. Example: the one scale of an FP8 gradient. */
-    if (how->keeps_shared && (one_scale || part == OCTET_PART_COL_AMAX)) {
+    if (how->saves_shared && (one_scale || part == OCTET_PART_COL_AMAX)) {
         return OCTET_PLACE_SAVED;
     }
     /* The scale of both directions is saved if one of them is. Ranks agree on it before the
      * cast, so no collective reads it. */
     if (one_scale) {
-        bool kept = q->columnwise && how->col_place == OCTET_PLACE_SAVED;
-        place = kept ? OCTET_PLACE_SAVED : place;
+        bool saved = q->columnwise && how->col_place == OCTET_PLACE_SAVED;
+        place = saved ? OCTET_PLACE_SAVED : place;
         return place == OCTET_PLACE_EXCHANGE ? OCTET_PLACE_WORK : place;
     }
     /* An amax that ranks reduce is where a collective sees it. Other parts go where their
@@ -140,9 +140,9 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
         /* Delayed scaling: by the layer's scale, and the amax is recorded on the way. A tensor
          * that is quantized again takes the scale that forward saved; its amax is recorded
          * already. */
-        bool kept = how->kept_scale != OCTET_ABSENT;
-        scale = kept ? how->kept_scale : oct_scale_slot(b, how->slot);
-        amax = kept ? OCTET_ABSENT : oct_amax_slot(b, how->slot);
+        bool restored = how->restored_scale != OCTET_ABSENT;
+        scale = restored ? how->restored_scale : oct_scale_slot(b, how->slot);
+        amax = restored ? OCTET_ABSENT : oct_amax_slot(b, how->slot);
     } else if (oct_quantizer_one_scale(q)) {
         /* Current scaling: the amax is measured first, over the whole tensor. */
         amax = measure_tensor(b, source, how->reduce);

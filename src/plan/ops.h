@@ -9,11 +9,12 @@ typedef struct oct_quantizing {
     octet_plan_form form;
     octet_quantizer quantizer; /* its usages say which directions are made */
     octet_place row_place, col_place;
-    int slot;           /* delayed scaling's slot; its scale is read and its amax recorded */
-    uint8_t kept_scale; /* a scale buffer to read instead of the slot's; then no amax is kept */
-    bool reduce;        /* amaxes are reduced over the ranks before they give a scale */
-    bool keeps_shared;  /* what columnwise shards have in common goes into the saved block */
-    uint8_t sums;       /* a tensor for column sums; or OCTET_ABSENT */
+    int slot; /* delayed scaling's slot; its scale is read and its amax recorded */
+    uint8_t restored_scale; /* a scale buffer to read instead of the slot's; then no amax is
+                               recorded */
+    bool reduce;            /* amaxes are reduced over the ranks before they give a scale */
+    bool saves_shared; /* what columnwise shards have in common goes into the saved block */
+    uint8_t sums;      /* a tensor for column sums; or OCTET_ABSENT */
 } oct_quantizing;
 
 /* Into the workspace, with a slot, unreduced. */

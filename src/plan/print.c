@@ -1,4 +1,4 @@
-/* print.c - a plan for people: what it reads, does, writes and keeps. */
+/* print.c - a plan for people: what it reads, does, writes and saves. */
 #include "plan/names.h"
 #include "plan/ops.h"
 #include "quant/proto.h"
@@ -239,7 +239,7 @@ static void write_slot(oct_writer *w, const octet_plan *plan, int index, uint8_t
         [OCTET_PLACE_ARG] = ", is argument ",
         [OCTET_PLACE_OUT] = ", is output ",
         [OCTET_PLACE_SAVED] = ", stored",
-        [OCTET_PLACE_KEPT] = ", stored by forward",
+        [OCTET_PLACE_RESTORED] = ", stored by forward",
     };
     const octet_plan_buffer *buffer = &plan->buffers[at];
     size_t start = w->length;
@@ -249,7 +249,7 @@ static void write_slot(oct_writer *w, const octet_plan *plan, int index, uint8_t
     oct_write_buffer_name(w, plan, at);
     write_row(w, start, buffer->dtype, buffer->ndim, buffer->shape);
     write_bytes(w, buffer->bytes);
-    bool by_backward = buffer->place == OCTET_PLACE_KEPT && buffer->port == 1;
+    bool by_backward = buffer->place == OCTET_PLACE_RESTORED && buffer->port == 1;
     oct_write(w, by_backward ? ", stored by backward"
                  : buffer->place < OCTET_PLACES && places[buffer->place] ? places[buffer->place]
                                                                          : "?");
@@ -314,7 +314,8 @@ size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
     write_head(w, plan);
     write_ports(w, "arguments", plan->args, plan->arg_count);
     if (plan->kind == OCTET_PLAN_LINEAR_BACKWARD || plan->kind == OCTET_PLAN_LINEAR_WGRAD) {
-        write_slots(w, plan, "kept for this plan", plan->kept, plan->kept_count);
+        write_slots(w, plan, "restored from the plan before", plan->restored,
+                    plan->restored_count);
     }
     oct_write(w, "steps\n");
     for (int i = 0; i < plan->step_count; i++) {
@@ -326,7 +327,7 @@ size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
     if (plan->kind <= OCTET_PLAN_LINEAR_WGRAD) {
         write_slots(w, plan, "saved for the next plan", plan->saved, plan->saved_count);
     }
-    oct_write(w, "keeps ");
+    oct_write(w, "saves ");
     write_bytes(w, plan->saved_bytes);
     oct_write(w, " stored");
     if (plan->aliased_bytes) {

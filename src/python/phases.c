@@ -5,8 +5,8 @@
 #include "torch/plan_cache.h"
 #include "torch/threads.h"
 
-static const char *const places[OCTET_PLACES] = {"arg",  "out",  "saved",
-                                                 "kept", "work", "exchange"};
+static const char *const places[OCTET_PLACES] = {"arg",      "out",  "saved",
+                                                 "restored", "work", "exchange"};
 
 /* A tuple of `count` items that `item` makes. */
 typedef PyObject *(*make_item)(const void *from, int index);
@@ -157,7 +157,7 @@ static PyObject *phases(PyObject *self, PyObject *args) {
 
 PyMethodDef oct_py_phase_methods[] = {
     {"phases", phases, METH_VARARGS,
-     "phases(plan, words) -> (phases, exchanges, block, kept blocks, output rows, row "
+     "phases(plan, words) -> (phases, exchanges, block, restored blocks, output rows, row "
      "multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, read, collectives, "
      "products)"},
     {NULL, NULL, 0, NULL},

@@ -1,4 +1,4 @@
-/* plans.c - what a plan takes, gives, saves and keeps, as plain tuples. */
+/* plans.c - what a plan takes, gives, saves and restores, as plain tuples. */
 #include <string.h>
 
 #include "octet_c.h"
@@ -112,10 +112,10 @@ static PyObject *block(const octet_plan *plan) {
     return tuple;
 }
 
-/* Where each slot lies: ("arg", 1), ("out", 2), ("saved", 0), ("kept", 0). */
+/* Where each slot lies: ("arg", 1), ("out", 2), ("saved", 0), ("restored", 0). */
 static PyObject *slots(const octet_plan *plan, const uint8_t *buffers, int count) {
-    static const char *const places[OCTET_PLACES] = {"arg",  "out",  "saved",
-                                                     "kept", "work", "exchange"};
+    static const char *const places[OCTET_PLACES] = {"arg",      "out",  "saved",
+                                                     "restored", "work", "exchange"};
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple && i < count; i++) {
         const octet_plan_buffer *b = &plan->buffers[buffers[i]];
@@ -127,9 +127,9 @@ static PyObject *slots(const octet_plan *plan, const uint8_t *buffers, int count
     return tuple;
 }
 
-static int keeps(const octet_plan *plan, int port) {
+static int restores(const octet_plan *plan, int port) {
     for (int i = 0; i < plan->buffer_count; i++) {
-        if (plan->buffers[i].place == OCTET_PLACE_KEPT && plan->buffers[i].port == port) {
+        if (plan->buffers[i].place == OCTET_PLACE_RESTORED && plan->buffers[i].port == port) {
             return 1;
         }
     }
@@ -240,10 +240,11 @@ static PyObject *describe(PyObject *self, PyObject *args) {
     if (read_plan(&plan, args)) {
         return NULL;
     }
-    return Py_BuildValue(
-        "(NNNNN(ii))", ports(&plan, OCTET_PLACE_ARG), ports(&plan, OCTET_PLACE_OUT),
-        block(&plan), slots(&plan, plan.saved, plan.saved_count),
-        slots(&plan, plan.kept, plan.kept_count), keeps(&plan, 0), keeps(&plan, 1));
+    return Py_BuildValue("(NNNNN(ii))", ports(&plan, OCTET_PLACE_ARG),
+                         ports(&plan, OCTET_PLACE_OUT), block(&plan),
+                         slots(&plan, plan.saved, plan.saved_count),
+                         slots(&plan, plan.restored, plan.restored_count), restores(&plan, 0),
+                         restores(&plan, 1));
 }
 
 static PyObject *measure(PyObject *self, PyObject *args) {
@@ -319,7 +320,7 @@ static PyObject *replays(PyObject *self, PyObject *unused) {
     (void)self;
     (void)unused;
     oct_replay_counts counts = oct_replay_count();
-    return Py_BuildValue("(iiL)", counts.recordings, counts.most, (long long)counts.replays);
+    return Py_BuildValue("(iiL)", counts.graphs, counts.most, (long long)counts.replays);
 }
 
 static PyObject *allow_replays(PyObject *self, PyObject *allow) {
@@ -330,7 +331,7 @@ static PyObject *allow_replays(PyObject *self, PyObject *allow) {
 
 PyMethodDef oct_py_plan_methods[] = {
     {"describe", describe, METH_VARARGS,
-     "describe(kind, text, sizes) -> (args, outs, block, saved, kept, blocks)\n"
+     "describe(kind, text, sizes) -> (args, outs, block, saved, restored, blocks)\n"
      "args and outs: (name, part, dtype, dims, is_mutable, alias or -1, quantizer)"},
     {"measure", measure, METH_VARARGS,
      "measure(kind, text, sizes) -> (saved bytes, aliased bytes, workspace bytes)"},
@@ -344,9 +345,9 @@ PyMethodDef oct_py_plan_methods[] = {
      "cached_plans() -> ((plans at their sizes, at most), (plans by text, at most), "
      "plannings, (prepared plans, at most), (rules of delayed scaling, at most))"},
     {"replays", replays, METH_NOARGS,
-     "replays() -> (recordings that the ops keep, how many they may, runs that were one)"},
+     "replays() -> (graphs that the ops cache, how many they may, runs that were one)"},
     {"allow_replays", allow_replays, METH_O,
-     "allow_replays(bool) -> bool: whether runs may be recordings; gives what was"},
+     "allow_replays(bool) -> bool: whether runs may be graphs; gives what was"},
     {"register_ops", register_ops, METH_VARARGS,
      "register_ops(path of libtorch_cpu) registers the ops; once per process"},
     {NULL, NULL, 0, NULL},

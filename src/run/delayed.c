@@ -1,4 +1,4 @@
-/* delayed.c - a layer's moving state, wherever it lies: delayed scaling's. */
+/* delayed.c - a layer's live state, wherever it lies: delayed scaling's. */
 #include "core/fail.h"
 #include "core/size.h"
 #include "run/run.h"

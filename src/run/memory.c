@@ -12,7 +12,7 @@ static int region_of(const octet_plan_buffer *buffer) {
         [OCTET_PLACE_ARG] = 0,
         [OCTET_PLACE_OUT] = OCT_REGION_OUTS,
         [OCTET_PLACE_SAVED] = OCT_REGION_SAVED,
-        [OCTET_PLACE_KEPT] = OCT_REGION_KEPT,
+        [OCTET_PLACE_RESTORED] = OCT_REGION_KEPT,
         [OCTET_PLACE_WORK] = OCT_REGION_WORK,
         [OCTET_PLACE_EXCHANGE] = OCT_REGION_EXCHANGES,
     };
@@ -26,7 +26,7 @@ const void *oct_region_start(const octet_memory *memory, int index) {
            : index < OCT_REGION_SAVED     ? memory->exchanges[index - OCT_REGION_EXCHANGES]
            : index == OCT_REGION_SAVED    ? memory->saved
            : index == OCT_REGION_WORK     ? memory->workspace
-                                          : memory->kept[index - OCT_REGION_KEPT];
+                                          : memory->restored[index - OCT_REGION_KEPT];
 }
 
 int64_t oct_region_stride(const octet_memory *memory, int index) {
@@ -37,7 +37,7 @@ int64_t oct_region_given(const octet_memory *memory, int index) {
     return index < OCT_REGION_SAVED    ? 0
            : index == OCT_REGION_SAVED ? memory->saved_bytes
            : index == OCT_REGION_WORK  ? memory->workspace_bytes
-                                       : memory->kept_bytes[index - OCT_REGION_KEPT];
+                                       : memory->restored_bytes[index - OCT_REGION_KEPT];
 }
 
 void oct_region_put(octet_memory *memory, int index, void *at) {
@@ -52,7 +52,7 @@ void oct_region_put(octet_memory *memory, int index, void *at) {
     } else if (index == OCT_REGION_WORK) {
         memory->workspace = at;
     } else {
-        memory->kept[index - OCT_REGION_KEPT] = at;
+        memory->restored[index - OCT_REGION_KEPT] = at;
     }
 }
 
@@ -79,11 +79,11 @@ static void set_block(oct_region *r, int64_t need) {
 }
 
 /* The bytes of an earlier plan's block up to the last that this plan knows of. */
-static int64_t kept_bytes(const octet_plan *plan, int port) {
+static int64_t restored_bytes(const octet_plan *plan, int port) {
     int64_t bytes = 0;
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *b = &plan->buffers[i];
-        bool here = b->place == OCTET_PLACE_KEPT && b->port == port && b->bytes;
+        bool here = b->place == OCTET_PLACE_RESTORED && b->port == port && b->bytes;
         bytes = here && b->offset + b->bytes > bytes ? b->offset + b->bytes : bytes;
     }
     return bytes;
@@ -102,9 +102,10 @@ static void set_region(oct_region *r, const octet_plan *plan, const octet_memory
     } else if (index < OCT_REGION_SAVED) {
         set_port(r, &plan->exchanges[index - OCT_REGION_EXCHANGES]);
     } else {
-        set_block(r, index == OCT_REGION_SAVED  ? plan->saved_bytes
-                     : index == OCT_REGION_WORK ? plan->workspace_bytes
-                                                : kept_bytes(plan, index - OCT_REGION_KEPT));
+        set_block(r, index == OCT_REGION_SAVED ? plan->saved_bytes
+                     : index == OCT_REGION_WORK
+                         ? plan->workspace_bytes
+                         : restored_bytes(plan, index - OCT_REGION_KEPT));
     }
 }
 
@@ -142,7 +143,7 @@ static void find_used(oct_regions *out, const octet_plan *plan, int phase,
 /* "argument 2 (weight.cached rowwise data)", "the workspace". */
 static const char *name_of(char text[NAME_TEXT], const oct_region *r) {
     int index = r->index;
-    static const char *const blocks[] = {"saved", "kept[0]", "kept[1]", "workspace"};
+    static const char *const blocks[] = {"saved", "restored[0]", "restored[1]", "workspace"};
     oct_writer writer = oct_writer_start(text, NAME_TEXT);
     if (!r->port) {
         oct_write(&writer, blocks[index - OCT_REGION_SAVED]);

@@ -1,4 +1,4 @@
-/* prepared.h - what is kept of a phase that was prepared. */
+/* prepared.h - what is restored of a phase that was prepared. */
 #ifndef OCT_RUN_PREPARED_H
 #define OCT_RUN_PREPARED_H
 

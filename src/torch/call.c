@@ -34,23 +34,24 @@ static octet_status view_arguments(octet_memory *memory, oct_call *call, const o
     return OCTET_OK;
 }
 
-/* The blocks that earlier plans kept follow the arguments. */
-static octet_status view_kept(octet_memory *memory, oct_call *call, const octet_plan *plan,
-                              octet_error *err) {
+/* The blocks that earlier plans saved follow the arguments. */
+static octet_status view_restored(octet_memory *memory, oct_call *call, const octet_plan *plan,
+                                  octet_error *err) {
     octet_status status = OCTET_OK;
     int next = plan->arg_count - call->mutated.count;
     for (int i = 0; i < 2 && !status; i++) {
-        if (!oct_plan_blocks_of(plan)->keeps[i]) {
+        if (!oct_plan_blocks_of(plan)->restores[i]) {
             continue;
         }
         if (next >= call->in.count) {
             return oct_torch_fail(err, OCTET_INVALID,
-                                  "%d tensors: the block kept by %s is missing", call->in.count,
-                                  i ? "backward" : "forward");
+                                  "%d tensors: the block saved by %s is missing",
+                                  call->in.count, i ? "backward" : "forward");
         }
         oct_view view = {.data = NULL};
-        status = oct_view_block(&view, &memory->kept_bytes[i], &call->in.at[next++], plan, err);
-        memory->kept[i] = view.data;
+        status =
+            oct_view_block(&view, &memory->restored_bytes[i], &call->in.at[next++], plan, err);
+        memory->restored[i] = view.data;
     }
     if (!status && next < call->in.count) {
         status = oct_torch_fail(err, OCTET_INVALID, "%d tensors; the plan takes %d",
@@ -123,7 +124,7 @@ static void zero_gaps(void *saved, const octet_plan *plan) {
 static octet_status make_memory(octet_memory *memory, oct_call *call, const octet_plan *plan,
                                 octet_error *err) {
     octet_status status = view_arguments(memory, call, plan, err);
-    status = status ? status : view_kept(memory, call, plan, err);
+    status = status ? status : view_restored(memory, call, plan, err);
     status = status              ? status
              : call->given.count ? view_given(memory, call, plan, err)
                                  : make_outputs(memory, call, plan, err);
@@ -167,7 +168,7 @@ static octet_status run_plan(oct_call *call, const octet_plan *plan, octet_error
     if (!status && plan->workspace_bytes) {
         status = make_workspace(&memory, &own, plan, err);
     }
-    const oct_run run = {plan, &memory, call->moves};
+    const oct_run run = {plan, &memory, call->updates};
     status = status ? status : oct_replay_run(&run, &exec, err);
     free_workspace(&own, plan);
     return status;

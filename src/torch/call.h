@@ -6,15 +6,15 @@
 
 /* A call of an op. It owns its text and its tensors; oct_call_free frees them all.
  *   in     the plan's arguments by port, but for the mutable ones, which are in `mutated`, and
- *          then the blocks that earlier plans kept, the forward's before the backward's
+ *          then the blocks that earlier plans saved, the forward's before the backward's
  *   given  where not empty: memory for the outputs, by port
  *   out    the outputs by port, but for those that are arguments, and then the saved block
- *   moves  where not NULL: a state whose scales move after the run; borrowed */
+ *   updates  where not NULL: a state whose scales are updated after the run; borrowed */
 typedef struct oct_call {
     oct_problem problem;
     oct_text text;
     oct_tensors in, mutated, given, out;
-    const octet_delayed *moves;
+    const octet_delayed *updates;
 } oct_call;
 
 octet_status oct_call_run(oct_call *call, octet_error *err);

@@ -143,7 +143,7 @@ octet_status oct_op_linear_into(oct_torch_value *stack, uint64_t outputs, octet_
 static octet_status split_scale(oct_tensors *scale, oct_tensors *written, octet_error *err) {
     if (written->count < 2) {
         return oct_torch_fail(err, OCTET_INVALID,
-                              "%d tensors are written; a rule moves scales by a history",
+                              "%d tensors are written; a rule updates scales by a history",
                               written->count);
     }
     scale->at[0] = written->at[0];
@@ -162,12 +162,13 @@ octet_status oct_op_linear_backward_into(oct_torch_value *stack, uint64_t output
     octet_status plan = take_planned(&call, OCTET_PLAN_LINEAR_BACKWARD, stack + 1, err);
     octet_status text = oct_take_text(&rule, stack[4], err);
     octet_status status = first(written, first(plan, text));
-    octet_delayed moves = OCTET_DELAYED_INIT;
+    octet_delayed updates = OCTET_DELAYED_INIT;
     if (!status && rule.at[0]) {
-        call.moves = &moves;
+        call.updates = &updates;
         status = split_scale(&scale, &call.mutated, err);
-        status = status ? status
-                        : oct_take_moves(&moves, scale.at[0], call.mutated.at[0], rule.at, err);
+        status = status
+                     ? status
+                     : oct_take_update(&updates, scale.at[0], call.mutated.at[0], rule.at, err);
     }
     status = status ? status : oct_call_run(&call, err);
     status = status ? status : give_fixed(stack, &call.out, outputs, err);

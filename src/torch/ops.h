@@ -22,30 +22,30 @@ extern "C" {
     X(quantize_into,                                                                           \
       "quantize_into(Tensor(a!)[] buffers, Tensor input, Tensor[] live, str text) -> ()")      \
     X(dequantize, "dequantize(Tensor[] buffers, SymInt[] sizes, str text) -> Tensor")          \
-    X(linear, "linear(Tensor[] args, SymInt[] sizes, str problem) -> Tensor[]")                \
+    X(linear, "linear(Tensor[] args, SymInt[] sizes, str words) -> Tensor[]")                  \
     X(linear_seeded,                                                                           \
-      "linear_seeded(Tensor[] args, Tensor seed, SymInt[] sizes, str problem) -> Tensor[]")    \
+      "linear_seeded(Tensor[] args, Tensor seed, SymInt[] sizes, str words) -> Tensor[]")      \
     X(linear_backward,                                                                         \
-      "linear_backward(Tensor[] args, SymInt[] sizes, str problem) -> Tensor[]")               \
-    X(linear_wgrad, "linear_wgrad(Tensor[] args, SymInt[] sizes, str problem) -> Tensor[]")    \
+      "linear_backward(Tensor[] args, SymInt[] sizes, str words) -> Tensor[]")                 \
+    X(linear_wgrad, "linear_wgrad(Tensor[] args, SymInt[] sizes, str words) -> Tensor[]")      \
     X(linear_wgrad_into,                                                                       \
       "linear_wgrad_into(Tensor(a!) main_grad, Tensor[] args, SymInt[] sizes, "                \
-      "str problem) -> ()")                                                                    \
+      "str words) -> ()")                                                                      \
     X(linear_phase,                                                                            \
       "linear_phase(Tensor(a!)[] written, Tensor[] read, Tensor[] after, SymInt[] sizes, "     \
-      "str problem, int plan, int phase) -> ()")                                               \
+      "str words, int plan, int phase) -> ()")                                                 \
     X(delayed_record, "delayed_record(Tensor(a!) history, Tensor amax) -> ()")                 \
     X(delayed_update, "delayed_update(Tensor(a!)[] states, str rule) -> ()")
 
 /* X(name, arguments): the ops whose plans write arguments. Those are `written`, in the plan's
  * order; of amaxes that are raised, the whole history, whose row 0 they are. Where `rule`, a
- * delayed recipe's text, is not empty, backward then moves its scales by it: they come first in
- * `written`, and the history follows. torch lets an op that writes return no list, so each has
- * an overload for every number of outputs: linear_into.none, .one, .two, and so on. */
+ * delayed recipe's text, is not empty, backward then updates its scales by it: they come first
+ * in `written`, and the history follows. torch lets an op that writes return no list, so each
+ * has an overload for every number of outputs: linear_into.none, .one, .two, and so on. */
 #define OCT_TORCH_INTO_OPS(X)                                                                  \
-    X(linear_into, "Tensor(a!)[] written, Tensor[] args, SymInt[] sizes, str problem")         \
+    X(linear_into, "Tensor(a!)[] written, Tensor[] args, SymInt[] sizes, str words")           \
     X(linear_backward_into,                                                                    \
-      "Tensor(a!)[] written, Tensor[] args, SymInt[] sizes, str problem, str rule")
+      "Tensor(a!)[] written, Tensor[] args, SymInt[] sizes, str words, str rule")
 
 #define OCT_TORCH_INTO_OUTPUTS 8 /* of an op that writes, at most */
 /* The names of its overloads, by the number of outputs. */
@@ -61,10 +61,10 @@ OCT_TORCH_OPS(X)
 OCT_TORCH_INTO_OPS(X)
 #undef X
 
-/* The state of grad_output, whose scales move by the rule once its amaxes are recorded in the
- * history's row 0. */
-octet_status oct_take_moves(octet_delayed *out, oct_torch_tensor *scale,
-                            oct_torch_tensor *history, const char *rule, octet_error *err);
+/* The state of grad_output, whose scales are updated by the rule once its amaxes are recorded
+ * in the history's row 0. */
+octet_status oct_take_update(octet_delayed *out, oct_torch_tensor *scale,
+                             oct_torch_tensor *history, const char *rule, octet_error *err);
 
 /* The kernels in the order of the lists: they call the ops and throw where those fail. */
 extern const oct_torch_kernel oct_torch_kernels[];

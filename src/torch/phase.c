@@ -76,8 +76,8 @@ static octet_status view_region(octet_memory *memory, oct_torch_tensor **tensor,
         memory->saved = view.data;
         return status;
     default:
-        status = oct_view_block(&view, &memory->kept_bytes[port], tensor, plan, err);
-        memory->kept[port] = view.data;
+        status = oct_view_block(&view, &memory->restored_bytes[port], tensor, plan, err);
+        memory->restored[port] = view.data;
         return status;
     }
 }

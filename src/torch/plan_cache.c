@@ -75,8 +75,8 @@ static oct_plan_blocks blocks_of(const octet_plan *plan) {
     oct_plan_blocks blocks = {.saves = false};
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *b = &plan->buffers[i];
-        if (b->place == OCTET_PLACE_KEPT) {
-            blocks.keeps[b->port] = true;
+        if (b->place == OCTET_PLACE_RESTORED) {
+            blocks.restores[b->port] = true;
         }
         blocks.saves = blocks.saves || b->place == OCTET_PLACE_SAVED;
     }
@@ -267,7 +267,7 @@ void oct_plan_release(const octet_plan *plan) {
     }
 }
 
-void oct_plan_keep(const octet_plan *plan) {
+void oct_plan_pin(const octet_plan *plan) {
     oct_entry_use(&bound_of(plan)->entry);
 }
 

@@ -14,10 +14,10 @@
 octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem, octet_error *err);
 void oct_plan_release(const octet_plan *plan);
 /* One more release is needed. */
-void oct_plan_keep(const octet_plan *plan);
+void oct_plan_pin(const octet_plan *plan);
 
-/* Runs a plan of oct_plan_get, as octet_run does. On a GPU what its second run decides is kept
- * with it, for those that follow; sizes that come once cost no list. */
+/* Runs a plan of oct_plan_get, as octet_run does. On a GPU what its second run decides is
+ * restored with it, for those that follow; sizes that come once cost no list. */
 octet_status oct_plan_run(const octet_plan *plan, const octet_memory *memory,
                           const octet_exec *exec, octet_error *err);
 
@@ -27,10 +27,10 @@ octet_status oct_chain_get(const octet_chain **out, const oct_problem *problem,
 void oct_chain_release(const octet_chain *chain);
 
 /* Blocks that a plan of oct_plan_get has, known since it was made: it saves one, it reads the
- * one that the forward kept, and that the backward kept. An empty block is one, too. */
+ * one that the forward saved, and that the backward saved. An empty block is one, too. */
 typedef struct oct_plan_blocks {
     bool saves;
-    bool keeps[2];
+    bool restores[2];
 } oct_plan_blocks;
 const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan);
 

@@ -1,10 +1,10 @@
-/* replay.c - a bounded table of recordings by plan and addresses.
+/* replay.c - a bounded table of graphs by plan and addresses.
  *
  * A run belongs to one set by the hash of all that it depends on: its plan, every address and
- * stride, the state it moves. A set notes the runs that came last, and how often; one that has
- * come four times is recorded and gets a place. It keeps that until it has not come for long:
- * so a step with more runs than there are places replays as many of them as it can, and none
- * pushes out another.
+ * stride, the state it updates. A set notes the runs that came last, and how often; one that
+ * has come four times is captured and gets a place. It keeps that until it has not come for
+ * long: so a step with more runs than there are places replays as many of them as it can, and
+ * none pushes out another.
  *
  * So it is no table of core/table.h, where each new entry pushes one out: a graph costs more to
  * make than it saves once. Its bound is theirs. Who finds a set in use by another thread
@@ -16,17 +16,17 @@
 #include <string.h>
 
 #include "core/table.h"
-#include "octet/record.h"
+#include "octet/graph.h"
 #include "torch/plan_cache.h"
 
-enum { WAYS = 8, SETS = OCT_RECORDINGS / WAYS, NOTES = 32, RECORD_AT = 4 };
+enum { WAYS = 8, SETS = OCT_GRAPHS / WAYS, NOTES = 32, CAPTURE_AT = 4 };
 enum { STALE = 32 * WAYS }; /* a place is free when its set was used so often without it */
 
 /* What launches depend on. No bytes of it are padding. */
 typedef struct key {
     const octet_plan *plan;
     octet_memory memory;
-    octet_delayed moves; /* zeros: none */
+    octet_delayed updates; /* zeros: none */
 } key;
 
 _Static_assert(sizeof(key) == sizeof(void *) + sizeof(octet_memory) + sizeof(octet_delayed) &&
@@ -35,9 +35,9 @@ _Static_assert(sizeof(key) == sizeof(void *) + sizeof(octet_memory) + sizeof(oct
 
 typedef struct place {
     uint64_t hash;
-    uint64_t used;              /* the set's clock when it was */
-    octet_recording *recording; /* NULL: the run cannot be recorded */
-    key key;                    /* a recording's plan is one that it uses: oct_plan_keep */
+    uint64_t used;      /* the set's clock when it was */
+    octet_graph *graph; /* NULL: the run cannot be captured */
+    key key;            /* a graph's plan is one that it uses: oct_plan_pin */
 } place;
 
 /* A run that has no place. Two of one hash count as one: the worse for neither, since it is by
@@ -56,7 +56,7 @@ typedef struct set {
 
 /* Process-wide, as the ops are. */
 static set sets[SETS];
-static atomic_int recordings;
+static atomic_int graphs;
 static atomic_int most; /* sets; 0: not asked yet */
 static atomic_llong replays;
 enum { UNKNOWN, NO, YES };
@@ -68,8 +68,8 @@ static void set_key(key *out, const oct_run *run) {
     memset(out, 0, sizeof *out);
     out->plan = run->plan;
     out->memory = *run->memory;
-    if (run->moves) {
-        out->moves = *run->moves;
+    if (run->updates) {
+        out->updates = *run->updates;
     }
 }
 
@@ -90,12 +90,12 @@ static place *find(const set *s, const key *k, uint64_t hash) {
 }
 
 static void empty(place *p) {
-    if (p->recording) {
-        octet_recording_free(p->recording);
+    if (p->graph) {
+        octet_graph_free(p->graph);
         oct_plan_release(p->key.plan);
-        atomic_fetch_sub_explicit(&recordings, 1, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&graphs, 1, memory_order_relaxed);
     }
-    p->recording = NULL;
+    p->graph = NULL;
 }
 
 /* A place that is free; NULL where all are needed. */
@@ -135,37 +135,38 @@ static int64_t note(set *s, uint64_t hash) {
 static octet_status launch(const void *arg, const octet_exec *exec, octet_error *err) {
     const oct_run *run = arg;
     octet_status status = oct_plan_run(run->plan, run->memory, exec, err);
-    return status || !run->moves ? status : octet_delayed_update(run->moves, NULL, exec, err);
+    return status || !run->updates ? status
+                                   : octet_delayed_update(run->updates, NULL, exec, err);
 }
 
 /* Records a run that has come often enough, if there is a place for it. */
-static place *record(set *s, const key *k, const oct_run *run, const octet_exec *exec) {
+static place *capture(set *s, const key *k, const oct_run *run, const octet_exec *exec) {
     place *p = free_place(s);
     if (!p) {
         return NULL;
     }
     p->key = *k;
-    if (!octet_record(&p->recording, launch, run, exec, NULL)) {
-        oct_plan_keep(k->plan);
-        atomic_fetch_add_explicit(&recordings, 1, memory_order_relaxed);
+    if (!octet_capture(&p->graph, launch, run, exec, NULL)) {
+        oct_plan_pin(k->plan);
+        atomic_fetch_add_explicit(&graphs, 1, memory_order_relaxed);
     }
     return p;
 }
 
-/* The recording of a run, if there is one by now. */
-static const octet_recording *recording_of(set *s, uint64_t hash, const key *k,
-                                           const oct_run *run, const octet_exec *exec) {
+/* The graph of a run, if there is one by now. */
+static const octet_graph *graph_of(set *s, uint64_t hash, const key *k, const oct_run *run,
+                                   const octet_exec *exec) {
     place *p = find(s, k, hash);
     s->clock++;
-    if (!p && note(s, hash) >= RECORD_AT) {
-        p = record(s, k, run, exec);
+    if (!p && note(s, hash) >= CAPTURE_AT) {
+        p = capture(s, k, run, exec);
     }
     if (!p) {
         return NULL;
     }
     p->hash = hash;
     p->used = s->clock;
-    return p->recording;
+    return p->graph;
 }
 
 /* The environment is read once. */
@@ -181,11 +182,11 @@ static int most_sets(void) {
 
 /* The more memory a GPU has, the more sets are in use for it. */
 static set *set_of(uint64_t hash, const octet_exec *exec) {
-    int64_t count = octet_cuda_recordings(exec->cuda) / WAYS, bound = most_sets();
+    int64_t count = octet_cuda_graphs(exec->cuda) / WAYS, bound = most_sets();
     return &sets[hash % (uint64_t)(count < 1 ? 1 : count < bound ? count : bound)];
 }
 
-/* Whether it was a recording. The set is held until that is launched, so that nobody frees it
+/* Whether it was a graph. The set is held until that is launched, so that nobody frees it
  * or launches it meanwhile. */
 static bool replay(octet_status *status, const oct_run *run, const octet_exec *exec,
                    octet_error *err) {
@@ -196,7 +197,7 @@ static bool replay(octet_status *status, const oct_run *run, const octet_exec *e
     if (!oct_enter_set(&s->in_use)) {
         return false;
     }
-    const octet_recording *found = recording_of(s, hash, &k, run, exec);
+    const octet_graph *found = graph_of(s, hash, &k, run, exec);
     if (found) {
         *status = octet_replay(found, exec, err);
         atomic_fetch_add_explicit(&replays, 1, memory_order_relaxed);
@@ -234,7 +235,7 @@ octet_status oct_replay_run(const oct_run *run, const octet_exec *exec, octet_er
 }
 
 oct_replay_counts oct_replay_count(void) {
-    return (oct_replay_counts){atomic_load_explicit(&recordings, memory_order_relaxed),
+    return (oct_replay_counts){atomic_load_explicit(&graphs, memory_order_relaxed),
                                most_sets() * WAYS,
                                atomic_load_explicit(&replays, memory_order_relaxed)};
 }

@@ -1,7 +1,7 @@
 /* rule.c - delayed scaling's rules by recipe and role: the last ones are remembered.
  *
- * A step asks for the same two over and over, and to read a recipe takes longer than to move a
- * layer's scales by it. The table is process-wide, as the ops are. */
+ * A step asks for the same two over and over, and to read a recipe takes longer than to update
+ * a layer's scales by it. The table is process-wide, as the ops are. */
 #include "torch/rule.h"
 
 #include <stdlib.h>

@@ -239,8 +239,9 @@ octet_status oct_view_block(oct_view *out, int64_t *bytes, oct_torch_tensor **te
     viewing v = {.plan = plan, .port = &port};
     octet_status status = oct_look(&v.f, *tensor, err);
     if (!status && v.f.dim != 1) {
-        status = oct_torch_fail(err, OCTET_INVALID, "a kept block has %lld axes instead of one",
-                                (long long)v.f.dim);
+        status =
+            oct_torch_fail(err, OCTET_INVALID, "a restored block has %lld axes instead of one",
+                           (long long)v.f.dim);
     }
     if (status) {
         return status;

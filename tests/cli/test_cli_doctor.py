@@ -67,4 +67,4 @@ def test_doctor__a_gpu_is_told_with_its_libraries(monkeypatch: pytest.MonkeyPatc
         "Fake 7, compute capability 9.0, 132 processors, driver for CUDA 13.0, NVRTC 13.0"
     )
     assert "cuBLASLt" in said
-    assert said.endswith(", kernels kept in /a/cache")
+    assert said.endswith(", kernels cached in /a/cache")

@@ -73,7 +73,7 @@ def test_plan__forward_of_the_readme_has_its_sections_and_bytes() -> None:
 
 def test_plan__backward_of_the_readme_has_its_sections_and_bytes() -> None:
     backward = plans(good("plan", README).out)[1]
-    assert len(section(backward, "kept for this plan")) == 4
+    assert len(section(backward, "restored from the plan before")) == 4
     results = section(backward, "outputs")
     assert [line.split()[1] for line in results] == ["grad_input", "grad_weight", "grad_bias"]
     assert in_bytes(backward) == {

@@ -14,11 +14,11 @@
 #include "cpu/gemm.h"
 #include "gemm_operand.h"
 
-typedef struct problem {
+typedef struct pair {
     octet_gemm gemm;
     const char *a, *b;
     octet_use a_use, b_use;
-} problem;
+} pair;
 
 typedef struct product {
     oct_cpu_gemm_call call;
@@ -90,7 +90,7 @@ static inline void product_make_bias(product *p, const product_options *o) {
 }
 
 /* shape: rows of dst, cols of dst, length of the product. */
-static inline product *product_make(const problem *pr, const int64_t shape[3],
+static inline product *product_make(const pair *pr, const int64_t shape[3],
                                     const product_options *o) {
     product *p = calloc(1, sizeof *p);
     bool a_down = pr->gemm == OCTET_WGRAD, b_down = pr->gemm != OCTET_FPROP;

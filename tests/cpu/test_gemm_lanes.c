@@ -1,6 +1,6 @@
 /* test_gemm_lanes.c - the number of lanes and threads cannot be seen in a product. */
 #include "cpu/isa.h"
-#include "gemm_problems.h"
+#include "gemm_pairs.h"
 #include "octet/run.h"
 #include "test.h"
 
@@ -14,7 +14,7 @@ static bool same_again(product *p, const oct_gemm_kernels *kernels, int lanes) {
     return same;
 }
 
-static void check_lanes(const problem *pr, const int64_t shape[3]) {
+static void check_lanes(const pair *pr, const int64_t shape[3]) {
     product_options o = {.dst = OCTET_F32, .bias = OCTET_F32, .accumulate = true, .seed = 9};
     product *p = product_make(pr, shape, &o);
     for (int isa = 0; isa <= oct_cpu_isa(); isa++) {
@@ -31,17 +31,17 @@ static void check_lanes(const problem *pr, const int64_t shape[3]) {
 }
 
 TEST(gemm__lanes_give_equal_bytes) {
-    for (size_t n = 0; n < PROBLEMS; n++) {
-        check_lanes(&problems[n], (int64_t[]){61, 210, 140});
-        check_lanes(&problems[n], (int64_t[]){3, 210, 140});
+    for (size_t n = 0; n < PAIRS; n++) {
+        check_lanes(&pairs[n], (int64_t[]){61, 210, 140});
+        check_lanes(&pairs[n], (int64_t[]){3, 210, 140});
     }
 }
 
 TEST(gemm__lanes_give_equal_bytes_over_many_tiles_and_blocks) {
-    for (size_t n = 1; n < PROBLEMS; n += 7) {
-        check_lanes(&problems[n], (int64_t[]){900, 300, 150});
-        check_lanes(&problems[n], (int64_t[]){100, 300, 2500});
-        check_lanes(&problems[n], (int64_t[]){9, 300, 9000});
+    for (size_t n = 1; n < PAIRS; n += 7) {
+        check_lanes(&pairs[n], (int64_t[]){900, 300, 150});
+        check_lanes(&pairs[n], (int64_t[]){100, 300, 2500});
+        check_lanes(&pairs[n], (int64_t[]){9, 300, 9000});
     }
 }
 
@@ -51,9 +51,9 @@ TEST(gemm__threads_give_equal_bytes) {
         return;
     }
     const oct_gemm_kernels *kernels = &oct_cpu_table()->gemm;
-    for (size_t n = 0; n < PROBLEMS; n += 3) {
+    for (size_t n = 0; n < PAIRS; n += 3) {
         product_options o = {.dst = OCTET_BF16, .seed = n + 1};
-        product *p = product_make(&problems[n], (int64_t[]){130, 260, 70}, &o);
+        product *p = product_make(&pairs[n], (int64_t[]){130, 260, 70}, &o);
         product_run(p, kernels, 3);
         void *serial = p->call.dst.parts[0];
         p->call.dst.parts[0] = calloc(1, (size_t)p->dst_bytes);

@@ -5,16 +5,16 @@
 #include "model.h"
 #include "quantizers.h"
 
-typedef struct problem {
+typedef struct cast_case {
     octet_quantizer q;
     octet_dtype dtype;
     int64_t rows, cols, stride;
     cpu_input input;
     int threads;
     uint64_t seed;
-} problem;
+} cast_case;
 
-static void describe(const problem *p, const char *what, int part, size_t at) {
+static void describe(const cast_case *p, const char *what, int part, size_t at) {
     char text[OCTET_QUANTIZER_TEXT];
     if (test_failures <= TEST_REPORTS) {
         octet_quantizer_print(text, sizeof text, &p->q);
@@ -24,7 +24,7 @@ static void describe(const problem *p, const char *what, int part, size_t at) {
     }
 }
 
-static void check_equal(const problem *p, const char *what, const cpu_tensor *got,
+static void check_equal(const cast_case *p, const char *what, const cpu_tensor *got,
                         const cpu_tensor *want) {
     size_t at = 0;
     int part = cpu_tensor_differ(got, want, &at);
@@ -42,7 +42,8 @@ static float stored_scale(uint64_t seed) {
     return scales[seed % 7];
 }
 
-static void measure(const problem *p, cpu_tensor *got, cpu_tensor *want, const cpu_tensor *x) {
+static void measure(const cast_case *p, cpu_tensor *got, cpu_tensor *want,
+                    const cpu_tensor *x) {
     oct_threads threads = cpu_threads(p->threads);
     if (p->q.scheme == OCTET_NVFP4) {
         oct_cpu_amax_parts(&got->m, &x->m, &threads);
@@ -50,7 +51,7 @@ static void measure(const problem *p, cpu_tensor *got, cpu_tensor *want, const c
     }
 }
 
-static void check_problem(const problem *p) {
+static void check_cast(const cast_case *p) {
     oct_threads threads = cpu_threads(p->threads);
     cpu_tensor x = cpu_tensor_plain(p->dtype, p->rows, p->cols, p->stride);
     cpu_tensor got = cpu_tensor_quantized(&p->q, p->dtype, p->rows, p->cols, 1);
@@ -77,7 +78,7 @@ static void check_scheme(octet_scheme scheme, bool (*wanted)(const octet_quantiz
     static const int threads[] = {1, 2, 5};
     uint64_t state = (uint64_t)scheme;
     for (int i = 0; i < CPU_QUANTIZERS; i++) {
-        problem p = {0};
+        cast_case p = {0};
         if (!cpu_quantizer(&p.q, scheme, i) || (wanted && !wanted(&p.q))) {
             continue;
         }
@@ -89,7 +90,7 @@ static void check_scheme(octet_scheme scheme, bool (*wanted)(const octet_quantiz
             p.stride = p.cols + (p.seed >> 8 & 1 ? 5 : 0);
             p.input = (cpu_input)(p.seed >> 16 & 0xffff) % CPU_INPUTS;
             p.threads = threads[(p.seed >> 32 & 0xffff) % 3];
-            check_problem(&p);
+            check_cast(&p);
         }
     }
 }
@@ -142,12 +143,12 @@ TEST(quantize__every_16_bit_value) {
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         for (uint64_t seed = 0; seed < 14; seed++) {
-            problem p = {.rows = 256, .cols = 256, .stride = 256, .threads = 1, .seed = seed};
+            cast_case p = {.rows = 256, .cols = 256, .stride = 256, .threads = 1, .seed = seed};
             p.input = CPU_INPUT_CODES;
             p.dtype = seed % 2 ? OCTET_BF16 : OCTET_F16;
             CHECK_EQ_INT(octet_quantizer_parse(&p.q, texts[i], NULL), OCTET_OK);
             if (seed < 2 || p.q.scheme == OCTET_FP8_DELAYED) {
-                check_problem(&p);
+                check_cast(&p);
             }
         }
     }
@@ -160,12 +161,12 @@ TEST(quantize__large_tensors_equal_the_model) {
                                         "fp8-block:e4m3+col", "nvfp4:e2m1+col",
                                         "mxfp4:e2m1+col"};
     for (int i = 0; i < 6; i++) {
-        problem p = {.cols = 2053, .stride = 2053, .threads = 2, .seed = 3};
+        cast_case p = {.cols = 2053, .stride = 2053, .threads = 2, .seed = 3};
         p.rows = i == 5 ? 2050 : 2048;
         p.input = CPU_INPUT_BLOCKS;
         p.dtype = OCTET_BF16;
         CHECK_EQ_INT(octet_quantizer_parse(&p.q, texts[i % 5], NULL), OCTET_OK);
-        check_problem(&p);
+        check_cast(&p);
     }
 }
 
@@ -180,7 +181,7 @@ TEST(quantize__threads_do_not_change_a_byte) {
         if (!cpu_quantizer(&q, schemes[i / 40], i % 40 * 43 + 2)) {
             continue;
         }
-        problem p = {q, OCTET_BF16, 270, 530, 531, CPU_INPUT_BLOCKS, 1, 11};
+        cast_case p = {q, OCTET_BF16, 270, 530, 531, CPU_INPUT_BLOCKS, 1, 11};
         cpu_tensor one = cpu_tensor_quantized(&q, OCTET_BF16, 270, 530, 1);
         float amax = model_amax(&x), scale = 2.5f;
         oct_live live = {&scale, &amax, NULL, 77, 0};

@@ -149,7 +149,7 @@ struct operand {
 };
 
 /* A product's descriptors, checked. */
-struct problem {
+struct matmul {
     operation op;
     layout a, b, d;
 
@@ -220,13 +220,13 @@ struct problem {
     }
 };
 
-problem problem_of(void *op, void *a, void *b, void *d) {
+matmul matmul_of(void *op, void *a, void *b, void *d) {
     return {*static_cast<operation *>(op), *static_cast<layout *>(a), *static_cast<layout *>(b),
             *static_cast<layout *>(d)};
 }
 
 /* A kernel is loaded when it is first launched. Here each shape has one of its own. */
-void load_kernel(const problem &it, uint64_t algo) {
+void load_kernel(const matmul &it, uint64_t algo) {
     static std::mutex lock;
     static std::set<std::tuple<uint64_t, uint64_t, int64_t, int, int, int, uint64_t>> loaded;
     std::lock_guard<std::mutex> guard(lock);
@@ -389,7 +389,7 @@ int cublasLtMatmulPreferenceSetAttribute(void *to, int name, const void *value, 
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *op, void *a, void *b, void *c, void *d,
                                    void *with, int wanted, void *out, int *count) {
     const preference *p = static_cast<const preference *>(with);
-    problem it = problem_of(op, a, b, d);
+    matmul it = matmul_of(op, a, b, d);
     int status = c == d && handle == &handle_object ? it.check() : INVALID;
     bool narrow = it.a.type >= E4M3;
     if (!status && narrow && (p->align[0] < 16 || p->align[1] < 16 || p->align[3] < 16)) {
@@ -414,7 +414,7 @@ namespace {
 
 /* A product, from where its operands are. */
 struct product {
-    problem it;
+    matmul it;
     const float *alpha, *beta; /* in device memory; NULL: these */
     float by, old;
     const void *a, *b;
@@ -423,7 +423,7 @@ struct product {
 };
 
 void multiply(const product &p) {
-    const problem &it = p.it;
+    const matmul &it = p.it;
     const operation &o = it.op;
     int64_t m = static_cast<int64_t>(it.d.rows), n = static_cast<int64_t>(it.d.cols);
     bool scaled = is_fp8(it.a.type) || it.a.type == E2M1;
@@ -453,7 +453,7 @@ int cublasLtMatmul(void *handle, void *op, const void *alpha, const void *a, voi
                    void *c_layout, void *d, void *d_layout, const void *algo, void *workspace,
                    size_t workspace_bytes, void *stream) {
     const uint64_t *kept = static_cast<const uint64_t *>(algo);
-    problem it = problem_of(op, a_layout, b_layout, d_layout);
+    matmul it = matmul_of(op, a_layout, b_layout, d_layout);
     int status = matmul_status ? matmul_status.load() : it.check();
     bool blocks = it.op.mode_a == VEC128 || it.op.mode_a == BLK128;
     uintptr_t scale = blocks ? 16 : 1;

@@ -1,4 +1,4 @@
-/* test_delayed.c - delayed scaling's state on the GPU moves as on the CPU. */
+/* test_delayed.c - delayed scaling's state on the GPU is updated as on the CPU. */
 #include "../cpu/inputs.h"
 #include "cuda/kernels/delayed.h"
 #include "device.h"

@@ -1,5 +1,5 @@
 /* test_gemm.c - products on the emulated GPU, by cuBLASLt and without it, keep the bound. */
-#include "cpu/gemm_problems.h"
+#include "cpu/gemm_pairs.h"
 #include "cuda/lt.h"
 #include "device.h"
 #include "emulate_launch.h"
@@ -130,7 +130,7 @@ static void runner_free(runner *r) {
 }
 
 /* Runs it and gives how many of its parts the library has multiplied. */
-static int check(const problem *pr, const int64_t shape[3], const product_options *o,
+static int check(const pair *pr, const int64_t shape[3], const product_options *o,
                  int64_t scratch_bytes) {
     product *p = product_make(pr, shape, o);
     runner r = runner_make(p, scratch_bytes);
@@ -150,7 +150,7 @@ static int check(const problem *pr, const int64_t shape[3], const product_option
 #define SCRATCH ((int64_t)9 << 20)
 
 /* Swizzled scales are for GPUs that read them, rows across the product for MXFP8's. */
-static bool is_for_library(const problem *pr) {
+static bool is_for_library(const pair *pr) {
     bool across = pr->gemm == OCTET_DGRAD && pr->b_use == OCTET_USE_ROW;
     across = across || (pr->gemm == OCTET_WGRAD && pr->a_use == OCTET_USE_ROW);
     across = across || (pr->gemm == OCTET_FPROP && pr->b_use == OCTET_USE_COL);
@@ -161,21 +161,20 @@ static bool is_for_library(const problem *pr) {
 }
 
 TEST(gemm__library_takes_whole_shapes) {
-    for (size_t n = 0; n < PROBLEMS; n++) {
+    for (size_t n = 0; n < PAIRS; n++) {
         product_options o = {.dst = n % 2 ? OCTET_F32 : OCTET_BF16, .seed = n + 1};
-        int parts = check(&problems[n], (int64_t[]){48, 32, 160}, &o, SCRATCH);
-        test_report(parts == is_for_library(&problems[n]), TEST_HERE("who multiplies"),
-                    "%s %s, gemm %d: %d", problems[n].a, problems[n].b, (int)problems[n].gemm,
-                    parts);
+        int parts = check(&pairs[n], (int64_t[]){48, 32, 160}, &o, SCRATCH);
+        test_report(parts == is_for_library(&pairs[n]), TEST_HERE("who multiplies"),
+                    "%s %s, gemm %d: %d", pairs[n].a, pairs[n].b, (int)pairs[n].gemm, parts);
     }
 }
 
 TEST(gemm__every_shape_within_the_bound) {
     static const int64_t shapes[][3] = {{1, 1, 1}, {17, 31, 16}, {24, 40, 80}, {29, 33, 17}};
-    for (size_t n = 0; n < PROBLEMS; n++) {
+    for (size_t n = 0; n < PAIRS; n++) {
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
             product_options o = {.dst = OCTET_F32, .seed = 10 * n + s + 1};
-            check(&problems[n], shapes[s], &o, SCRATCH);
+            check(&pairs[n], shapes[s], &o, SCRATCH);
         }
     }
 }
@@ -192,14 +191,14 @@ TEST(gemm__library_takes_per_tensor_bytes_of_any_shape) {
         octet_dtype dst = dtypes[i % 3], bias = dtypes[i / 2 % 4];
         product_options o = {.dst = dst, .bias = bias, .accumulate = i % 2, .seed = i + 1};
         bool ragged = shape[1] * product_bytes(dst) % 16 != 0;
-        int parts = check(&problems[along[n / 27]], shape, &o, SCRATCH);
+        int parts = check(&pairs[along[n / 27]], shape, &o, SCRATCH);
         CHECK_EQ_INT(parts, ragged ? (shape[0] + 31) / 32 : 1);
     }
 }
 
 /* Parts of a product of 128-blocks: sums 32 rows at a time where columns are ragged, and the
  * rows behind whole eights. Few rows of whole lines are the own kernel's. */
-static int block_parts(const problem *pr, const int64_t shape[3]) {
+static int block_parts(const pair *pr, const int64_t shape[3]) {
     if (shape[0] <= 16 && shape[2] % 16 == 0 && !strstr(pr->a, "e5m2") &&
         !strstr(pr->b, "e5m2")) {
         return 0;
@@ -213,12 +212,12 @@ TEST(gemm__library_takes_blocks_of_any_shape) {
     static const int64_t sizes[] = {1, 7, 8, 9, 15, 16, 17, 40, 127, 128, 129, 133};
     static const int64_t lengths[] = {16, 1, 130, 7, 257, 128, 127};
     static const octet_dtype dtypes[] = {OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_NONE};
-    static const problem vectors_down = {OCTET_FPROP, "fp8-block:e4m3", "fp8-block:e4m3",
-                                         OCTET_USE_ROW, OCTET_USE_ROW};
-    static const problem squares_first = {OCTET_FPROP, "fp8-block:e4m3/128x128",
-                                          "fp8-block:e4m3", OCTET_USE_ROW, OCTET_USE_ROW};
-    const problem *const along[] = {&problems[14], &problems[15], &problems[17], &problems[18],
-                                    &problems[19], &vectors_down, &squares_first};
+    static const pair vectors_down = {OCTET_FPROP, "fp8-block:e4m3", "fp8-block:e4m3",
+                                      OCTET_USE_ROW, OCTET_USE_ROW};
+    static const pair squares_first = {OCTET_FPROP, "fp8-block:e4m3/128x128", "fp8-block:e4m3",
+                                       OCTET_USE_ROW, OCTET_USE_ROW};
+    const pair *const along[] = {&pairs[14], &pairs[15],    &pairs[17],    &pairs[18],
+                                 &pairs[19], &vectors_down, &squares_first};
     for (uint64_t i = 0; i < 12 * 12 * 7; i++) {
         int64_t shape[3] = {sizes[i % 12], sizes[i / 12 % 12], lengths[(i + i / 144) % 7]};
         product_options o = {.dst = dtypes[i % 5 % 3],
@@ -240,25 +239,25 @@ TEST(gemm__scratch_holds_the_scales_of_some_rows_at_a_time) {
     const int64_t own = 512, scales = 2 * 128 * 20 * 4, eight = 8 * 2560 + 768 + 768;
     product_options o = {.dst = OCTET_F32, .seed = 1};
     product_options add = {.dst = OCTET_F32, .accumulate = true, .seed = 2};
-    const problem *pr = &problems[18];
+    const pair *pr = &pairs[18];
     CHECK_EQ_INT(check(pr, tall, &o, own + scales), 4); /* 128, 128, 40; the last eight */
     CHECK_EQ_INT(check(pr, tall, &o, own + scales - 256), 0);
     CHECK_EQ_INT(check(pr, tall, &add, own + eight + scales), 4);
     CHECK_EQ_INT(check(pr, tall, &add, own + eight + scales - 256), 0);
     CHECK_EQ_INT(check(pr, ragged, &add, own + eight + scales), 11); /* sums of 32 rows */
-    CHECK_EQ_INT(check(&problems[19], few, &o, own + eight), 1);
-    CHECK_EQ_INT(check(&problems[19], few, &o, own + eight - 256), 0);
+    CHECK_EQ_INT(check(&pairs[19], few, &o, own + eight), 1);
+    CHECK_EQ_INT(check(&pairs[19], few, &o, own + eight - 256), 0);
 }
 
 TEST(gemm__every_result_bias_and_old_value) {
     static const octet_dtype dtypes[] = {OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_NONE};
     for (uint64_t i = 0; i < 24; i++) {
         octet_dtype dst = dtypes[i % 3], bias = dtypes[i / 3 % 4];
-        for (size_t n = i % 5; n < PROBLEMS; n += 5) {
+        for (size_t n = i % 5; n < PAIRS; n += 5) {
             product_options o = {
                 .dst = dst, .bias = bias, .accumulate = i >= 12, .seed = i + n + 1};
-            check(&problems[n], (int64_t[]){16, 48, 32}, &o, SCRATCH);
-            check(&problems[n], (int64_t[]){2, 53, 0}, &o, SCRATCH);
+            check(&pairs[n], (int64_t[]){16, 48, 32}, &o, SCRATCH);
+            check(&pairs[n], (int64_t[]){2, 53, 0}, &o, SCRATCH);
         }
     }
 }
@@ -272,18 +271,18 @@ TEST(gemm__sums_that_fill_the_scratch_come_in_parts) {
         product_options o = {
             .dst = OCTET_BF16, .bias = OCTET_F32, .accumulate = n % 2, .seed = n + 1};
         int64_t shape[3] = {304, 24, 176};
-        CHECK_EQ_INT(check(&problems[by_sums[n]], shape, &o, room), 3);
-        CHECK_EQ_INT(check(&problems[by_sums[n]], shape, &o, SCRATCH), 1);
+        CHECK_EQ_INT(check(&pairs[by_sums[n]], shape, &o, room), 3);
+        CHECK_EQ_INT(check(&pairs[by_sums[n]], shape, &o, SCRATCH), 1);
     }
     product_options plain = {.dst = OCTET_F16, .seed = 7};
-    CHECK_EQ_INT(check(&problems[1], (int64_t[]){300, 24, 32}, &plain, room), 3);
+    CHECK_EQ_INT(check(&pairs[1], (int64_t[]){300, 24, 32}, &plain, room), 3);
 }
 
 TEST(gemm__nothing_to_do_and_no_scratch) {
     product_options o = {.dst = OCTET_F32, .seed = 1};
-    CHECK_EQ_INT(check(&problems[0], (int64_t[]){0, 5, 5}, &o, SCRATCH), 0);
-    CHECK_EQ_INT(check(&problems[8], (int64_t[]){5, 0, 5}, &o, SCRATCH), 0);
-    CHECK_EQ_INT(check(&problems[1], (int64_t[]){16, 16, 32}, &o, 256), 0);
+    CHECK_EQ_INT(check(&pairs[0], (int64_t[]){0, 5, 5}, &o, SCRATCH), 0);
+    CHECK_EQ_INT(check(&pairs[8], (int64_t[]){5, 0, 5}, &o, SCRATCH), 0);
+    CHECK_EQ_INT(check(&pairs[1], (int64_t[]){16, 16, 32}, &o, 256), 0);
 }
 
 /* Per-tensor bytes need no scratch, unless the bias takes sums. */
@@ -296,18 +295,18 @@ TEST(gemm__per_tensor_bytes_need_no_scratch) {
             product_options o = {
                 .dst = dst, .bias = bias, .accumulate = n == 2, .seed = 12 * n + i + 1};
             bool sums = bias != OCTET_NONE && dst != OCTET_F32 && bias != dst;
-            int parts = check(&problems[per_tensor[n]], (int64_t[]){16, 48, 32}, &o, 0);
+            int parts = check(&pairs[per_tensor[n]], (int64_t[]){16, 48, 32}, &o, 0);
             CHECK_EQ_INT(parts, !sums);
         }
     }
 }
 
-/* The same problem with its scale and its bias elsewhere, and nothing where they were. */
+/* The same pair with its scale and its bias elsewhere, and nothing where they were. */
 TEST(gemm__descriptors_are_made_once_and_take_each_run) {
     static _Alignas(256) uint16_t bias[2][128];
     static _Alignas(256) float scales[2][64];
     product_options o = {.dst = OCTET_BF16, .bias = OCTET_BF16, .seed = 9};
-    product *p = product_make(&problems[8], (int64_t[]){32, 80, 144}, &o);
+    product *p = product_make(&pairs[8], (int64_t[]){32, 80, 144}, &o);
     const float scale = *(const float *)p->call.a.parts[OCTET_PART_SCALE];
     int made = emulated_descriptors(), done = emulated_matmuls();
     for (int run = 0; run < 4; run++) {
@@ -334,10 +333,10 @@ TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
     product_options o = {.dst = OCTET_BF16, .bias = OCTET_BF16, .seed = 3};
     product_options grad = {.dst = OCTET_BF16, .seed = 4};
     emulated_least_workspace(1);
-    CHECK_EQ_INT(check(&problems[8], (int64_t[]){32, 48, 64}, &o, 0), 0);
-    CHECK_EQ_INT(check(&problems[1], (int64_t[]){32, 48, 64}, &o, SCRATCH), 0);
-    CHECK_EQ_INT(check(&problems[15], (int64_t[]){32, 48, 8064}, &grad, SCRATCH), 0);
-    CHECK_EQ_INT(check(&problems[15], (int64_t[]){32, 48, 8192}, &grad, SCRATCH), 1);
+    CHECK_EQ_INT(check(&pairs[8], (int64_t[]){32, 48, 64}, &o, 0), 0);
+    CHECK_EQ_INT(check(&pairs[1], (int64_t[]){32, 48, 64}, &o, SCRATCH), 0);
+    CHECK_EQ_INT(check(&pairs[15], (int64_t[]){32, 48, 8064}, &grad, SCRATCH), 0);
+    CHECK_EQ_INT(check(&pairs[15], (int64_t[]){32, 48, 8192}, &grad, SCRATCH), 1);
     emulated_least_workspace(0);
 }
 
@@ -346,7 +345,7 @@ TEST(gemm__a_library_without_kernels_for_it_leaves_the_product) {
 static int add_chunks(int64_t cols) {
     int64_t room = 512 + 16 * cols * 4;
     product_options o = {.dst = OCTET_BF16, .bias = OCTET_F32, .accumulate = true, .seed = 5};
-    product *p = product_make(&problems[1], (int64_t[]){48, cols, 14}, &o); /* 3 apart */
+    product *p = product_make(&pairs[1], (int64_t[]){48, cols, 14}, &o); /* 3 apart */
     void *own = p->call.a.parts[0], *moved = aligned_alloc(256, 7 * 256);
     memcpy(moved, own, 47 * 34 + 28);
     p->call.a.parts[0] = moved;

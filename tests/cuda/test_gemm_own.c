@@ -1,5 +1,5 @@
 /* test_gemm_own.c - the project's own product, emulated, keeps the CPU's bound. */
-#include "cpu/gemm_problems.h"
+#include "cpu/gemm_pairs.h"
 #include "cuda/gemm.h"
 #include "emulate_launch.h"
 #include "test.h"
@@ -27,7 +27,7 @@ static void run(product *p) {
     }
 }
 
-static void check(const problem *pr, const int64_t shape[3], const product_options *o) {
+static void check(const pair *pr, const int64_t shape[3], const product_options *o) {
     product *p = product_make(pr, shape, o);
     run(p);
     double worst = product_worst(p);
@@ -39,9 +39,9 @@ static void check(const problem *pr, const int64_t shape[3], const product_optio
 
 TEST(gemm_own__every_operand_within_the_bound) {
     static const int64_t shapes[][3] = {{1, 1, 1}, {17, 31, 16}, {29, 33, 17}, {33, 131, 300}};
-    for (size_t n = 0; n < PROBLEMS; n++) {
+    for (size_t n = 0; n < PAIRS; n++) {
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-            check(&problems[n], shapes[s],
+            check(&pairs[n], shapes[s],
                   &(product_options){.dst = OCTET_F32, .seed = 100 * n + s + 1});
         }
     }
@@ -51,38 +51,36 @@ TEST(gemm_own__every_operand_within_the_bound) {
 TEST(gemm_own__every_length_of_the_product) {
     static const int64_t lengths[] = {0, 2, 3, 15, 31, 32, 33, 47, 64, 97, 127, 128, 129, 257};
     enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
-    for (size_t n = 0; n < PROBLEMS * LENGTHS; n++) {
-        int64_t shape[3] = {n % 3 ? 17 : 3, 9, lengths[n / PROBLEMS]};
-        check(&problems[n % PROBLEMS], shape,
-              &(product_options){.dst = OCTET_F32, .seed = n + 1});
+    for (size_t n = 0; n < PAIRS * LENGTHS; n++) {
+        int64_t shape[3] = {n % 3 ? 17 : 3, 9, lengths[n / PAIRS]};
+        check(&pairs[n % PAIRS], shape, &(product_options){.dst = OCTET_F32, .seed = n + 1});
     }
 }
 
 TEST(gemm_own__more_than_one_tile) {
     static const int64_t shapes[][3] = {{129, 7, 40}, {5, 260, 33}, {130, 140, 20}};
-    for (size_t n = 0; n < PROBLEMS; n++) {
-        check(&problems[n], shapes[n % 3],
-              &(product_options){.dst = OCTET_BF16, .seed = n + 1});
+    for (size_t n = 0; n < PAIRS; n++) {
+        check(&pairs[n], shapes[n % 3], &(product_options){.dst = OCTET_BF16, .seed = n + 1});
     }
 }
 
 /* More tiles down than run beside each other, and a group that is not full. */
 TEST(gemm_own__more_than_one_group_of_tiles) {
     product_options o = {.dst = OCTET_BF16, .seed = 5};
-    check(&problems[8], (int64_t[]){9 * 128 + 3, 140, 16}, &o);
-    check(&problems[0], (int64_t[]){10 * 64 + 3, 140, 16}, &o);
+    check(&pairs[8], (int64_t[]){9 * 128 + 3, 140, 16}, &o);
+    check(&pairs[0], (int64_t[]){10 * 64 + 3, 140, 16}, &o);
 }
 
 TEST(gemm_own__every_result_bias_and_old_value) {
     static const octet_dtype dtypes[] = {OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_NONE};
     for (uint64_t i = 0; i < 24; i++) {
-        for (size_t n = i % 7; n < PROBLEMS; n += 7) {
+        for (size_t n = i % 7; n < PAIRS; n += 7) {
             product_options o = {.dst = dtypes[i % 3],
                                  .bias = dtypes[i / 3 % 4],
                                  .accumulate = i >= 12,
                                  .seed = i + 1};
-            check(&problems[n], (int64_t[]){19, 53, 40}, &o);
-            check(&problems[n], (int64_t[]){2, 53, 0}, &o);
+            check(&pairs[n], (int64_t[]){19, 53, 40}, &o);
+            check(&pairs[n], (int64_t[]){2, 53, 0}, &o);
         }
     }
 }
@@ -90,19 +88,19 @@ TEST(gemm_own__every_result_bias_and_old_value) {
 TEST(gemm_own__extreme_scales_and_factors_within_the_bound) {
     static const operand_kind kinds[] = {OPERAND_EXTREME, OPERAND_FACTORS, OPERAND_TINY,
                                          OPERAND_NAN};
-    for (size_t n = 0; n < PROBLEMS; n++) {
+    for (size_t n = 0; n < PAIRS; n++) {
         for (size_t k = 0; k < 4; k++) {
             product_options o = {.dst = OCTET_F32, .kind = kinds[k], .seed = n + 3 * k + 1};
-            check(&problems[n], (int64_t[]){21, 40, 150}, &o);
+            check(&pairs[n], (int64_t[]){21, 40, 150}, &o);
         }
     }
 }
 
 TEST(gemm_own__nothing_to_do) {
     product_options o = {.dst = OCTET_F32, .seed = 1};
-    check(&problems[0], (int64_t[]){0, 5, 5}, &o);
-    check(&problems[8], (int64_t[]){5, 0, 5}, &o);
-    check(&problems[26], (int64_t[]){0, 0, 0}, &o);
+    check(&pairs[0], (int64_t[]){0, 5, 5}, &o);
+    check(&pairs[8], (int64_t[]){5, 0, 5}, &o);
+    check(&pairs[26], (int64_t[]){0, 0, 0}, &o);
 }
 
 TEST_MAIN(gemm_own__every_operand_within_the_bound, gemm_own__every_length_of_the_product,

@@ -1,5 +1,5 @@
 /* test_gemm_thin.c - products of few rows, emulated: who takes them, and within the bound. */
-#include "cpu/gemm_problems.h"
+#include "cpu/gemm_pairs.h"
 #include "cuda/gemm.h"
 #include "device.h"
 #include "emulate_launch.h"
@@ -8,7 +8,7 @@
 #define ROW OCTET_USE_ROW
 #define COL OCTET_USE_COL
 
-static const problem thin[] = {
+static const pair thin[] = {
     {OCTET_FPROP, "fp8-block:e4m3", "fp8-block:e4m3/128x128", ROW, ROW},
     {OCTET_FPROP, "fp8-block:e4m3+nopow2", "fp8-block:e4m3+nopow2", ROW, ROW},
     {OCTET_DGRAD, "fp8-block:e4m3/128x128", "fp8-block:e4m3/128x128", ROW, COL},
@@ -42,7 +42,7 @@ static void run(product *p) {
     }
 }
 
-static void check_made(product *p, const problem *pr) {
+static void check_made(product *p, const pair *pr) {
     run(p);
     double worst = product_worst(p);
     test_report(worst <= 1.0, TEST_HERE("error within its bound"),
@@ -50,18 +50,18 @@ static void check_made(product *p, const problem *pr) {
                 (int)pr->gemm, (int)p->rows, (int)p->cols, (int)p->depth, worst);
 }
 
-static void check(const problem *pr, const int64_t shape[3], const product_options *o) {
+static void check(const pair *pr, const int64_t shape[3], const product_options *o) {
     product *p = product_make(pr, shape, o);
     check_made(p, pr);
     product_free(p);
 }
 
 /* A line of whole 16 bytes. */
-static int64_t whole(const problem *pr, int64_t length) {
+static int64_t whole(const pair *pr, int64_t length) {
     return operand_up(length, pr->a[0] == 'n' ? 32 : 16);
 }
 
-static bool is_thin(const problem *pr, const int64_t shape[3]) {
+static bool is_thin(const pair *pr, const int64_t shape[3]) {
     product *p = product_make(pr, shape, &(product_options){.dst = OCTET_F32, .seed = 1});
     oct_gemm_params params = params_of(p);
     product_free(p);
@@ -80,7 +80,7 @@ TEST(gemm_thin__few_rows_of_whole_lines_with_blocks_along_the_product) {
             CHECK(!is_thin(&thin[n], (int64_t[]){1, 33, 33}));
         }
     }
-    static const problem others[] = {
+    static const pair others[] = {
         {OCTET_FPROP, "bf16", "mxfp8:e4m3", OCTET_USE_VALUES, ROW},
         {OCTET_FPROP, "mxfp8:e4m3", "fp8-block:e4m3", ROW, ROW},
         {OCTET_FPROP, "fp8-tensor:e4m3", "fp8-tensor:e4m3", ROW, ROW},
@@ -98,7 +98,7 @@ TEST(gemm_thin__few_rows_of_whole_lines_with_blocks_along_the_product) {
 TEST(gemm_thin__any_number_of_rows_and_columns) {
     static const int64_t cols[] = {1, 7, 15, 16, 17, 31, 33, 131};
     for (int64_t i = 0; i < THIN * 16; i++) {
-        const problem *pr = &thin[i / 16];
+        const pair *pr = &thin[i / 16];
         check(
             pr, (int64_t[]){1 + i % 16, cols[i % 8], whole(pr, 100 + 60 * (i % 5))},
             &(product_options){.dst = i % 2 ? OCTET_F32 : OCTET_BF16, .seed = 1 + (uint64_t)i});
@@ -112,7 +112,7 @@ TEST(gemm_thin__any_length_of_whole_lines) {
     enum { LENGTHS = sizeof lengths / sizeof lengths[0] };
     static const int64_t rows[] = {3, 1, 9, 2, 4};
     for (size_t i = 0; i < THIN * LENGTHS; i++) {
-        const problem *pr = &thin[i / LENGTHS];
+        const pair *pr = &thin[i / LENGTHS];
         check(pr, (int64_t[]){rows[i % 5], 5, whole(pr, lengths[i % LENGTHS])},
               &(product_options){.dst = OCTET_F32, .seed = i + 1});
     }
@@ -166,7 +166,7 @@ static void break_block(operand *o, const oct_gemm_operand *where, int64_t line,
 
 TEST(gemm_thin__a_block_whose_scale_is_nan) {
     for (size_t i = 0; i < 7 * 12; i++) {
-        const problem *pr = &thin[i / 12 + (i / 12 > 1)]; /* fprops */
+        const pair *pr = &thin[i / 12 + (i / 12 > 1)]; /* fprops */
         product *p = product_make(pr, (int64_t[]){i / 6 % 2 ? 13 : 4, 21, 4128},
                                   &(product_options){.dst = OCTET_F32, .seed = i + 1});
         oct_gemm_params params = params_of(p);
@@ -184,7 +184,7 @@ TEST(gemm_thin__a_block_whose_scale_is_nan) {
 /* What lies in padding of scales and in memory behind a line has no part in a product. */
 TEST(gemm_thin__padding_is_not_multiplied) {
     for (size_t n = 0; n < 2 * THIN; n++) {
-        const problem *pr = &thin[n / 2];
+        const pair *pr = &thin[n / 2];
         product *p = product_make(pr, (int64_t[]){n % 2 ? 5 : 2, 19, whole(pr, 80)},
                                   &(product_options){.dst = OCTET_F32, .seed = n + 1});
         oct_gemm_params params = params_of(p);

@@ -1,6 +1,6 @@
-/* test_lt.c - which problem cuBLASLt is given for each scheme and product, and what is kept. */
+/* test_lt.c - which matmul cuBLASLt is given for each scheme and product, and what is kept. */
 #define _GNU_SOURCE /* setenv */
-#include "cpu/gemm_problems.h"
+#include "cpu/gemm_pairs.h"
 #include "cuda/lt.h"
 #include "device.h"
 #include "emulate_launch.h"
@@ -21,7 +21,7 @@ enum { BLK128 = OCT_LT_SCALE_BLK128_32F };
 
 /* A call: dst 48 x 64, length 160 unless `length` says otherwise. */
 typedef struct given {
-    problem operands;
+    pair operands;
     int arch;
     octet_dtype dst, bias;
     bool split;
@@ -133,7 +133,7 @@ static product *product_of(const given *g, size_t seed) {
 }
 
 static void check_problem(const oct_lt_product *got, const wanted *want, int arch) {
-    const oct_lt_problem *p = &got->problem;
+    const oct_lt_matmul *p = &got->matmul;
     CHECK_EQ_INT(p->m, 64);
     CHECK_EQ_INT(p->n, 48);
     CHECK_EQ_INT(p->k, 160);
@@ -160,7 +160,7 @@ static void put_alpha(const oct_lt_product *product, const oct_cuda_gemm_call *c
     oct_gemm_params p = oct_gemm_params_of(call);
     float *alpha = (float *)(uintptr_t)product->memory.alpha;
     double factor = p.a.unit * p.b.unit;
-    if (!product->problem.device_alpha) {
+    if (!product->matmul.device_alpha) {
         return;
     }
     factor *= p.a.factor ? (double)*p.a.factor : 1.0;
@@ -168,7 +168,7 @@ static void put_alpha(const oct_lt_product *product, const oct_cuda_gemm_call *c
     alpha[1] = 0.0f;
 }
 
-/* The library's answer to the problem is the product. */
+/* The library's answer to the matmul is the product. */
 static void check_answer(product *p, const oct_lt_product *product,
                          const oct_cuda_gemm_call *call) {
     oct_lt *lt = NULL;
@@ -186,7 +186,7 @@ static void check_answer(product *p, const oct_lt_product *product,
     }
 }
 
-TEST(lt__each_scheme_and_product_is_the_right_problem) {
+TEST(lt__each_scheme_and_product_is_the_right_matmul) {
     void *scratch = aligned_alloc(64, SCRATCH_BYTES);
     for (size_t n = 0; n < ROWS; n++) {
         product *p = product_of(&rows[n].given, n);
@@ -235,8 +235,8 @@ TEST(lt__blocks_are_refused_as_documented) {
     CHECK_EQ_INT(oct_lt_get(&lt, cuda_on()->cuda, NULL), OCTET_OK);
     CHECK(oct_lt_describe(&product, &call, &(oct_lt_target){90, 130002}));
     narrow = flat = product;
-    narrow.problem.m -= 4;
-    flat.problem.n -= 4;
+    narrow.matmul.m -= 4;
+    flat.matmul.n -= 4;
     CHECK(!oct_lt_find(&algorithm, &found, lt, &narrow, NULL) && !found);
     CHECK(!oct_lt_find(&algorithm, &found, lt, &flat, NULL) && !found);
     CHECK(!oct_lt_find(&algorithm, &found, lt, &product, NULL) && found);
@@ -251,7 +251,7 @@ TEST(lt__blocks_are_refused_as_documented) {
 TEST(lt__rows_behind_whole_eights_are_apart) {
     static const int64_t rows[] = {48, 47, 5};
     void *scratch = aligned_alloc(64, SCRATCH_BYTES);
-    problem blocks = {OCTET_FPROP, BLOCK, SQUARE, ROW, ROW};
+    pair blocks = {OCTET_FPROP, BLOCK, SQUARE, ROW, ROW};
     given g = {blocks, 90, OCTET_BF16, OCTET_NONE, 1, 0};
     for (int i = 0; i < 6; i++) {
         product_options o = {.dst = OCTET_BF16, .seed = 1};
@@ -260,7 +260,7 @@ TEST(lt__rows_behind_whole_eights_are_apart) {
         oct_lt_product product;
         call.accumulate = i / 3;
         CHECK(oct_lt_describe(&product, &call, &(oct_lt_target){90, 130002}));
-        CHECK_EQ_INT(product.problem.n, rows[i % 3] / 8 * 8);
+        CHECK_EQ_INT(product.matmul.n, rows[i % 3] / 8 * 8);
         CHECK_EQ_INT(product.tail, i == 1);
         CHECK_EQ_INT(product.rest, i == 1 ? 0 : rows[i % 3] % 8);
         product_free(p);
@@ -272,7 +272,7 @@ TEST(lt__rows_behind_whole_eights_are_apart) {
 
 /* dst = 304 x 24, length 192, in parts of 128 rows; NVFP4 lines are whole 32 elements. Where
  * the library has a workspace there is room for one. */
-static void check_parts(const problem *operands, int arch, bool workspace) {
+static void check_parts(const pair *operands, int arch, bool workspace) {
     int64_t room = (workspace ? (int64_t)8 << 20 : 0) + 512 + 256 + 128 * 26 * 4;
     product_options o = {.dst = OCTET_BF16, .bias = OCTET_F32, .seed = (uint64_t)arch};
     product *p = product_make(operands, (int64_t[]){304, 24, 192}, &o);
@@ -287,7 +287,7 @@ static void check_parts(const problem *operands, int arch, bool workspace) {
     memcpy(call.dst.parts[0], p->old, (size_t)p->dst_bytes);
     CHECK_EQ_INT(oct_lt_get(&lt, cuda_on()->cuda, NULL), OCTET_OK);
     CHECK(oct_lt_describe(&whole, &call, &target) && whole.sums && whole.chunk == 128);
-    CHECK_EQ_INT(whole.problem.workspace_bytes > 0, workspace);
+    CHECK_EQ_INT(whole.matmul.workspace_bytes > 0, workspace);
     for (int64_t first = 0; first < 304; first += 128) {
         oct_lt_product part = oct_lt_part(&whole, &own.a, first, first < 256 ? 128 : 48);
         oct_lt_algorithm algorithm;
@@ -305,20 +305,20 @@ static void check_parts(const problem *operands, int arch, bool workspace) {
 }
 
 TEST(lt__parts_have_their_rows_data_and_scales) {
-    check_parts(&(problem){OCTET_FPROP, "bf16", "bf16", PLAIN, PLAIN}, 80, true);
-    check_parts(&(problem){OCTET_FPROP, TENSOR, TENSOR, ROW, ROW}, 89, false);
-    check_parts(&(problem){OCTET_FPROP, BLOCK, SQUARE, ROW, ROW}, 90, false);
-    check_parts(&(problem){OCTET_FPROP, BLOCK, BLOCK, ROW, ROW}, 90, false);
-    check_parts(&(problem){OCTET_FPROP, SQUARE, BLOCK, ROW, ROW}, 90, false);
-    check_parts(&(problem){OCTET_FPROP, MX, MX, ROW, ROW}, 100, true);
-    check_parts(&(problem){OCTET_FPROP, NV, NV_SQUARE, ROW, ROW}, 120, true);
+    check_parts(&(pair){OCTET_FPROP, "bf16", "bf16", PLAIN, PLAIN}, 80, true);
+    check_parts(&(pair){OCTET_FPROP, TENSOR, TENSOR, ROW, ROW}, 89, false);
+    check_parts(&(pair){OCTET_FPROP, BLOCK, SQUARE, ROW, ROW}, 90, false);
+    check_parts(&(pair){OCTET_FPROP, BLOCK, BLOCK, ROW, ROW}, 90, false);
+    check_parts(&(pair){OCTET_FPROP, SQUARE, BLOCK, ROW, ROW}, 90, false);
+    check_parts(&(pair){OCTET_FPROP, MX, MX, ROW, ROW}, 100, true);
+    check_parts(&(pair){OCTET_FPROP, NV, NV_SQUARE, ROW, ROW}, 120, true);
 }
 
 /* In a capture a kernel can be loaded only where the thread says so. Whole eights and a tail
  * are two shapes, and so two kernels, both of them found before the first one is launched. */
 TEST(lt__a_kernel_is_loaded_where_a_capture_allows_it) {
     void *scratch = aligned_alloc(256, SCRATCH_BYTES);
-    problem blocks = {OCTET_FPROP, BLOCK, SQUARE, ROW, ROW};
+    pair blocks = {OCTET_FPROP, BLOCK, SQUARE, ROW, ROW};
     given g = {blocks, 90, OCTET_BF16, OCTET_NONE, 1, 0};
     product_options o = {.dst = OCTET_BF16, .seed = 1};
     product *p = product_make(&blocks, (int64_t[]){77, 72, 208}, &o);
@@ -444,7 +444,7 @@ TEST(cache__the_last_put_is_found) {
     free(cache);
 }
 
-TEST(cache__more_problems_than_places_replace_each_other) {
+TEST(cache__more_matmuls_than_places_replace_each_other) {
     oct_lt_cache *cache = calloc(1, sizeof *cache);
     uint64_t key[OCT_LT_KEY], count = 10 * OCT_LT_SETS * OCT_LT_WAYS, kept = 0;
     oct_lt_algorithm got;
@@ -505,10 +505,10 @@ TEST(cache__threads_never_see_half_an_entry) {
     free(cache);
 }
 
-TEST_MAIN(lt__each_scheme_and_product_is_the_right_problem, lt__an_older_library_has_no_blocks,
+TEST_MAIN(lt__each_scheme_and_product_is_the_right_matmul, lt__an_older_library_has_no_blocks,
           lt__blocks_are_refused_as_documented, lt__rows_behind_whole_eights_are_apart,
           lt__parts_have_their_rows_data_and_scales,
           lt__a_kernel_is_loaded_where_a_capture_allows_it,
           lt__a_failure_of_the_library_is_told_as_what_it_is, lt__environment_picks_the_kernel,
-          cache__the_last_put_is_found, cache__more_problems_than_places_replace_each_other,
+          cache__the_last_put_is_found, cache__more_matmuls_than_places_replace_each_other,
           cache__threads_never_see_half_an_entry)

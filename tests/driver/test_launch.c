@@ -269,18 +269,18 @@ static octet_status make(void **out, octet_cuda *cuda, octet_error *err) {
     return OCTET_OK;
 }
 
-static void unmake(void *kept, octet_cuda *cuda) {
-    freed += kept == cuda;
+static void unmake(void *held, octet_cuda *cuda) {
+    freed += held == cuda;
 }
 
-TEST(launch__what_is_kept_is_made_once_and_freed_with_the_gpu) {
-    static const oct_cuda_keeper keeper = {make, unmake};
+TEST(launch__what_is_held_is_made_once_and_freed_with_the_gpu) {
+    static const oct_cuda_holder holder = {make, unmake};
     octet_cuda *cuda = begin("");
-    void *kept = NULL;
-    CHECK_EQ_INT(oct_cuda_kept(&kept, cuda, &keeper, NULL), OCTET_NO_MEMORY);
-    CHECK_EQ_INT(oct_cuda_kept(&kept, cuda, &keeper, NULL), OCTET_OK);
-    CHECK_EQ_INT(oct_cuda_kept(&kept, cuda, &keeper, NULL), OCTET_OK);
-    CHECK(kept == cuda && made == 2 && freed == 0);
+    void *held = NULL;
+    CHECK_EQ_INT(oct_cuda_held(&held, cuda, &holder, NULL), OCTET_NO_MEMORY);
+    CHECK_EQ_INT(oct_cuda_held(&held, cuda, &holder, NULL), OCTET_OK);
+    CHECK_EQ_INT(oct_cuda_held(&held, cuda, &holder, NULL), OCTET_OK);
+    CHECK(held == cuda && made == 2 && freed == 0);
     end(cuda);
     CHECK_EQ_INT(freed, 1);
 }
@@ -294,4 +294,4 @@ TEST_MAIN(launch__facts_are_the_gpus, launch__bad_options_and_old_gpus_are_refus
           launch__a_run_enters_the_context_once,
           launch__threads_compile_a_module_once_and_look_a_kernel_up_once,
           launch__fills_and_copies_reach_every_byte,
-          launch__what_is_kept_is_made_once_and_freed_with_the_gpu)
+          launch__what_is_held_is_made_once_and_freed_with_the_gpu)

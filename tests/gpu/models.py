@@ -97,7 +97,7 @@ class Inside(torch.nn.Module):
 
 
 def state(net: torch.nn.Module) -> list[torch.Tensor]:
-    """All that training moves: parameters, gradients, and the layers' state."""
+    """All that training changes: parameters, gradients, and the layers' state."""
     found = [t.detach() for t in (*net.parameters(), *net.buffers())]
     found += [p.grad for p in net.parameters() if p.grad is not None]
     return [

@@ -107,7 +107,7 @@ def test_replay__by_threads_with_streams_of_their_own(name: str) -> None:
 
 
 def test_replay__a_captured_layer_is_the_same_afterwards() -> None:
-    """A capture takes single launches; recordings of the same run stay what they were."""
+    """A capture takes single launches; graphs of the same run stay what they were."""
     layer = octet.Linear(128, 128, bias=False, params_dtype=torch.bfloat16, device="cuda")
     x = torch.randn(64, 128, dtype=torch.bfloat16, device="cuda")
     with torch.no_grad(), octet.autocast(recipe=RECIPES["current"]):

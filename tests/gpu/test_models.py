@@ -152,7 +152,7 @@ def test_models__a_scaler_skips_a_step_that_is_not_finite(name: str) -> None:
     net = model(params_dtype=torch.float32)
     scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**4)
     optimizer = sgd(net)
-    moved = []
+    changed = []
     for turn in range(4):
         x, dy = batch(turn, torch.float16)
         if turn == 1:
@@ -165,10 +165,10 @@ def test_models__a_scaler_skips_a_step_that_is_not_finite(name: str) -> None:
         scaler.step(optimizer)
         scaler.update()
         after = list(net.parameters())
-        moved.append(sum(not torch.equal(a, b) for a, b in zip(before, after, strict=True)))
+        changed.append(sum(not torch.equal(a, b) for a, b in zip(before, after, strict=True)))
         assert all(torch.isfinite(p).all() for p in after)
         assert all(torch.isfinite(linear.fp8_grad_scale).all() for linear in net.layers())
-    assert moved == [len(before), 0, len(before), len(before)]
+    assert changed == [len(before), 0, len(before), len(before)]
     assert scaler.get_scale() == 2.0**3
 
 
@@ -275,7 +275,7 @@ def test_models__parts_that_are_frozen_in_turn(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "none"])
 def test_models__quantized_weights_and_adam(name: str) -> None:
-    """Moments are plain, and the new weight is the old one's, moved and quantized."""
+    """Moments are plain, and the new weight is the old one's, changed and quantized."""
     with octet.quantized_model_init(recipe=RECIPES[name]):
         linear = model().a_up
     shadow = torch.nn.Parameter(linear.weight.detach().dequantize())

@@ -6,11 +6,11 @@
 
 /* ---- reads ----------------------------------------------------------------------------- */
 
-static inline void check_reads_of(check_record *record, const octet_plan *plan, int index,
+static inline void check_reads_of(check_report *report, const octet_plan *plan, int index,
                                   uint64_t ready) {
     uint64_t missing = plan->steps[index].reads & ~ready;
     for (int i = 0; i < plan->buffer_count; i++) {
-        CHECK_LAW(record, LAW_READS, !check_has(missing, i),
+        CHECK_LAW(report, LAW_READS, !check_has(missing, i),
                   "step %d reads %s, which nothing has written before", index,
                   check_name(plan, i));
     }
@@ -18,12 +18,12 @@ static inline void check_reads_of(check_record *record, const octet_plan *plan, 
 
 /* Compute steps of a phase in their order, then its collectives, which run side by side: none
  * of them reads what another of the same phase delivers. */
-static inline uint64_t check_phase_reads(check_record *record, const octet_plan *plan,
+static inline uint64_t check_phase_reads(check_report *report, const octet_plan *plan,
                                          int phase, uint64_t ready) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         if (step->phase == phase && step->op != OCTET_OP_COLLECTIVE) {
-            check_reads_of(record, plan, i, ready);
+            check_reads_of(report, plan, i, ready);
             ready |= step->writes;
         }
     }
@@ -31,7 +31,7 @@ static inline uint64_t check_phase_reads(check_record *record, const octet_plan 
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         if (step->phase == phase && step->op == OCTET_OP_COLLECTIVE) {
-            check_reads_of(record, plan, i, ready);
+            check_reads_of(report, plan, i, ready);
             after |= step->writes;
         }
     }
@@ -39,20 +39,20 @@ static inline uint64_t check_phase_reads(check_record *record, const octet_plan 
 }
 
 /* Phases are counted by their compute steps: collectives part them, and may follow the last. */
-static inline void check_phases(check_record *record, const octet_plan *plan) {
+static inline void check_phases(check_report *report, const octet_plan *plan) {
     bool computes[256] = {false}, collects[256] = {false};
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         *(step->op == OCTET_OP_COLLECTIVE ? &collects[step->phase] : &computes[step->phase]) =
             true;
-        CHECK_LAW(record, LAW_READS, i == 0 || plan->steps[i - 1].phase <= step->phase,
+        CHECK_LAW(report, LAW_READS, i == 0 || plan->steps[i - 1].phase <= step->phase,
                   "step %d goes back to phase %d", i, step->phase);
     }
     for (int phase = 0; phase + 1 < plan->phases; phase++) {
-        CHECK_LAW(record, LAW_READS, collects[phase], "phase %d ends without a collective",
+        CHECK_LAW(report, LAW_READS, collects[phase], "phase %d ends without a collective",
                   phase);
     }
-    CHECK_LAW(record, LAW_READS, plan->phases == 1 || computes[plan->phases - 1],
+    CHECK_LAW(report, LAW_READS, plan->phases == 1 || computes[plan->phases - 1],
               "there are %d phases, the last without a step", plan->phases);
 }
 
@@ -74,7 +74,7 @@ static inline bool check_may_hasten(const octet_plan *plan, int from, int step) 
 }
 
 /* Two steps that are done as one: of one kind, on a GPU, and each of them once. */
-static inline void check_pairs(check_record *record, const octet_plan *plan) {
+static inline void check_pairs(check_report *report, const octet_plan *plan) {
     uint64_t seen = 0;
     for (int i = 0; i < plan->step_count; i++) {
         int with = plan->steps[i].with;
@@ -84,25 +84,25 @@ static inline void check_pairs(check_record *record, const octet_plan *plan) {
         bool alike = plan->device.kind == OCTET_CUDA &&
                      plan->steps[i].op == plan->steps[with].op &&
                      plan->steps[with].with == OCTET_ABSENT;
-        CHECK_LAW(record, LAW_READS, alike && !check_has(seen, with) && !check_has(seen, i),
+        CHECK_LAW(report, LAW_READS, alike && !check_has(seen, with) && !check_has(seen, i),
                   "steps %d and %d cannot be one", i, with);
-        CHECK_LAW(record, LAW_READS, check_may_hasten(plan, i, with),
+        CHECK_LAW(report, LAW_READS, check_may_hasten(plan, i, with),
                   "step %d is done with step %d, but not what it needs by then", with, i);
         seen |= check_bit(with);
     }
 }
 
-static inline void check_reads(check_record *record, const octet_plan *plan) {
-    check_pairs(record, plan);
+static inline void check_reads(check_report *report, const octet_plan *plan) {
+    check_pairs(report, plan);
     uint64_t ready = check_place_mask(plan, OCTET_PLACE_ARG, -1) |
-                     check_slot_mask(plan->kept, plan->kept_count);
-    check_phases(record, plan);
+                     check_slot_mask(plan->restored, plan->restored_count);
+    check_phases(report, plan);
     for (int phase = 0; phase < plan->phases; phase++) {
-        ready = check_phase_reads(record, plan, phase, ready);
+        ready = check_phase_reads(report, plan, phase, ready);
     }
     for (int i = 0; i < plan->saved_count; i++) {
-        CHECK_LAW(record, LAW_READS, check_has(ready, plan->saved[i]),
-                  "slot %d keeps %s, which nothing has written", i,
+        CHECK_LAW(report, LAW_READS, check_has(ready, plan->saved[i]),
+                  "slot %d saves %s, which nothing has written", i,
                   check_name(plan, plan->saved[i]));
     }
 }
@@ -113,10 +113,10 @@ static inline bool check_may_write(const octet_plan *plan, const octet_plan_buff
     if (buffer->place == OCTET_PLACE_ARG) {
         return plan->args[buffer->port].is_mutable != 0;
     }
-    return buffer->place != OCTET_PLACE_KEPT;
+    return buffer->place != OCTET_PLACE_RESTORED;
 }
 
-static inline void check_written_once(check_record *record, const octet_plan *plan) {
+static inline void check_written_once(check_report *report, const octet_plan *plan) {
     uint64_t written = 0;
     for (int i = 0; i < plan->step_count; i++) {
         uint64_t writes = plan->steps[i].writes;
@@ -124,16 +124,17 @@ static inline void check_written_once(check_record *record, const octet_plan *pl
             if (!check_has(writes, b)) {
                 continue;
             }
-            CHECK_LAW(record, LAW_WRITES, !check_has(written, b), "step %d writes %s again", i,
+            CHECK_LAW(report, LAW_WRITES, !check_has(written, b), "step %d writes %s again", i,
                       check_name(plan, b));
-            CHECK_LAW(record, LAW_WRITES, check_may_write(plan, &plan->buffers[b]),
+            CHECK_LAW(report, LAW_WRITES, check_may_write(plan, &plan->buffers[b]),
                       "step %d writes %s, which is not its own", i, check_name(plan, b));
         }
         written |= writes;
     }
 }
 
-/* The bytes of the memory that holds a buffer; of a kept block this plan does not know them. */
+/* The bytes of the memory that holds a buffer; of a restored block this plan does not know
+ * them. */
 static inline int64_t check_room(const octet_plan *plan, const octet_plan_buffer *buffer) {
     switch (buffer->place) {
     case OCTET_PLACE_ARG:
@@ -152,7 +153,7 @@ static inline int64_t check_room(const octet_plan *plan, const octet_plan_buffer
 }
 
 static inline bool check_in_block(const octet_plan_buffer *buffer) {
-    return buffer->place == OCTET_PLACE_SAVED || buffer->place == OCTET_PLACE_KEPT ||
+    return buffer->place == OCTET_PLACE_SAVED || buffer->place == OCTET_PLACE_RESTORED ||
            buffer->place == OCTET_PLACE_WORK;
 }
 
@@ -166,30 +167,30 @@ static inline bool check_overlap(const octet_plan_buffer *a, const octet_plan_bu
            a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-static inline void check_memory(check_record *record, const octet_plan *plan) {
+static inline void check_memory(check_report *report, const octet_plan *plan) {
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[i];
         int64_t grain = check_in_block(buffer)
                             ? OCTET_ALIGN
                             : octet_dtype_bits((octet_dtype)buffer->dtype) / 8;
-        CHECK_LAW(record, LAW_WRITES, buffer->offset >= 0 && buffer->offset % grain == 0,
+        CHECK_LAW(report, LAW_WRITES, buffer->offset >= 0 && buffer->offset % grain == 0,
                   "%s begins at byte %lld, not a multiple of %lld", check_name(plan, i),
                   (long long)buffer->offset, (long long)grain);
-        CHECK_LAW(record, LAW_WRITES,
+        CHECK_LAW(report, LAW_WRITES,
                   buffer->bytes >= 0 &&
                       buffer->offset <= check_room(plan, buffer) - buffer->bytes,
                   "%s leaves its memory of %lld bytes", check_name(plan, i),
                   (long long)check_room(plan, buffer));
         for (int j = 0; j < i; j++) {
-            CHECK_LAW(record, LAW_WRITES, !check_overlap(buffer, &plan->buffers[j]),
+            CHECK_LAW(report, LAW_WRITES, !check_overlap(buffer, &plan->buffers[j]),
                       "%s and %s overlap", check_name(plan, i), check_name(plan, j));
         }
     }
 }
 
-static inline void check_writes(check_record *record, const octet_plan *plan) {
-    check_written_once(record, plan);
-    check_memory(record, plan);
+static inline void check_writes(check_report *report, const octet_plan *plan) {
+    check_written_once(report, plan);
+    check_memory(report, plan);
 }
 
 /* ---- outputs --------------------------------------------------------------------------- */
@@ -208,24 +209,24 @@ static inline bool check_ports_alike(const octet_port *a, const octet_port *b) {
            memcmp(a->shape, b->shape, sizeof a->shape) == 0 && a->bytes == b->bytes;
 }
 
-static inline void check_output(check_record *record, const octet_plan *plan, int index) {
+static inline void check_output(check_report *report, const octet_plan *plan, int index) {
     const octet_port *port = &plan->outs[index];
     uint64_t mask = check_place_mask(plan, OCTET_PLACE_OUT, index) & check_all_writes(plan);
-    CHECK_LAW(record, LAW_OUTPUTS, !port->is_mutable, "output %d is marked mutable", index);
+    CHECK_LAW(report, LAW_OUTPUTS, !port->is_mutable, "output %d is marked mutable", index);
     if (port->alias == OCTET_ABSENT) {
-        CHECK_LAW(record, LAW_OUTPUTS, check_bytes_in(plan, mask) == port->bytes && mask != 0,
+        CHECK_LAW(report, LAW_OUTPUTS, check_bytes_in(plan, mask) == port->bytes && mask != 0,
                   "of the %lld bytes of output %d, %lld are written", (long long)port->bytes,
                   index, (long long)check_bytes_in(plan, mask));
         return;
     }
-    CHECK_LAW(record, LAW_OUTPUTS, mask == 0, "output %d is an alias and is written", index);
-    CHECK_LAW(record, LAW_OUTPUTS, check_ports_alike(port, &plan->args[port->alias]),
+    CHECK_LAW(report, LAW_OUTPUTS, mask == 0, "output %d is an alias and is written", index);
+    CHECK_LAW(report, LAW_OUTPUTS, check_ports_alike(port, &plan->args[port->alias]),
               "output %d does not look like argument %d, which it is", index, port->alias);
 }
 
 /* Bytes that a QUANTIZE may leave out are in the workspace, and read by products alone that
  * have the copy. */
-static inline void check_passing(check_record *record, const octet_plan *plan,
+static inline void check_passing(check_report *report, const octet_plan *plan,
                                  const octet_step *step, octet_use use) {
     uint64_t bytes = check_use_mask(plan, step->dst, use);
     int copy = use == OCTET_USE_ROW ? step->a_copy : step->b_copy;
@@ -233,32 +234,32 @@ static inline void check_passing(check_record *record, const octet_plan *plan,
         if (!check_has(bytes & step->writes, i)) {
             continue;
         }
-        CHECK_LAW(record, LAW_OUTPUTS, plan->buffers[i].place == OCTET_PLACE_WORK,
+        CHECK_LAW(report, LAW_OUTPUTS, plan->buffers[i].place == OCTET_PLACE_WORK,
                   "%s may be left out, and outlives the call", check_name(plan, i));
         for (int k = 0; k < plan->step_count; k++) {
             const octet_step *reader = &plan->steps[k];
             bool has = reader->op == OCTET_OP_GEMM &&
                        (reader->a_copy == copy || reader->b_copy == copy);
-            CHECK_LAW(record, LAW_OUTPUTS, has || !check_has(reader->reads, i),
+            CHECK_LAW(report, LAW_OUTPUTS, has || !check_has(reader->reads, i),
                       "step %d reads %s, which may be left out", k, check_name(plan, i));
         }
     }
 }
 
-static inline void check_all_passing(check_record *record, const octet_plan *plan) {
+static inline void check_all_passing(check_report *report, const octet_plan *plan) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         if (step->row_passes) {
-            check_passing(record, plan, step, OCTET_USE_ROW);
+            check_passing(report, plan, step, OCTET_USE_ROW);
         }
         if (step->col_passes) {
-            check_passing(record, plan, step, OCTET_USE_COL);
+            check_passing(report, plan, step, OCTET_USE_COL);
         }
     }
 }
 
 /* Everything written is used: by a later step, the caller or the next plan. */
-static inline void check_used(check_record *record, const octet_plan *plan) {
+static inline void check_used(check_report *report, const octet_plan *plan) {
     uint64_t reads = check_all_reads(plan), writes = check_all_writes(plan);
     uint64_t used = reads | check_place_mask(plan, OCTET_PLACE_OUT, -1) |
                     check_place_mask(plan, OCTET_PLACE_ARG, -1) |
@@ -269,12 +270,12 @@ static inline void check_used(check_record *record, const octet_plan *plan) {
         used |= step->op == OCTET_OP_BIAS_GRAD ? check_sums_mask(plan, step) : 0;
     }
     for (int i = 0; i < plan->buffer_count; i++) {
-        CHECK_LAW(record, LAW_OUTPUTS, check_has(used, i) || !check_has(writes, i),
+        CHECK_LAW(report, LAW_OUTPUTS, check_has(used, i) || !check_has(writes, i),
                   "%s is written in vain", check_name(plan, i));
     }
 }
 
-static inline void check_exchange(check_record *record, const octet_plan *plan, int index) {
+static inline void check_exchange(check_report *report, const octet_plan *plan, int index) {
     uint64_t mask = check_place_mask(plan, OCTET_PLACE_EXCHANGE, index);
     uint64_t moved = 0;
     uint32_t phases = 0;
@@ -285,31 +286,31 @@ static inline void check_exchange(check_record *record, const octet_plan *plan, 
         phases |= (step->reads | step->writes) & mask ? (uint32_t)1 << step->phase : 0;
     }
     bool carried = (phases & (phases - 1)) != 0;
-    CHECK_LAW(record, LAW_OUTPUTS, carried || (mask & moved) != 0,
+    CHECK_LAW(report, LAW_OUTPUTS, carried || (mask & moved) != 0,
               "no collective reads or writes exchange %d, and one phase alone uses it", index);
-    CHECK_LAW(record, LAW_OUTPUTS,
+    CHECK_LAW(report, LAW_OUTPUTS,
               check_bytes_in(plan, mask & check_all_writes(plan)) ==
                   plan->exchanges[index].bytes,
               "exchange %d is not written whole", index);
-    CHECK_LAW(record, LAW_OUTPUTS, (mask & check_all_reads(plan)) == mask,
+    CHECK_LAW(report, LAW_OUTPUTS, (mask & check_all_reads(plan)) == mask,
               "exchange %d is not read whole", index);
 }
 
-static inline void check_outputs(check_record *record, const octet_plan *plan) {
+static inline void check_outputs(check_report *report, const octet_plan *plan) {
     uint64_t writes = check_all_writes(plan);
     for (int i = 0; i < plan->out_count; i++) {
-        check_output(record, plan, i);
+        check_output(report, plan, i);
     }
     for (int i = 0; i < plan->exchange_count; i++) {
-        check_exchange(record, plan, i);
+        check_exchange(report, plan, i);
     }
     for (int i = 0; i < plan->arg_count; i++) {
         bool written = (check_place_mask(plan, OCTET_PLACE_ARG, i) & writes) != 0;
-        CHECK_LAW(record, LAW_OUTPUTS, written || !plan->args[i].is_mutable,
+        CHECK_LAW(report, LAW_OUTPUTS, written || !plan->args[i].is_mutable,
                   "argument %d is marked mutable and never written", i);
     }
-    check_used(record, plan);
-    check_all_passing(record, plan);
+    check_used(report, plan);
+    check_all_passing(report, plan);
 }
 
 #endif

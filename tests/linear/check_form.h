@@ -12,7 +12,7 @@ static inline bool check_counts(const octet_plan *plan) {
     return plan->size == sizeof *plan && plan->kind <= OCTET_PLAN_LINEAR_WGRAD &&
            plan->arg_count <= OCTET_PLAN_ARGS && plan->out_count <= OCTET_PLAN_OUTS &&
            plan->exchange_count <= OCTET_PLAN_EXCHANGES &&
-           plan->saved_count <= OCTET_PLAN_SLOTS && plan->kept_count <= OCTET_PLAN_SLOTS &&
+           plan->saved_count <= OCTET_PLAN_SLOTS && plan->restored_count <= OCTET_PLAN_SLOTS &&
            plan->tensor_count <= OCTET_PLAN_TENSORS &&
            plan->buffer_count <= OCTET_PLAN_BUFFERS && plan->step_count <= OCTET_PLAN_STEPS;
 }
@@ -44,7 +44,7 @@ static inline bool check_buffer_form(const octet_plan *plan, const octet_plan_bu
         [OCTET_PLACE_ARG] = plan->arg_count,
         [OCTET_PLACE_OUT] = plan->out_count,
         [OCTET_PLACE_SAVED] = 1,
-        [OCTET_PLACE_KEPT] = plan->kind,
+        [OCTET_PLACE_RESTORED] = plan->kind,
         [OCTET_PLACE_WORK] = 1,
         [OCTET_PLACE_EXCHANGE] = plan->exchange_count,
     };
@@ -148,54 +148,54 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_step_blank(step);
 }
 
-static inline bool check_ports_form(check_record *record, const octet_plan *plan) {
+static inline bool check_ports_form(check_report *report, const octet_plan *plan) {
     bool good = true;
     for (int i = 0; i < plan->arg_count; i++) {
-        good &= CHECK_LAW(record, LAW_FORM, check_port_form(&plan->args[i], 0),
+        good &= CHECK_LAW(report, LAW_FORM, check_port_form(&plan->args[i], 0),
                           "argument %d has a field out of range", i);
     }
     for (int i = 0; i < plan->out_count; i++) {
-        good &= CHECK_LAW(record, LAW_FORM, check_port_form(&plan->outs[i], plan->arg_count),
+        good &= CHECK_LAW(report, LAW_FORM, check_port_form(&plan->outs[i], plan->arg_count),
                           "output %d has a field out of range", i);
     }
     for (int i = 0; i < plan->exchange_count; i++) {
         good &=
-            CHECK_LAW(record, LAW_FORM,
+            CHECK_LAW(report, LAW_FORM,
                       check_port_form(&plan->exchanges[i], 0) && !plan->exchanges[i].is_mutable,
                       "exchange %d has a field out of range", i);
     }
     return good;
 }
 
-static inline bool check_slots_form(check_record *record, const octet_plan *plan) {
+static inline bool check_slots_form(check_report *report, const octet_plan *plan) {
     bool good = true;
     for (int i = 0; i < plan->saved_count; i++) {
-        good &= CHECK_LAW(record, LAW_FORM, plan->saved[i] < plan->buffer_count,
+        good &= CHECK_LAW(report, LAW_FORM, plan->saved[i] < plan->buffer_count,
                           "saved slot %d is no buffer", i);
     }
-    for (int i = 0; i < plan->kept_count; i++) {
-        good &= CHECK_LAW(record, LAW_FORM, plan->kept[i] < plan->buffer_count,
-                          "kept slot %d is no buffer", i);
+    for (int i = 0; i < plan->restored_count; i++) {
+        good &= CHECK_LAW(report, LAW_FORM, plan->restored[i] < plan->buffer_count,
+                          "restored slot %d is no buffer", i);
     }
     return good;
 }
 
 /* When it holds, the other laws may follow every index of the plan. */
-static inline bool check_form(check_record *record, const octet_plan *plan) {
-    if (!CHECK_LAW(record, LAW_FORM, check_counts(plan), "a count is out of range")) {
+static inline bool check_form(check_report *report, const octet_plan *plan) {
+    if (!CHECK_LAW(report, LAW_FORM, check_counts(plan), "a count is out of range")) {
         return false;
     }
-    bool good = check_ports_form(record, plan) & check_slots_form(record, plan);
+    bool good = check_ports_form(report, plan) & check_slots_form(report, plan);
     for (int i = 0; i < plan->tensor_count; i++) {
-        good &= CHECK_LAW(record, LAW_FORM, check_tensor_form(plan, &plan->tensors[i]),
+        good &= CHECK_LAW(report, LAW_FORM, check_tensor_form(plan, &plan->tensors[i]),
                           "tensor %d has a field out of range", i);
     }
     for (int i = 0; i < plan->buffer_count; i++) {
-        good &= CHECK_LAW(record, LAW_FORM, check_buffer_form(plan, &plan->buffers[i]),
+        good &= CHECK_LAW(report, LAW_FORM, check_buffer_form(plan, &plan->buffers[i]),
                           "buffer %d has a field out of range", i);
     }
     for (int i = 0; i < plan->step_count; i++) {
-        good &= CHECK_LAW(record, LAW_FORM, check_step_form(plan, &plan->steps[i]),
+        good &= CHECK_LAW(report, LAW_FORM, check_step_form(plan, &plan->steps[i]),
                           "step %d has a field out of range", i);
     }
     return good;

@@ -32,7 +32,7 @@ static const check_product check_products[OCTET_GEMMS] = {
 
 /* One GEMM under test. */
 typedef struct check_gemm {
-    check_record *record;
+    check_report *report;
     const octet_plan *plan;
     const octet_linear_args *args;
     const octet_step *step;
@@ -54,14 +54,14 @@ static inline void check_sides(const check_gemm *gemm, int tensor, const check_o
                                const char *letter) {
     const octet_plan_tensor *t = &gemm->plan->tensors[tensor];
     int rows_per_m = check_gathered(gemm->args);
-    CHECK_LAW(gemm->record, LAW_GEMMS,
+    CHECK_LAW(gemm->report, LAW_GEMMS,
               check_measures(&t->rows, want->rows, rows_per_m) &&
                   check_measures(&t->cols, want->cols, rows_per_m),
               "%s's %s is %lld x %lld, on the wrong axes", gemm->product->name, letter,
               (long long)check_dim(gemm->plan, &t->rows),
               (long long)check_dim(gemm->plan, &t->cols));
     bool main_grad = want->name == OCTET_NAME_GRAD_WEIGHT && t->name == OCTET_NAME_MAIN_GRAD;
-    CHECK_LAW(gemm->record, LAW_GEMMS, t->name == want->name || main_grad,
+    CHECK_LAW(gemm->report, LAW_GEMMS, t->name == want->name || main_grad,
               "%s's %s is tensor %d, of another name", gemm->product->name, letter, tensor);
 }
 
@@ -76,20 +76,20 @@ static inline void check_direction(const check_gemm *gemm, int tensor, int use,
     const octet_plan_tensor *t = &gemm->plan->tensors[tensor];
     const char *name = gemm->product->name;
     if (!check_is_quantized(t)) {
-        CHECK_LAW(gemm->record, LAW_GEMMS, use == OCTET_USE_VALUES,
+        CHECK_LAW(gemm->report, LAW_GEMMS, use == OCTET_USE_VALUES,
                   "%s reads a direction of tensor %d, which is plain", name, tensor);
         return;
     }
     int data = use == OCTET_USE_ROW ? OCTET_PART_ROW_DATA : OCTET_PART_COL_DATA;
-    CHECK_LAW(gemm->record, LAW_GEMMS,
+    CHECK_LAW(gemm->report, LAW_GEMMS,
               use != OCTET_USE_VALUES && t->buffers[data] != OCTET_ABSENT,
               "%s reads bytes that tensor %d has not", name, tensor);
     bool across =
         octet_quantizer_transposable(&t->quantizer) &&
         (!gemm->step->native || check_reads_across(&gemm->plan->device, &t->quantizer));
-    CHECK_LAW(gemm->record, LAW_GEMMS, use == want->use || across,
+    CHECK_LAW(gemm->report, LAW_GEMMS, use == want->use || across,
               "%s reads tensor %d in the wrong direction", name, tensor);
-    CHECK_LAW(gemm->record, LAW_GEMMS,
+    CHECK_LAW(gemm->report, LAW_GEMMS,
               !gemm->step->native ||
                   octet_scheme_native((octet_scheme)t->quantizer.scheme, &gemm->plan->device),
               "%s is native, but tensor %d's scheme is not on this device", name, tensor);
@@ -100,7 +100,7 @@ static inline void check_scale_order(const check_gemm *gemm, int tensor) {
     const octet_quantizer *q = &gemm->plan->tensors[tensor].quantizer;
     bool cores = gemm->plan->device.kind == OCTET_CUDA && gemm->step->native;
     bool small = q->scheme >= OCTET_MXFP8;
-    CHECK_LAW(gemm->record, LAW_GEMMS, !(cores && small) || q->swizzled,
+    CHECK_LAW(gemm->report, LAW_GEMMS, !(cores && small) || q->swizzled,
               "%s reads scales of tensor %d that are not swizzled", gemm->product->name,
               tensor);
 }
@@ -112,7 +112,7 @@ static inline void check_transform(const check_gemm *gemm) {
     const octet_quantizer *b = &gemm->plan->tensors[step->b].quantizer;
     int a_transform = step->a_use == OCTET_USE_COL ? a->hadamard : OCTET_HADAMARD_NONE;
     int b_transform = step->b_use == OCTET_USE_COL ? b->hadamard : OCTET_HADAMARD_NONE;
-    CHECK_LAW(gemm->record, LAW_GEMMS, a_transform == b_transform,
+    CHECK_LAW(gemm->report, LAW_GEMMS, a_transform == b_transform,
               "%s multiplies a transformed operand with one that is not", gemm->product->name);
 }
 
@@ -130,10 +130,10 @@ static inline void check_accumulation(const check_gemm *gemm) {
     const octet_quantizer *b = &gemm->plan->tensors[step->b].quantizer;
     bool always = check_always_split(a) || check_always_split(b);
     bool adds = step->gemm == OCTET_WGRAD && gemm->args->main_grad == OCTET_MAIN_GRAD_ADD;
-    CHECK_LAW(gemm->record, LAW_GEMMS,
+    CHECK_LAW(gemm->report, LAW_GEMMS,
               !(a->scheme && b->scheme) || step->split == (always || split[step->gemm]),
               "%s does not accumulate as the recipe says", gemm->product->name);
-    CHECK_LAW(gemm->record, LAW_GEMMS, !step->accumulate || adds,
+    CHECK_LAW(gemm->report, LAW_GEMMS, !step->accumulate || adds,
               "%s adds to its result, which nobody asked for", gemm->product->name);
 }
 
@@ -151,9 +151,9 @@ static inline void check_own_memory(const check_gemm *gemm) {
     bool finished = step->bias == OCTET_ABSENT || dtype == OCTET_F32 ||
                     plan->buffers[step->bias].dtype == dtype;
     bool without = plan->device.kind == OCTET_CUDA && bytes && finished;
-    CHECK_LAW(gemm->record, LAW_GEMMS, without == (step->scratch == OCTET_ABSENT),
+    CHECK_LAW(gemm->report, LAW_GEMMS, without == (step->scratch == OCTET_ABSENT),
               "%s %s scratch", gemm->product->name, without ? "needs no" : "lacks its");
-    CHECK_LAW(gemm->record, LAW_GEMMS,
+    CHECK_LAW(gemm->report, LAW_GEMMS,
               step->scratch == OCTET_ABSENT ||
                   check_name_of(plan, step->scratch) == OCTET_NAME_SCRATCH,
               "%s works in what is no scratch", gemm->product->name);
@@ -167,14 +167,14 @@ static inline void check_padding(const check_gemm *gemm) {
     bool one_scale = check_per_tensor(q);
     bool padded = plan->device.kind == OCTET_CUDA && step->native &&
                   (one_scale || q->scheme == OCTET_FP8_BLOCK);
-    CHECK_LAW(gemm->record, LAW_GEMMS,
+    CHECK_LAW(gemm->report, LAW_GEMMS,
               padded || (step->dst_copy & step->b_scales) == OCTET_ABSENT,
               "%s has no use for padded sums and scales", gemm->product->name);
-    CHECK_LAW(gemm->record, LAW_GEMMS, !padded || check_is_padded(plan, step, one_scale),
+    CHECK_LAW(gemm->report, LAW_GEMMS, !padded || check_is_padded(plan, step, one_scale),
               "%s multiplies rows that are no whole 16 bytes", gemm->product->name);
 }
 
-static inline void check_gemms(check_record *record, const octet_plan *plan,
+static inline void check_gemms(check_report *report, const octet_plan *plan,
                                const octet_linear_args *args) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
@@ -182,7 +182,7 @@ static inline void check_gemms(check_record *record, const octet_plan *plan,
             continue;
         }
         const check_product *product = &check_products[step->gemm];
-        check_gemm gemm = {record, plan, args, step, product};
+        check_gemm gemm = {report, plan, args, step, product};
         check_sides(&gemm, step->a, &product->a, "a");
         check_sides(&gemm, step->b, &product->b, "b");
         check_sides(&gemm, step->dst, &product->dst, "result");

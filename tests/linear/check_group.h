@@ -4,18 +4,18 @@
 
 #include "check_meaning.h"
 
-#define IN_GROUP(at, held, ...) CHECK_LAW((at)->record, LAW_GROUP, held, __VA_ARGS__)
+#define IN_GROUP(at, held, ...) CHECK_LAW((at)->report, LAW_GROUP, held, __VA_ARGS__)
 
 /* How often each part of each tensor travels, by collective. */
-typedef struct check_moves {
+typedef struct check_transfers {
     int sum[OCTET_NAMES], scatter[OCTET_NAMES];
     int gather[OCTET_NAMES][OCTET_PARTS];
     bool loose[OCTET_NAMES]; /* gathered in one of several forms */
-} check_moves;
+} check_transfers;
 
 /* ---- what is found --------------------------------------------------------------------- */
 
-static inline void check_move_sizes(const check_case *at, int index) {
+static inline void check_transfer_sizes(const check_case *at, int index) {
     const octet_step *step = &at->plan->steps[index];
     const octet_plan_buffer *from = &at->plan->buffers[step->from];
     const octet_plan_buffer *to = &at->plan->buffers[step->to];
@@ -37,7 +37,7 @@ static inline void check_move_sizes(const check_case *at, int index) {
              check_name(at->plan, step->from));
 }
 
-static inline void check_find_moves(const check_case *at, check_moves *found) {
+static inline void check_find_transfers(const check_case *at, check_transfers *found) {
     for (int i = 0; i < at->plan->step_count; i++) {
         const octet_step *step = &at->plan->steps[i];
         if (step->op != OCTET_OP_COLLECTIVE) {
@@ -45,7 +45,7 @@ static inline void check_find_moves(const check_case *at, check_moves *found) {
         }
         const octet_plan_buffer *from = &at->plan->buffers[step->from];
         int name = check_name_of(at->plan, step->from);
-        check_move_sizes(at, i);
+        check_transfer_sizes(at, i);
         found->sum[name] += step->collective == OCTET_ALL_REDUCE_SUM;
         found->scatter[name] += step->collective == OCTET_REDUCE_SCATTER;
         found->gather[name][from->part] += step->collective == OCTET_ALL_GATHER;
@@ -80,7 +80,8 @@ static inline bool check_gathers_bytes(const check_case *at, octet_role role) {
 }
 
 /* Column parallel over sequences: the input, for fprop and again for wgrad. */
-static inline void check_expect_input(const check_case *at, check_moves *want, bool forward) {
+static inline void check_expect_input(const check_case *at, check_transfers *want,
+                                      bool forward) {
     const octet_quantizer *q = &at->wants.role[OCTET_INPUT];
     int *gather = want->gather[OCTET_NAME_INPUT];
     int override_ = forward ? OCTET_OVERRIDE_NONE : at->args->recipe.override_;
@@ -98,7 +99,7 @@ static inline void check_expect_input(const check_case *at, check_moves *want, b
 }
 
 /* Row parallel over sequences: the gradient that arrives, for both products of backward. */
-static inline void check_expect_grad(const check_case *at, check_moves *want) {
+static inline void check_expect_grad(const check_case *at, check_transfers *want) {
     const octet_quantizer *q = &at->wants.role[OCTET_GRAD_OUTPUT];
     int *gather = want->gather[OCTET_NAME_GRAD_OUTPUT];
     bool across = octet_quantizer_transposable(q) && !check_is_per_tensor(q);
@@ -119,8 +120,8 @@ static inline void check_expect_grad(const check_case *at, check_moves *want) {
 }
 
 /* The table of parallel modes, for forward or for what follows it. */
-static inline check_moves check_expect_moves(const check_case *at, bool forward) {
-    check_moves want = {.loose = {false}};
+static inline check_transfers check_expect_transfers(const check_case *at, bool forward) {
+    check_transfers want = {.loose = {false}};
     bool column = at->args->parallel == OCTET_PARALLEL_COLUMN && at->wants.tp > 1;
     bool row = at->args->parallel == OCTET_PARALLEL_ROW && at->wants.tp > 1;
     if (forward && row) {
@@ -149,8 +150,8 @@ static inline int check_gather_count(const int *gather) {
     return count;
 }
 
-static inline void check_compare(const check_case *at, const check_moves *found,
-                                 const check_moves *want) {
+static inline void check_compare(const check_case *at, const check_transfers *found,
+                                 const check_transfers *want) {
     for (int name = 0; name < OCTET_NAMES; name++) {
         const int *has = found->gather[name], *needs = want->gather[name];
         IN_GROUP(at, found->sum[name] == want->sum[name], "tensor name %d is summed %d times",
@@ -190,7 +191,7 @@ static inline uint64_t check_amaxes_read(const octet_plan *plan, const octet_ste
 }
 
 static inline uint64_t check_shared(const octet_plan *plan) {
-    uint64_t mask = check_slot_mask(plan->kept, plan->kept_count);
+    uint64_t mask = check_slot_mask(plan->restored, plan->restored_count);
     for (int i = 0; i < plan->step_count; i++) {
         bool max = plan->steps[i].collective == OCTET_ALL_REDUCE_MAX;
         mask |= max ? check_bit(plan->steps[i].to) : 0;
@@ -227,15 +228,15 @@ static inline void check_amaxes(const check_case *at) {
 
 /* Over the whole chain: a delayed wgrad may take its part of the gathers along. */
 static inline void check_group(const check_case *cases, int count) {
-    check_moves forward = {.loose = {false}}, later = {.loose = {false}};
+    check_transfers forward = {.loose = {false}}, later = {.loose = {false}};
     for (int i = 0; i < count; i++) {
-        check_find_moves(&cases[i], i == 0 ? &forward : &later);
+        check_find_transfers(&cases[i], i == 0 ? &forward : &later);
         check_amaxes(&cases[i]);
     }
-    check_moves want = check_expect_moves(&cases[0], true);
+    check_transfers want = check_expect_transfers(&cases[0], true);
     check_compare(&cases[0], &forward, &want);
     if (count > 1) {
-        want = check_expect_moves(&cases[1], false);
+        want = check_expect_transfers(&cases[1], false);
         check_compare(&cases[1], &later, &want);
     }
 }

@@ -163,22 +163,22 @@ static inline check_traffic check_expect(const octet_plan *plan, const octet_ste
     }
 }
 
-static inline void check_mask(check_record *record, const octet_plan *plan, int index) {
+static inline void check_mask(check_report *report, const octet_plan *plan, int index) {
     const octet_step *step = &plan->steps[index];
     check_traffic want = check_expect(plan, step);
     uint64_t reads = step->reads ^ want.reads, writes = step->writes ^ want.writes;
     for (int i = 0; i < plan->buffer_count; i++) {
-        CHECK_LAW(record, LAW_MASKS, !check_has(reads, i), "step %d %s %s", index,
+        CHECK_LAW(report, LAW_MASKS, !check_has(reads, i), "step %d %s %s", index,
                   check_has(want.reads, i) ? "does not say that it reads its operand"
                                            : "reads what is no operand of it,",
                   check_name(plan, i));
-        CHECK_LAW(record, LAW_MASKS, !check_has(writes, i), "step %d %s %s", index,
+        CHECK_LAW(report, LAW_MASKS, !check_has(writes, i), "step %d %s %s", index,
                   check_has(want.writes, i) ? "does not say that it writes its result"
                                             : "writes what is no result of it,",
                   check_name(plan, i));
     }
-    CHECK_LAW(record, LAW_MASKS, want.writes != 0, "step %d has nothing to write", index);
-    CHECK_LAW(record, LAW_MASKS, want.reads != 0 || step->op == OCTET_OP_ZERO,
+    CHECK_LAW(report, LAW_MASKS, want.writes != 0, "step %d has nothing to write", index);
+    CHECK_LAW(report, LAW_MASKS, want.reads != 0 || step->op == OCTET_OP_ZERO,
               "step %d has nothing to read", index);
 }
 
@@ -191,20 +191,20 @@ static inline bool check_works_in(const octet_plan *plan, int buffer) {
 }
 
 /* The scratch of GEMMs is nobody's operand, and outlives no call. */
-static inline void check_scratch(check_record *record, const octet_plan *plan) {
+static inline void check_scratch(check_report *report, const octet_plan *plan) {
     for (int i = 0; i < plan->buffer_count; i++) {
         bool scratch = check_name_of(plan, i) == OCTET_NAME_SCRATCH;
-        CHECK_LAW(record, LAW_MASKS, !scratch || plan->buffers[i].place == OCTET_PLACE_WORK,
+        CHECK_LAW(report, LAW_MASKS, !scratch || plan->buffers[i].place == OCTET_PLACE_WORK,
                   "%s is not in the workspace", check_name(plan, i));
-        CHECK_LAW(record, LAW_MASKS, !scratch || check_works_in(plan, i), "no product uses %s",
+        CHECK_LAW(report, LAW_MASKS, !scratch || check_works_in(plan, i), "no product uses %s",
                   check_name(plan, i));
     }
 }
 
-static inline void check_masks(check_record *record, const octet_plan *plan) {
-    check_scratch(record, plan);
+static inline void check_masks(check_report *report, const octet_plan *plan) {
+    check_scratch(report, plan);
     for (int i = 0; i < plan->step_count; i++) {
-        check_mask(record, plan, i);
+        check_mask(report, plan, i);
     }
 }
 

@@ -7,14 +7,14 @@
 
 /* One plan of a chain under test. */
 typedef struct check_case {
-    check_record *record;
+    check_report *report;
     const check_chain *chain;
     const octet_plan *plan;
     const octet_linear_args *args;
     check_wants wants;
 } check_case;
 
-#define MEANS(at, held, ...) CHECK_LAW((at)->record, LAW_MEANING, held, __VA_ARGS__)
+#define MEANS(at, held, ...) CHECK_LAW((at)->report, LAW_MEANING, held, __VA_ARGS__)
 
 /* ---- header ---------------------------------------------------------------------------- */
 
@@ -302,29 +302,30 @@ static inline void check_bias(const check_case *at) {
           "the bias is %s", out >= 0 ? "not handed back as it is" : "not handed back");
 }
 
-/* ---- what is kept ---------------------------------------------------------------------- */
+/* ---- what is saved ---------------------------------------------------------------------- */
 
-static inline bool check_keeps_original(const check_case *at) {
+static inline bool check_saves_original(const check_case *at) {
     return at->args->save_original_input ||
            at->args->recipe.override_ == OCTET_OVERRIDE_HIGH_PRECISION;
 }
 
 /* A quantized wgrad needs quantized bytes of the input only. */
-static inline bool check_keeps_bytes(const check_case *at) {
+static inline bool check_saves_bytes(const check_case *at) {
     const octet_linear_args *args = at->args;
     bool group = args->parallel == OCTET_PARALLEL_COLUMN && args->sequence_parallel;
     return at->wants.role[OCTET_INPUT].scheme && at->wants.role[OCTET_GRAD_OUTPUT].scheme &&
-           at->wants.role[OCTET_WEIGHT].scheme && !check_keeps_original(at) &&
+           at->wants.role[OCTET_WEIGHT].scheme && !check_saves_original(at) &&
            args->input.quantizer.scheme == OCTET_SCHEME_NONE &&
            !(group && args->gather == OCTET_GATHER_HIGH_PRECISION);
 }
 
-static inline void check_kept(const check_case *at) {
+static inline void check_saves(const check_case *at) {
     const octet_plan *plan = at->plan;
-    bool may_keep = at->chain->count > plan->kind + 1;
-    MEANS(at, may_keep || plan->saved_count == 0, "it saves %d slots for nobody",
+    bool may_save = at->chain->count > plan->kind + 1;
+    MEANS(at, may_save || plan->saved_count == 0, "it saves %d slots for nobody",
           plan->saved_count);
-    MEANS(at, plan->kind != OCTET_PLAN_LINEAR || plan->kept_count == 0, "forward takes slots");
+    MEANS(at, plan->kind != OCTET_PLAN_LINEAR || plan->restored_count == 0,
+          "forward takes slots");
     for (int i = 0; i < plan->saved_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[plan->saved[i]];
         int name = check_name_of(plan, plan->saved[i]);
@@ -332,14 +333,14 @@ static inline void check_kept(const check_case *at) {
         bool values = buffer->part == OCTET_PART_VALUES;
         MEANS(at, !(stored && name == OCTET_NAME_WEIGHT && at->args->fsdp),
               "slot %d stores a weight that is gathered for the call", i);
-        MEANS(at, !(stored && name == OCTET_NAME_INPUT && !values && check_keeps_original(at)),
-              "slot %d stores bytes of an input that is to be kept itself", i);
-        MEANS(at, !(name == OCTET_NAME_INPUT && values && check_keeps_bytes(at)),
-              "slot %d keeps the input in high precision", i);
+        MEANS(at, !(stored && name == OCTET_NAME_INPUT && !values && check_saves_original(at)),
+              "slot %d stores bytes of an input that is to be saved itself", i);
+        MEANS(at, !(name == OCTET_NAME_INPUT && values && check_saves_bytes(at)),
+              "slot %d saves the input in high precision", i);
         MEANS(at, name != OCTET_NAME_INPUT || at->wants.wgrad,
-              "slot %d keeps the input, and wgrad is not wanted", i);
+              "slot %d saves the input, and wgrad is not wanted", i);
         MEANS(at, name != OCTET_NAME_WEIGHT || at->wants.dgrad,
-              "slot %d keeps the weight, and dgrad is not wanted", i);
+              "slot %d saves the weight, and dgrad is not wanted", i);
     }
 }
 
@@ -351,7 +352,7 @@ static inline void check_meaning(const check_case *at) {
     check_main_grads(at);
     check_gemm_counts(at);
     check_bias(at);
-    check_kept(at);
+    check_saves(at);
 }
 
 #endif

@@ -12,53 +12,53 @@
 
 /* Laws of one plan by itself. */
 static inline void check_plan(const check_case *at) {
-    check_reads(at->record, at->plan);
-    check_writes(at->record, at->plan);
-    check_outputs(at->record, at->plan);
-    check_masks(at->record, at->plan);
-    check_saved(at->record, at->plan);
-    check_shapes(at->record, at->plan);
-    check_gemms(at->record, at->plan, at->args);
+    check_reads(at->report, at->plan);
+    check_writes(at->report, at->plan);
+    check_outputs(at->report, at->plan);
+    check_masks(at->report, at->plan);
+    check_saved(at->report, at->plan);
+    check_shapes(at->report, at->plan);
+    check_gemms(at->report, at->plan, at->args);
     check_meaning(at);
     check_quantizing(at);
     check_steps(at);
 }
 
 /* True when no law is broken that was not broken before. */
-static inline bool check_chain_laws(check_record *record, const check_chain *chain) {
+static inline bool check_chain_laws(check_report *report, const check_chain *chain) {
     const octet_linear_args *args = &chain->args.forward;
-    int64_t before = check_total(record);
+    int64_t before = check_total(report);
     check_wants wants = check_wants_of(args);
     check_case cases[CHECK_STAGES];
     bool formed = true;
     for (int i = 0; i < chain->count; i++) {
-        record->stage = check_stages[i];
-        formed &= check_form(record, &chain->plans[i]);
-        formed &= CHECK_LAW(record, LAW_FORM, chain->plans[i].kind == i, "it is plan kind %d",
+        report->stage = check_stages[i];
+        formed &= check_form(report, &chain->plans[i]);
+        formed &= CHECK_LAW(report, LAW_FORM, chain->plans[i].kind == i, "it is plan kind %d",
                             chain->plans[i].kind);
-        check_case one = {record, chain, &chain->plans[i], args, wants};
+        check_case one = {report, chain, &chain->plans[i], args, wants};
         cases[i] = one;
     }
     for (int i = 0; formed && i < chain->count; i++) {
-        record->stage = check_stages[i];
+        report->stage = check_stages[i];
         check_plan(&cases[i]);
         if (i > 0) {
-            check_slots(record, cases[i - 1].plan, cases[i].plan);
+            check_slots(report, cases[i - 1].plan, cases[i].plan);
         }
     }
     if (formed) {
         check_group(cases, chain->count);
     }
-    return check_total(record) == before;
+    return check_total(report) == before;
 }
 
 /* The same layer at another size has the same structure. */
-static inline void check_chain_structure(check_record *record, const check_chain *a,
+static inline void check_chain_structure(check_report *report, const check_chain *a,
                                          const check_chain *b) {
-    CHECK_LAW(record, LAW_SIZES, a->count == b->count, "%d plans and %d", a->count, b->count);
+    CHECK_LAW(report, LAW_SIZES, a->count == b->count, "%d plans and %d", a->count, b->count);
     for (int i = 0; i < a->count && i < b->count; i++) {
-        record->stage = check_stages[i];
-        check_structure(record, &a->plans[i], &b->plans[i]);
+        report->stage = check_stages[i];
+        check_structure(report, &a->plans[i], &b->plans[i]);
     }
 }
 

@@ -101,8 +101,8 @@ static inline void check_delayed_step(const check_case *at, int index) {
     }
     int slot = check_state_slot(plan, dst->name);
     if (slot < 0) { /* what forward quantized is quantized again: with the scale it had then */
-        MEANS(at, check_has(check_slot_mask(plan->kept, plan->kept_count), step->scale),
-              "step %d quantizes again with a scale that forward did not keep", index);
+        MEANS(at, check_has(check_slot_mask(plan->restored, plan->restored_count), step->scale),
+              "step %d quantizes again with a scale that forward did not save", index);
         MEANS(at, step->amax == OCTET_ABSENT, "step %d records an amax again", index);
         return;
     }
@@ -161,7 +161,7 @@ static inline void check_amax_port(const check_case *at, int slots) {
     }
 }
 
-/* Whether some step asks for the state: to scale by it, or to record for it. */
+/* Whether some step asks for the state: to scale by it, or to report for it. */
 static inline bool check_uses_state(const check_case *at) {
     bool uses =
         at->args->calibrate && at->wants.is_delayed && at->plan->kind == OCTET_PLAN_LINEAR;

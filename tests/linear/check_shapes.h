@@ -48,17 +48,17 @@ static inline bool check_port_numbers(const octet_plan *plan, const octet_port *
     return check_numbers(plan, &extent);
 }
 
-static inline void check_port_shapes(check_record *record, const octet_plan *plan) {
+static inline void check_port_shapes(check_report *report, const octet_plan *plan) {
     for (int i = 0; i < plan->arg_count; i++) {
-        CHECK_LAW(record, LAW_SHAPES, check_port_numbers(plan, &plan->args[i]),
+        CHECK_LAW(report, LAW_SHAPES, check_port_numbers(plan, &plan->args[i]),
                   "argument %d: dims, shape and bytes disagree", i);
     }
     for (int i = 0; i < plan->out_count; i++) {
-        CHECK_LAW(record, LAW_SHAPES, check_port_numbers(plan, &plan->outs[i]),
+        CHECK_LAW(report, LAW_SHAPES, check_port_numbers(plan, &plan->outs[i]),
                   "output %d: dims, shape and bytes disagree", i);
     }
     for (int i = 0; i < plan->exchange_count; i++) {
-        CHECK_LAW(record, LAW_SHAPES, check_port_numbers(plan, &plan->exchanges[i]),
+        CHECK_LAW(report, LAW_SHAPES, check_port_numbers(plan, &plan->exchanges[i]),
                   "exchange %d: dims, shape and bytes disagree", i);
     }
 }
@@ -88,17 +88,17 @@ static inline bool check_fits_port(const octet_plan *plan, const octet_plan_buff
                        memcmp(buffer->dims, port->dims, sizeof port->dims) == 0));
 }
 
-static inline void check_buffer_shapes(check_record *record, const octet_plan *plan) {
+static inline void check_buffer_shapes(check_report *report, const octet_plan *plan) {
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[i];
         const octet_port *port = check_port_of(plan, buffer);
         check_extent extent = {buffer->dims, buffer->shape, buffer->bytes,
                                buffer->ndim, buffer->dtype, buffer->ragged != 0};
-        CHECK_LAW(record, LAW_SHAPES, check_numbers(plan, &extent),
+        CHECK_LAW(report, LAW_SHAPES, check_numbers(plan, &extent),
                   "%s: dims, shape and bytes disagree", check_name(plan, i));
-        CHECK_LAW(record, LAW_SHAPES, !port || check_fits_port(plan, buffer, port),
+        CHECK_LAW(report, LAW_SHAPES, !port || check_fits_port(plan, buffer, port),
                   "%s does not look like the port it is in", check_name(plan, i));
-        CHECK_LAW(record, LAW_SHAPES, plan->tensors[buffer->tensor].buffers[buffer->part] == i,
+        CHECK_LAW(report, LAW_SHAPES, plan->tensors[buffer->tensor].buffers[buffer->part] == i,
                   "%s is no buffer of its tensor", check_name(plan, i));
     }
 }
@@ -160,13 +160,13 @@ static inline bool check_may_lack(const octet_plan_tensor *tensor, int part) {
 }
 
 /* Every buffer of the layout, and no other. */
-static inline void check_layout(check_record *record, const octet_plan *plan, int index) {
+static inline void check_layout(check_report *report, const octet_plan *plan, int index) {
     const octet_plan_tensor *tensor = &plan->tensors[index];
     int64_t shape[2] = {check_dim(plan, &tensor->rows), check_dim(plan, &tensor->cols)};
     bool stack = tensor->form == OCTET_FORM_STACKED;
     check_parts_list list;
     if (!CHECK_LAW(
-            record, LAW_SHAPES,
+            report, LAW_SHAPES,
             check_list_parts(&list, &tensor->quantizer, (octet_dtype)tensor->dtype, shape),
             "tensor %d has no layout", index)) {
         return;
@@ -176,27 +176,27 @@ static inline void check_layout(check_record *record, const octet_plan *plan, in
     for (int i = 0; i < list.count; i++) {
         int at = tensor->buffers[list.parts[i]];
         if (!CHECK_LAW(
-                record, LAW_SHAPES, at != OCTET_ABSENT || check_may_lack(tensor, list.parts[i]),
+                report, LAW_SHAPES, at != OCTET_ABSENT || check_may_lack(tensor, list.parts[i]),
                 "tensor %d has no %s", index, octet_part_name((octet_part)list.parts[i])) ||
             at == OCTET_ABSENT) {
             continue;
         }
         const octet_plan_buffer *buffer = &plan->buffers[at];
-        CHECK_LAW(record, LAW_SHAPES,
+        CHECK_LAW(report, LAW_SHAPES,
                   stack ? buffer->shape[0] == (int64_t)plan->tp_size
                         : check_like_proto(buffer, &list.buffers[i]),
                   "%s has not the shape of its layout", check_name(plan, at));
-        CHECK_LAW(record, LAW_SHAPES, last == OCTET_ABSENT || check_in_order(plan, last, at),
+        CHECK_LAW(report, LAW_SHAPES, last == OCTET_ABSENT || check_in_order(plan, last, at),
                   "%s is out of flatten order", check_name(plan, at));
         seen |= check_bit(at);
         last = at;
     }
-    CHECK_LAW(record, LAW_SHAPES, seen != 0 && check_tensor_mask(plan, index) == seen,
+    CHECK_LAW(report, LAW_SHAPES, seen != 0 && check_tensor_mask(plan, index) == seen,
               "tensor %d has other buffers than its layout", index);
 }
 
 /* A tensor may share a buffer of another form of itself, which is then the buffer's owner. */
-static inline void check_owners(check_record *record, const octet_plan *plan, int index) {
+static inline void check_owners(check_report *report, const octet_plan *plan, int index) {
     const octet_plan_tensor *tensor = &plan->tensors[index];
     for (int part = 0; part < OCTET_PARTS; part++) {
         int at = tensor->buffers[part];
@@ -204,7 +204,7 @@ static inline void check_owners(check_record *record, const octet_plan *plan, in
             continue;
         }
         const octet_plan_tensor *owner = check_tensor_of(plan, at);
-        CHECK_LAW(record, LAW_SHAPES,
+        CHECK_LAW(report, LAW_SHAPES,
                   plan->buffers[at].part == part && owner->name == tensor->name &&
                       check_same_code(&owner->quantizer, &tensor->quantizer, part),
                   "tensor %d calls %s its %s", index, check_name(plan, at),
@@ -212,12 +212,12 @@ static inline void check_owners(check_record *record, const octet_plan *plan, in
     }
 }
 
-static inline void check_shapes(check_record *record, const octet_plan *plan) {
-    check_port_shapes(record, plan);
-    check_buffer_shapes(record, plan);
+static inline void check_shapes(check_report *report, const octet_plan *plan) {
+    check_port_shapes(report, plan);
+    check_buffer_shapes(report, plan);
     for (int i = 0; i < plan->tensor_count; i++) {
-        check_layout(record, plan, i);
-        check_owners(record, plan, i);
+        check_layout(report, plan, i);
+        check_owners(report, plan, i);
     }
 }
 
@@ -245,12 +245,12 @@ static inline void check_strip(octet_plan *plan) {
     }
 }
 
-static inline void check_structure(check_record *record, const octet_plan *a,
+static inline void check_structure(check_report *report, const octet_plan *a,
                                    const octet_plan *b) {
     octet_plan one = *a, other = *b;
     check_strip(&one);
     check_strip(&other);
-    CHECK_LAW(record, LAW_SIZES, memcmp(&one, &other, sizeof one) == 0,
+    CHECK_LAW(report, LAW_SIZES, memcmp(&one, &other, sizeof one) == 0,
               "another structure for m=%lld k=%lld n=%lld than for m=%lld k=%lld n=%lld",
               (long long)a->extents.m, (long long)a->extents.k, (long long)a->extents.n,
               (long long)b->extents.m, (long long)b->extents.k, (long long)b->extents.n);

@@ -1,4 +1,4 @@
-/* check_slots.h - what one plan keeps is what the next one finds and reads, byte for byte. */
+/* check_slots.h - what one plan saves is what the next one finds and reads, byte for byte. */
 #ifndef OCTET_CHECK_SLOTS_H
 #define OCTET_CHECK_SLOTS_H
 
@@ -18,10 +18,10 @@ static inline bool check_same_buffer(const octet_plan_buffer *a, const octet_pla
 /* Where the next plan must find a slot. */
 static inline bool check_same_place(const check_link *link, const octet_plan_buffer *slot,
                                     const octet_plan_buffer *found) {
-    bool stored = slot->place == OCTET_PLACE_SAVED || slot->place == OCTET_PLACE_KEPT;
-    int block = slot->place == OCTET_PLACE_KEPT ? slot->port : link->before->kind;
+    bool stored = slot->place == OCTET_PLACE_SAVED || slot->place == OCTET_PLACE_RESTORED;
+    int block = slot->place == OCTET_PLACE_RESTORED ? slot->port : link->before->kind;
     if (stored) {
-        return found->place == OCTET_PLACE_KEPT && found->port == block &&
+        return found->place == OCTET_PLACE_RESTORED && found->port == block &&
                found->offset == slot->offset;
     }
     if (found->place != OCTET_PLACE_ARG || found->offset != slot->offset) {
@@ -33,23 +33,23 @@ static inline bool check_same_place(const check_link *link, const octet_plan_buf
     return had->name == has->name && check_ports_alike(had, has);
 }
 
-static inline void check_slot(check_record *record, const check_link *link, int index) {
-    int was = link->before->saved[index], is = link->after->kept[index];
+static inline void check_slot(check_report *report, const check_link *link, int index) {
+    int was = link->before->saved[index], is = link->after->restored[index];
     const octet_plan_buffer *slot = &link->before->buffers[was];
     const octet_plan_buffer *found = &link->after->buffers[is];
     const octet_plan_tensor *from = check_tensor_of(link->before, was);
     const octet_plan_tensor *to = check_tensor_of(link->after, is);
-    CHECK_LAW(record, LAW_SLOTS,
+    CHECK_LAW(report, LAW_SLOTS,
               check_same_buffer(slot, found) && from->name == to->name &&
                   from->dtype == to->dtype,
               "slot %d was %s and is taken for %s", index, check_name(link->before, was),
               check_name(link->after, is));
-    CHECK_LAW(record, LAW_SLOTS,
+    CHECK_LAW(report, LAW_SLOTS,
               check_same_code(&from->quantizer, &to->quantizer, slot->part) &&
                   check_same_recipe(&from->quantizer, &to->quantizer),
               "slot %d, %s, is read by another quantizer", index,
               check_name(link->before, was));
-    CHECK_LAW(record, LAW_SLOTS, check_same_place(link, slot, found),
+    CHECK_LAW(report, LAW_SLOTS, check_same_place(link, slot, found),
               "slot %d, %s, is looked for where it is not", index,
               check_name(link->before, was));
 }
@@ -70,59 +70,60 @@ static inline bool check_is_own(const octet_plan *plan, const octet_port *port) 
     }
 }
 
-/* The next plan takes nothing that was not kept for it, and nothing was kept in vain. */
-static inline void check_takes(check_record *record, const octet_plan *plan) {
-    uint64_t kept = check_slot_mask(plan->kept, plan->kept_count);
+/* The next plan takes nothing that was not saved for it, and nothing was saved in vain. */
+static inline void check_takes(check_report *report, const octet_plan *plan) {
+    uint64_t restored = check_slot_mask(plan->restored, plan->restored_count);
     uint64_t used = check_all_reads(plan) | check_slot_mask(plan->saved, plan->saved_count);
     for (int i = 0; i < plan->buffer_count; i++) {
-        CHECK_LAW(record, LAW_SLOTS,
-                  plan->buffers[i].place != OCTET_PLACE_KEPT || check_has(kept, i),
+        CHECK_LAW(report, LAW_SLOTS,
+                  plan->buffers[i].place != OCTET_PLACE_RESTORED || check_has(restored, i),
                   "%s is no slot", check_name(plan, i));
-        CHECK_LAW(record, LAW_SLOTS, !check_has(kept & ~used, i), "%s is kept and never read",
-                  check_name(plan, i));
+        CHECK_LAW(report, LAW_SLOTS, !check_has(restored & ~used, i),
+                  "%s is restored and never read", check_name(plan, i));
     }
     for (int i = 0; i < plan->arg_count; i++) {
         uint64_t mask = check_place_mask(plan, OCTET_PLACE_ARG, i);
-        CHECK_LAW(record, LAW_SLOTS, (mask & kept) != 0 || check_is_own(plan, &plan->args[i]),
-                  "argument %d is neither kept for it nor its own", i);
+        CHECK_LAW(report, LAW_SLOTS,
+                  (mask & restored) != 0 || check_is_own(plan, &plan->args[i]),
+                  "argument %d is neither restored nor its own", i);
     }
 }
 
-static inline void check_distinct(check_record *record, const octet_plan *plan,
+static inline void check_distinct(check_report *report, const octet_plan *plan,
                                   const uint8_t *slots, int count) {
     uint64_t seen = 0;
     for (int i = 0; i < count; i++) {
-        CHECK_LAW(record, LAW_SLOTS, !check_has(seen, slots[i]), "slot %d, %s, comes twice", i,
+        CHECK_LAW(report, LAW_SLOTS, !check_has(seen, slots[i]), "slot %d, %s, comes twice", i,
                   check_name(plan, slots[i]));
         seen |= check_bit(slots[i]);
     }
 }
 
 /* Between forward and backward, or backward and wgrad. */
-static inline void check_slots(check_record *record, const octet_plan *before,
+static inline void check_slots(check_report *report, const octet_plan *before,
                                const octet_plan *after) {
     check_link link = {before, after};
-    bool same =
-        CHECK_LAW(record, LAW_SLOTS, before->saved_count == after->kept_count,
-                  "%d slots are saved and %d taken", before->saved_count, after->kept_count);
+    bool same = CHECK_LAW(report, LAW_SLOTS, before->saved_count == after->restored_count,
+                          "%d slots are saved and %d taken", before->saved_count,
+                          after->restored_count);
     for (int i = 0; same && i < before->saved_count; i++) {
-        check_slot(record, &link, i);
+        check_slot(report, &link, i);
     }
-    check_distinct(record, before, before->saved, before->saved_count);
-    check_distinct(record, after, after->kept, after->kept_count);
-    check_takes(record, after);
+    check_distinct(report, before, before->saved, before->saved_count);
+    check_distinct(report, after, after->restored, after->restored_count);
+    check_takes(report, after);
 }
 
 /* ---- the slots of one plan ------------------------------------------------------------- */
 
 /* Stored slots fill the block that is saved; the others are counted as aliases. */
-static inline void check_saved(check_record *record, const octet_plan *plan) {
+static inline void check_saved(check_report *report, const octet_plan *plan) {
     uint64_t slots = check_slot_mask(plan->saved, plan->saved_count);
     int64_t stored = 0, aliased = 0;
     for (int i = 0; i < plan->saved_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[plan->saved[i]];
         bool own = buffer->place == OCTET_PLACE_SAVED;
-        CHECK_LAW(record, LAW_SAVED,
+        CHECK_LAW(report, LAW_SAVED,
                   buffer->place != OCTET_PLACE_WORK && buffer->place != OCTET_PLACE_EXCHANGE,
                   "slot %d, %s, does not outlive the call", i,
                   check_name(plan, plan->saved[i]));
@@ -131,16 +132,16 @@ static inline void check_saved(check_record *record, const octet_plan *plan) {
     }
     uint64_t block = check_place_mask(plan, OCTET_PLACE_SAVED, -1);
     for (int i = 0; i < plan->buffer_count; i++) {
-        CHECK_LAW(record, LAW_SAVED, !check_has(block & ~slots, i), "%s is stored and no slot",
+        CHECK_LAW(report, LAW_SAVED, !check_has(block & ~slots, i), "%s is stored and no slot",
                   check_name(plan, i));
-        CHECK_LAW(record, LAW_SAVED,
+        CHECK_LAW(report, LAW_SAVED,
                   !check_has(block, i) || check_has(check_all_writes(plan), i),
                   "%s is stored and never written", check_name(plan, i));
     }
-    CHECK_LAW(record, LAW_SAVED, plan->saved_bytes == stored,
+    CHECK_LAW(report, LAW_SAVED, plan->saved_bytes == stored,
               "saved_bytes is %lld; the stored slots take %lld", (long long)plan->saved_bytes,
               (long long)stored);
-    CHECK_LAW(record, LAW_SAVED, plan->aliased_bytes == aliased,
+    CHECK_LAW(report, LAW_SAVED, plan->aliased_bytes == aliased,
               "aliased_bytes is %lld; the aliased slots have %lld",
               (long long)plan->aliased_bytes, (long long)aliased);
 }

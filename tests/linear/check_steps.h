@@ -14,7 +14,7 @@ static inline bool check_same_sides(const octet_plan_tensor *a, const octet_plan
 }
 
 /* The scale of one role, set aside for backward. */
-static inline bool check_keeps_scale(const octet_plan_tensor *a, const octet_plan_tensor *dst) {
+static inline bool check_saves_scale(const octet_plan_tensor *a, const octet_plan_tensor *dst) {
     return a->name == OCTET_NAME_SCALE &&
            (dst->name == OCTET_NAME_INPUT_SCALE || dst->name == OCTET_NAME_WEIGHT_SCALE);
 }
@@ -66,7 +66,7 @@ static inline void check_identity(const check_case *at, int index) {
                     step->op == OCTET_OP_ADD_BIAS || step->op == OCTET_OP_AMAX;
     MEANS(at, converts || a->dtype == dst->dtype, "step %d makes %s of %s", index,
           octet_dtype_name((octet_dtype)dst->dtype), octet_dtype_name((octet_dtype)a->dtype));
-    MEANS(at, sides || (step->op == OCTET_OP_CAST && check_keeps_scale(a, dst)),
+    MEANS(at, sides || (step->op == OCTET_OP_CAST && check_saves_scale(a, dst)),
           "step %d makes tensor %d of tensor %d, which is another", index, step->dst, step->a);
 }
 
@@ -105,8 +105,8 @@ static inline void check_own_amax(const check_case *at, int index) {
     MEANS(at, needs == (amaxes != 0), "step %d %s an amax", index,
           needs ? "lacks" : "has no use for");
     for (int i = 0; i < plan->buffer_count; i++) {
-        bool kept = check_has(check_slot_mask(plan->kept, plan->kept_count), i);
-        if (!check_has(amaxes, i) || kept) {
+        bool restored = check_has(check_slot_mask(plan->restored, plan->restored_count), i);
+        if (!check_has(amaxes, i) || restored) {
             continue;
         }
         int from = check_measurer(plan, i);

@@ -2,7 +2,7 @@
 #ifndef OCTET_CHECK_VIEW_H
 #define OCTET_CHECK_VIEW_H
 
-#include "check_record.h"
+#include "check_report.h"
 
 static inline uint64_t check_bit(int index) {
     return index == OCTET_ABSENT ? 0 : (uint64_t)1 << index;

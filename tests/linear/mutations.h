@@ -167,8 +167,8 @@ static inline bool write_an_argument(check_chain *chain) {
     return true;
 }
 
-static inline bool write_a_kept_slot(check_chain *chain) {
-    int buffer = chain->count > 1 ? find_place(bwd(chain), OCTET_PLACE_KEPT) : -1;
+static inline bool write_a_restored_slot(check_chain *chain) {
+    int buffer = chain->count > 1 ? find_place(bwd(chain), OCTET_PLACE_RESTORED) : -1;
     if (buffer >= 0) {
         bwd(chain)->steps[0].writes |= check_bit(buffer);
     }
@@ -269,17 +269,17 @@ static inline bool drop_a_saved_slot(check_chain *chain) {
 
 static inline bool swap_two_slots(check_chain *chain) {
     octet_plan *plan = bwd(chain);
-    if (chain->count < 2 || plan->kept_count < 2) {
+    if (chain->count < 2 || plan->restored_count < 2) {
         return false;
     }
-    uint8_t first = plan->kept[0];
-    plan->kept[0] = plan->kept[1];
-    plan->kept[1] = first;
+    uint8_t first = plan->restored[0];
+    plan->restored[0] = plan->restored[1];
+    plan->restored[1] = first;
     return true;
 }
 
 static inline bool look_elsewhere(check_chain *chain) {
-    int buffer = chain->count > 1 ? find_place(bwd(chain), OCTET_PLACE_KEPT) : -1;
+    int buffer = chain->count > 1 ? find_place(bwd(chain), OCTET_PLACE_RESTORED) : -1;
     if (buffer >= 0) {
         bwd(chain)->buffers[buffer].offset += OCTET_ALIGN;
     }
@@ -288,18 +288,18 @@ static inline bool look_elsewhere(check_chain *chain) {
 
 static inline bool ignore_a_slot(check_chain *chain) {
     octet_plan *plan = bwd(chain);
-    if (chain->count < 2 || plan->kept_count == 0) {
+    if (chain->count < 2 || plan->restored_count == 0) {
         return false;
     }
     for (int i = 0; i < plan->step_count; i++) {
-        plan->steps[i].reads &= ~check_bit(plan->kept[0]);
+        plan->steps[i].reads &= ~check_bit(plan->restored[0]);
     }
     plan->saved_count = 0;
     return true;
 }
 
 static inline bool misread_a_slot(check_chain *chain) {
-    int buffer = chain->count > 1 ? find_place(bwd(chain), OCTET_PLACE_KEPT) : -1;
+    int buffer = chain->count > 1 ? find_place(bwd(chain), OCTET_PLACE_RESTORED) : -1;
     if (buffer < 0) {
         return false;
     }
@@ -308,7 +308,7 @@ static inline bool misread_a_slot(check_chain *chain) {
     return check_is_quantized(tensor) && tensor->quantizer.scheme < OCTET_NVFP4;
 }
 
-static inline bool take_what_was_not_kept(check_chain *chain) {
+static inline bool take_what_was_not_saved(check_chain *chain) {
     octet_plan *plan = bwd(chain);
     if (chain->count < 2 || plan->arg_count == OCTET_PLAN_ARGS) {
         return false;
@@ -328,7 +328,7 @@ static inline bool alias_without_mark(check_chain *chain) {
     return slot >= 0;
 }
 
-static inline bool keep_scratch(check_chain *chain) {
+static inline bool save_scratch(check_chain *chain) {
     int slot = find_slot(fwd(chain), true);
     if (slot >= 0) {
         fwd(chain)->buffers[fwd(chain)->saved[slot]].place = OCTET_PLACE_WORK;

@@ -228,7 +228,7 @@ static inline bool ask_for_the_bias_back(check_chain *chain) {
     return adds;
 }
 
-static inline bool ask_to_keep_no_weight(check_chain *chain) {
+static inline bool ask_to_save_no_weight(check_chain *chain) {
     bool stored = false;
     for (int i = 0; i < fwd(chain)->saved_count; i++) {
         int buffer = fwd(chain)->saved[i];
@@ -239,7 +239,7 @@ static inline bool ask_to_keep_no_weight(check_chain *chain) {
     return stored;
 }
 
-static inline bool ask_to_keep_the_input(check_chain *chain) {
+static inline bool ask_to_save_the_input(check_chain *chain) {
     bool stored = false;
     for (int i = 0; i < fwd(chain)->saved_count; i++) {
         int buffer = fwd(chain)->saved[i];

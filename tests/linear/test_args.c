@@ -132,7 +132,7 @@ TEST(args__wrong_text_and_combinations_say_what_and_why) {
         {SMALL "bias return_bias bias_main_grad=add", 0, "bias_main_grad with return_bias"},
         {SMALL "bias bias_main_grad=sum", 49, "allowed: none, add, overwrite"},
         {SMALL "calibrate", 0, "there is none"},
-        {SMALL "recipe=delayed save_original_input", 0, "delayed scaling's state moves"},
+        {SMALL "recipe=delayed save_original_input", 0, "delayed scaling's scales are updated"},
         {SMALL "sequence tp=2", 0, "sequence_parallel without a parallel mode"},
         {SMALL "parallel=row sequence tp=3", 0, "first axis is 8, which 3 ranks cannot share"},
         {SMALL "parallel=row tp=300", 0, "at most 256 ranks"},

@@ -53,10 +53,10 @@ static bool make_base(check_chain *out, int index) {
 
 TEST(checker__good_plans_break_no_law) {
     for (int i = 0; i < BASES; i++) {
-        check_record record = {.problem = "a base of this test"};
+        check_report report = {.problem = "a base of this test"};
         check_chain chain;
         if (make_base(&chain, i)) {
-            CHECK(check_chain_laws(&record, &chain));
+            CHECK(check_chain_laws(&report, &chain));
         }
     }
 }
@@ -73,7 +73,7 @@ static const mutation mutations[] = {
     {"a phase is announced that does not come", LAW_READS, add_a_phase},
     {"a buffer is written twice", LAW_WRITES, write_twice},
     {"an argument is written", LAW_WRITES, write_an_argument},
-    {"a kept slot is written", LAW_WRITES, write_a_kept_slot},
+    {"a restored slot is written", LAW_WRITES, write_a_restored_slot},
     {"an offset is not aligned", LAW_WRITES, shift_an_offset},
     {"two buffers overlap", LAW_WRITES, overlap_two},
     {"the workspace is too small", LAW_WRITES, shrink_the_workspace},
@@ -89,9 +89,9 @@ static const mutation mutations[] = {
     {"a slot is looked for elsewhere", LAW_SLOTS, look_elsewhere},
     {"a slot is never read", LAW_SLOTS, ignore_a_slot},
     {"a slot is decoded by another format", LAW_SLOTS, misread_a_slot},
-    {"backward takes what was not kept", LAW_SLOTS, take_what_was_not_kept},
+    {"backward takes what was not saved", LAW_SLOTS, take_what_was_not_saved},
     {"an alias is not marked", LAW_SAVED, alias_without_mark},
-    {"a slot is in the workspace", LAW_SAVED, keep_scratch},
+    {"a slot is in the workspace", LAW_SAVED, save_scratch},
     {"saved_bytes counts too much", LAW_SAVED, count_too_much},
     {"aliased_bytes counts too much", LAW_SAVED, count_aliases_wrong},
     {"a shape is wrong", LAW_SHAPES, change_a_shape},
@@ -127,8 +127,8 @@ static const mutation mutations[] = {
      ask_to_overwrite_bias_main_grad},
     {"the bias's main_grad is of another dtype", LAW_MEANING, ask_for_another_bias_main_grad},
     {"the bias was to be handed back", LAW_MEANING, ask_for_the_bias_back},
-    {"no copy of the weight was to be kept", LAW_MEANING, ask_to_keep_no_weight},
-    {"the input itself was to be kept", LAW_MEANING, ask_to_keep_the_input},
+    {"no copy of the weight was to be saved", LAW_MEANING, ask_to_save_no_weight},
+    {"the input itself was to be saved", LAW_MEANING, ask_to_save_the_input},
     {"the weight was to come from the cache", LAW_MEANING, ask_for_the_cache},
     {"it was for another device", LAW_MEANING, ask_for_another_device},
     {"it was for another recipe", LAW_MEANING, ask_for_another_recipe},
@@ -159,13 +159,13 @@ static int try_mutation(const mutation *fault, const check_chain *chains) {
     int applied = 0;
     for (int i = 0; i < BASES; i++) {
         check_chain spoiled = chains[i];
-        check_record record = {.problem = fault->name, .quiet = true};
+        check_report report = {.problem = fault->name, .quiet = true};
         if (!fault->spoil(&spoiled)) {
             continue;
         }
         applied++;
-        check_chain_laws(&record, &spoiled);
-        if (!CHECK(record.broken[fault->law] > 0)) {
+        check_chain_laws(&report, &spoiled);
+        if (!CHECK(report.broken[fault->law] > 0)) {
             printf("    base %d, \"%s\": law %s did not notice\n", i, fault->name,
                    check_law_names[fault->law]);
         }
@@ -197,9 +197,9 @@ TEST(checker__each_fault_is_caught_by_its_law) {
 /* ---- every bit of every mask ----------------------------------------------------------- */
 
 static bool caught(const check_chain *chain, check_law law) {
-    check_record record = {.problem = "a spoiled base", .quiet = true};
-    check_chain_laws(&record, chain);
-    return record.broken[law] > 0;
+    check_report report = {.problem = "a spoiled base", .quiet = true};
+    check_chain_laws(&report, chain);
+    return report.broken[law] > 0;
 }
 
 static void flip_masks(check_chain *chain, octet_plan *plan) {
@@ -226,21 +226,21 @@ TEST(checker__each_flipped_mask_bit_is_caught) {
 /* ---- structure ------------------------------------------------------------------------- */
 
 TEST(checker__a_structure_that_depends_on_a_size_is_caught) {
-    check_record record = {.problem = "two sizes", .quiet = true};
+    check_report report = {.problem = "two sizes", .quiet = true};
     if (!make_bases()) {
         return;
     }
     check_chain other = good[1];
     other.plans[0].buffers[0].bytes += 4;
     other.plans[0].extents.m++;
-    check_chain_structure(&record, &good[1], &other);
-    CHECK_EQ_INT(record.broken[LAW_SIZES], 0);
+    check_chain_structure(&report, &good[1], &other);
+    CHECK_EQ_INT(report.broken[LAW_SIZES], 0);
     other.plans[0].steps[0].native ^= 1;
-    check_chain_structure(&record, &good[1], &other);
-    CHECK_EQ_INT(record.broken[LAW_SIZES], 1);
+    check_chain_structure(&report, &good[1], &other);
+    CHECK_EQ_INT(report.broken[LAW_SIZES], 1);
     other.count--;
-    check_chain_structure(&record, &good[1], &other);
-    CHECK_EQ_INT(record.broken[LAW_SIZES], 3);
+    check_chain_structure(&report, &good[1], &other);
+    CHECK_EQ_INT(report.broken[LAW_SIZES], 3);
 }
 
 /* ---- any byte -------------------------------------------------------------------------- */
@@ -250,9 +250,9 @@ static int64_t spoil_bytes(check_chain *chain, void *start, size_t bytes) {
     uint8_t *at = start;
     int64_t noticed = 0;
     for (size_t i = 0; i < bytes; i++) {
-        check_record record = {.problem = "a spoiled byte", .quiet = true};
+        check_report report = {.problem = "a spoiled byte", .quiet = true};
         at[i] ^= 1;
-        noticed += !check_chain_laws(&record, chain);
+        noticed += !check_chain_laws(&report, chain);
         at[i] ^= 1;
     }
     return noticed;

@@ -8,7 +8,7 @@
 #define PAIR_TRIES 60 /* fillings of the other options before two levels count as exclusive */
 
 typedef struct tally {
-    check_record record;
+    check_report report;
     int64_t tried, accepted, plans;
     int64_t silent; /* refusals without a text, or with another status than OCTET_INVALID */
     int64_t late;   /* refusals of forward's plan that the check of its arguments did not see */
@@ -42,7 +42,7 @@ static void check_bound(tally *sum, const check_chain *base, const check_chain *
         octet_error err = {OCTET_OK, 0, ""};
         octet_status status =
             octet_plan_bind(&bound, i ? &previous : NULL, &other->plans[i].extents, &err);
-        CHECK_LAW(&sum->record, LAW_SIZES,
+        CHECK_LAW(&sum->report, LAW_SIZES,
                   status == OCTET_OK && octet_plan_equal(&bound, &other->plans[i]),
                   "plan %d bound to m=%lld is not the plan of that size: %.80s", i,
                   (long long)other->plans[i].extents.m, err.text);
@@ -58,11 +58,11 @@ static void check_at(tally *sum, const matrix_row *row, const check_chain *base,
     check_chain chain;
     octet_status status = matrix_args(&args, row, size, &err);
     status = status ? status : check_chain_make(&chain, &args, &err);
-    if (CHECK_LAW(&sum->record, LAW_SIZES, status == OCTET_OK, "m=%lld is refused: %.80s",
+    if (CHECK_LAW(&sum->report, LAW_SIZES, status == OCTET_OK, "m=%lld is refused: %.80s",
                   (long long)size->m, err.text)) {
         sum->plans += chain.count;
-        check_chain_laws(&sum->record, &chain);
-        check_chain_structure(&sum->record, base, &chain);
+        check_chain_laws(&sum->report, &chain);
+        check_chain_structure(&sum->report, base, &chain);
         check_bound(sum, base, &chain);
     }
 }
@@ -75,12 +75,12 @@ static void check_absent_plans(tally *sum, const check_chain *chain) {
     octet_status status = OCTET_INVALID;
     if (!chain->args.forward.delay_wgrad) {
         status = octet_plan_linear_wgrad(&plan, &chain->args, &err);
-        CHECK_LAW(&sum->record, LAW_MEANING, is_refusal(sum, status, &err),
+        CHECK_LAW(&sum->report, LAW_MEANING, is_refusal(sum, status, &err),
                   "wgrad is planned although it is not delayed");
     }
     if (chain->count == 1) {
         status = octet_plan_linear_backward(&plan, &chain->args, &err);
-        CHECK_LAW(&sum->record, LAW_MEANING,
+        CHECK_LAW(&sum->report, LAW_MEANING,
                   is_refusal(sum, status, &err) || plan.out_count == 0,
                   "backward has results that nobody wants");
     }
@@ -114,15 +114,15 @@ static bool run_row(tally *sum, const matrix_row *row, int first_size, int size_
         return false;
     }
     octet_linear_backward_print(problem, sizeof problem, &args);
-    sum->record.problem = problem;
-    sum->record.stage = check_stages[0];
+    sum->report.problem = problem;
+    sum->report.stage = check_stages[0];
     if (is_refusal(sum, check_chain_make(&chain, &args, &err), &err)) {
         sum->late += octet_plan_linear(&chain.plans[0], &args.forward, &err) != OCTET_OK;
         return false;
     }
     sum->accepted++;
     sum->plans += chain.count;
-    check_chain_laws(&sum->record, &chain);
+    check_chain_laws(&sum->report, &chain);
     check_absent_plans(sum, &chain);
     for (int i = 0; i < chain.count; i++) {
         mark_seen(&chain.plans[i]);
@@ -137,16 +137,16 @@ static void report(const tally *sum, const char *what) {
     printf("%s: %lld plans checked, %lld of %lld rows accepted\n", what, (long long)sum->plans,
            (long long)sum->accepted, (long long)sum->tried);
     for (int law = 0; law < LAWS; law++) {
-        if (sum->record.broken[law]) {
+        if (sum->report.broken[law]) {
             printf("    law %s is broken %lld times\n", check_law_names[law],
-                   (long long)sum->record.broken[law]);
+                   (long long)sum->report.broken[law]);
         }
     }
 }
 
 static void check_tally(const tally *sum) {
     for (int law = 0; law < LAWS; law++) {
-        CHECK_EQ_INT(sum->record.broken[law], 0);
+        CHECK_EQ_INT(sum->report.broken[law], 0);
     }
     CHECK_EQ_INT(sum->silent, 0);
     CHECK_EQ_INT(sum->late, 0);
@@ -236,14 +236,14 @@ static bool run_chosen(tally *sum, matrix_row row, const matrix_size *size) {
     CHECK_EQ_INT(octet_linear_choose_gather(&gather, &args.forward, &err), OCTET_OK);
     args.forward.gather = (uint8_t)gather;
     octet_linear_backward_print(problem, sizeof problem, &args);
-    sum->record.problem = problem;
+    sum->report.problem = problem;
     if (!CHECK_EQ_INT(check_chain_make(&chain, &args, &err), OCTET_OK)) {
         printf("    %s\n    %s\n", problem, err.text);
         return false;
     }
     sum->accepted++;
     sum->plans += chain.count;
-    check_chain_laws(&sum->record, &chain);
+    check_chain_laws(&sum->report, &chain);
     return gather == OCTET_GATHER_QUANTIZED;
 }
 
@@ -277,7 +277,7 @@ TEST(plan_matrix__comes_by_every_corner) {
     check_all_seen(seen.form, OCTET_FORMS, "form");
     check_all_seen(seen.name, OCTET_NAMES, "name");
     check_all_seen(seen.collective, OCTET_ALL_REDUCE_MAX + 1, "collective");
-    check_all_seen(seen.alias, OCTET_PLACE_KEPT + 1, "slot in place");
+    check_all_seen(seen.alias, OCTET_PLACE_RESTORED + 1, "slot in place");
 }
 
 TEST_MAIN(plan_matrix__every_pair_of_options_keeps_the_laws,

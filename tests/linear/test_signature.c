@@ -215,7 +215,7 @@ TEST(block__lists_its_buffers_by_their_offsets) {
 static const octet_plan_buffer *named(const octet_chain *chain, int at, uint8_t place,
                                       uint8_t port, uint8_t item) {
     uint8_t buffers[OCTET_PLAN_BUFFERS];
-    const octet_plan *plan = &chain->plans[place == OCTET_PLACE_KEPT ? port : at];
+    const octet_plan *plan = &chain->plans[place == OCTET_PLACE_RESTORED ? port : at];
     CHECK(item < octet_block_buffers(buffers, plan));
     return &plan->buffers[buffers[item]];
 }
@@ -237,7 +237,7 @@ TEST(collectives__find_their_buffers_in_blocks) {
                 const octet_collective_call *c = &calls[next++];
                 const octet_plan_buffer *from = &plan->buffers[plan->steps[j].from];
                 CHECK(c->from_place == from->place && c->from_port == from->port);
-                if (from->place == OCTET_PLACE_SAVED || from->place == OCTET_PLACE_KEPT) {
+                if (from->place == OCTET_PLACE_SAVED || from->place == OCTET_PLACE_RESTORED) {
                     const octet_plan_buffer *found =
                         named(&chain, at, c->from_place, c->from_port, c->from_item);
                     CHECK(found->offset == from->offset && found->bytes == from->bytes);

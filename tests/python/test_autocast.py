@@ -1,4 +1,4 @@
-"""autocast: the inner one wins, nothing leaks, and delayed scaling moves as it should."""
+"""autocast: the inner one wins, nothing leaks, and delayed scaling updates as it should."""
 
 import copy
 import gc
@@ -158,7 +158,7 @@ def test_autocast__a_new_region_object_breaks_no_graph(
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
-def test_autocast__a_copy_made_inside_moves_its_scales_too(compile_it: bool) -> None:
+def test_autocast__a_copy_made_inside_updates_its_scales_too(compile_it: bool) -> None:
     linear, unused = twins()
     x, _ = inputs()
     call = compiled(linear)[0] if compile_it else linear
@@ -253,7 +253,7 @@ def test_delayed__a_step_rolls_the_gradients_scale_once(compile_it: bool) -> Non
 
 @pytest.mark.skipif(
     TorchVersion(torch.__version__) < (2, 11),
-    reason="a compiled backward refuses state that another one has moved since its forward",
+    reason="a compiled backward refuses state that another one has updated since its forward",
 )
 @pytest.mark.parametrize("inside", [True, False])
 def test_delayed__steps_may_overlap(inside: bool) -> None:
@@ -292,7 +292,7 @@ def test_delayed__twenty_compiled_steps_are_eager(backend: str, inside: bool) ->
     assert counter.frame_count == 1
 
 
-def test_delayed__only_the_outermost_exit_moves_the_scale() -> None:
+def test_delayed__only_the_outermost_exit_updates_the_scale() -> None:
     linear = layer()
     x, _ = inputs()
     with octet.autocast(recipe=RECIPES["delayed"]):
@@ -303,7 +303,7 @@ def test_delayed__only_the_outermost_exit_moves_the_scale() -> None:
     assert linear.fp8_scale[0].item() == reference([float(2 * x.abs().max())], 448.0)
 
 
-def test_delayed__evaluation_moves_nothing() -> None:
+def test_delayed__evaluation_updates_nothing() -> None:
     linear = layer()
     with torch.no_grad():
         within(RECIPES["delayed"], linear)(inputs()[0])
@@ -357,8 +357,8 @@ def test_delayed__one_autocast_around_a_loop_learns(ends: str) -> None:
     with octet.autocast(recipe=RECIPES["delayed"]):
         for count, scale in enumerate(scales, 1):
             train(one, scale)
-            moved = count if ends == "optimizer" else count - 1
-            assert one.fp8_amax_history[1:, 0].count_nonzero() == min(moved, 3)
+            updates = count if ends == "optimizer" else count - 1
+            assert one.fp8_amax_history[1:, 0].count_nonzero() == min(updates, 3)
     assert_same(
         [one.fp8_scale, one.fp8_grad_scale, *histories(one)],
         [other.fp8_scale, other.fp8_grad_scale, *histories(other)],

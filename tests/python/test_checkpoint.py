@@ -102,7 +102,9 @@ def test_checkpoint__a_layer_used_twice_and_steps_that_overlap(reentrant: bool) 
 
 @reentrant_or_not
 @pytest.mark.parametrize("compile_it", [False, True])
-def test_checkpoint__scales_that_move_meanwhile(reentrant: bool, compile_it: bool) -> None:
+def test_checkpoint__scales_that_are_updated_meanwhile(
+    reentrant: bool, compile_it: bool
+) -> None:
     usual, other = twins()
     x, grad = inputs()
     found = []
@@ -118,8 +120,8 @@ def test_checkpoint__scales_that_move_meanwhile(reentrant: bool, compile_it: boo
             y = call(inputs_[0])
             with octet.autocast(recipe=RECIPES["delayed"] if reentrant else MORE["long"]):
                 y = y + call(inputs_[1])
-        mover = within(RECIPES["delayed"], linear)
-        (compiled(mover)[0] if compile_it else mover)(x * 8)
+        updater = within(RECIPES["delayed"], linear)
+        (compiled(updater)[0] if compile_it else updater)(x * 8)
         with torch.no_grad():
             within(RECIPES["delayed"], linear)(x * 9)
         y.backward(grad)
@@ -174,8 +176,8 @@ def test_checkpoint__what_is_forgotten_is_an_error() -> None:
 DELAYED = ("delayed", "long", "functions")
 
 
-def moved_scales() -> Any:  # noqa: ANN401
-    said = r"'fc1'.*scales that have moved"
+def updated_scales() -> Any:  # noqa: ANN401
+    said = r"'fc1'.*scales that have been updated"
     return pytest.raises(torch._dynamo.exc.Unsupported, match=said)
 
 
@@ -183,14 +185,14 @@ def moved_scales() -> Any:  # noqa: ANN401
 @pytest.mark.parametrize("skips", [False, True])
 def test_checkpoint__compiles(name: str, skips: bool) -> None:
     """Delayed scaling's do not, whether torch lets side effects pass or not: a graph's backward
-    would compute them again from scales that forward has moved."""
+    would compute them again from scales that forward has updated."""
     usual, other = twins(name="fc1")
     active = MORE[name]
     call = within(active, lambda x: checkpoint(other, x, use_reentrant=False))
     fast, counter = compiled(call)
     with torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=skips):
         if name in DELAYED:
-            with moved_scales():
+            with updated_scales():
                 steps(other, fast)
             assert not other.fp8_amax_history.any()
             return
@@ -209,7 +211,7 @@ def test_checkpoint__of_compiled_code(name: str, reentrant: bool) -> None:
         return checkpoint(fast, x, use_reentrant=reentrant)
 
     if name in DELAYED and not reentrant:
-        with moved_scales():
+        with updated_scales():
             steps(other, call)
         return
     assert_same(want, steps(other, call))

@@ -85,7 +85,7 @@ def test_delayed__a_function_of_the_wrong_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize("made", [KeyError("went wrong"), torch.ones(7), torch.ones(())])
-def test_delayed__a_function_that_fails_moves_nothing(made: Any) -> None:  # noqa: ANN401
+def test_delayed__a_function_that_fails_updates_nothing(made: Any) -> None:  # noqa: ANN401
     """Neither its layer's history nor what layers before it recorded."""
 
     def scaling(amax: torch.Tensor, *_: Any) -> torch.Tensor:  # noqa: ANN401
@@ -124,7 +124,7 @@ def test_delayed__a_layer_keeps_no_function_of_a_users() -> None:
 @pytest.mark.parametrize(
     ("compile_it", "inside"), [(False, False), (False, True), (True, True)]
 )
-def test_delayed__state_that_a_call_is_given_moves_in_place_of_the_layers(
+def test_delayed__state_that_a_call_is_given_is_updated_in_place_of_the_layers(
     compile_it: bool, inside: bool
 ) -> None:
     active = RECIPES["delayed"]
@@ -174,7 +174,7 @@ def test_delayed__history_is_as_long_as_the_recipe_says(compile_it: bool) -> Non
     linear.load_state_dict(layer().state_dict())
 
 
-def test_delayed__a_step_that_fails_moves_nothing() -> None:
+def test_delayed__a_step_that_fails_updates_nothing() -> None:
     """Its amaxes count in the next one, and what is raised is what went wrong."""
     linear = octet.Linear(32, 16, device="cpu")
     scale, history = linear.fp8_scale.clone(), linear.fp8_amax_history

@@ -123,7 +123,7 @@ def test_linear__is_one_node_each_way(name: str) -> None:
     x, grad = inputs()
     forward, backward = captured(within(RECIPES[name], layer()), x, grad)
     nodes = {
-        # Amaxes go into the layer's own; the scales of all layers move at the autocast's end.
+        # Amaxes go into the layer's own; all scales are updated at the autocast's end.
         "delayed": (
             ["delayed_update.default", "linear_into.two"],
             ["linear_backward_into.three"],
@@ -159,7 +159,7 @@ def test_linear__an_option_that_changes_later_is_noticed(name: str, compile_it: 
         call(x)
 
 
-def test_linear__delayed_scaling_moves_all_layers_in_one_node() -> None:
+def test_linear__delayed_scaling_updates_all_layers_in_one_node() -> None:
     one, other = twins()
     x, _ = inputs()
 

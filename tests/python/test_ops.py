@@ -213,13 +213,13 @@ def live(recipe: str, slots: int) -> list[torch.Tensor]:
     ],
 )
 def test_ops__fakes_are_what_kernels_make(recipe: str, option: str) -> None:
-    problem = f"in=bf16 recipe={recipe} bias{option}".replace(" bias grad=w", " grad=w")
+    words = f"in=bf16 recipe={recipe} bias{option}".replace(" bias grad=w", " grad=w")
     for sizes in EDGES:
         args, _ = operands(sizes)
         args = args[: 2 if option == " grad=w" else 3] + live(recipe, 3)
-        real = _ops.linear(args, sizes, problem)
+        real = _ops.linear(args, sizes, words)
         with FakeTensorMode() as mode:
-            fake = _ops.linear([mode.from_tensor(arg) for arg in args], sizes, problem)
+            fake = _ops.linear([mode.from_tensor(arg) for arg in args], sizes, words)
         assert [(t.shape, t.dtype, t.stride()) for t in real] == [
             (t.shape, t.dtype, t.stride()) for t in fake
         ]
@@ -243,12 +243,12 @@ def test_ops__amaxes_are_raised_as_they_are_recorded(before: float) -> None:
     scales = [torch.ones(2), torch.ones(2)]
     args = [grad, scales[0], block]
     amax, *grads = _ops.linear_backward(args, SIZES, pure)
-    for moves in (False, True):
-        written = [scales[0], raised] if moves else [raised]
-        found = _ops.linear_backward_into[3](written, args, SIZES, DELAYED, rule * moves)
+    for updates in (False, True):
+        written = [scales[0], raised] if updates else [raised]
+        found = _ops.linear_backward_into[3](written, args, SIZES, DELAYED, rule * updates)
         assert all(map(torch.equal, found, grads))
         _ops.delayed_record(recorded, amax)
-        if moves:
+        if updates:
             _ops.delayed_update([scales[1], recorded], f"grad_output {rule}")
         assert torch.equal(raised[:, 0].nan_to_num(-7.0), recorded[:, 0].nan_to_num(-7.0))
         assert scales[0][0] == scales[1][0]
@@ -268,7 +268,7 @@ def test_ops__the_bias_gradient_goes_to_its_main_grad() -> None:
         assert torch.equal((main_grad / count).bfloat16(), db)
 
 
-def test_ops__many_states_move_as_each_would() -> None:
+def test_ops__many_states_are_updated_as_each_would_be() -> None:
     torch.manual_seed(3)
     states = [[torch.rand(3) + 1, torch.rand(6, 3)] for _ in range(300)]
     ones = [[tensor.clone() for tensor in state] for state in states]
@@ -281,10 +281,10 @@ def test_ops__many_states_move_as_each_would() -> None:
 
 def test_ops__block_bytes_are_the_plans() -> None:
     for recipe, sizes in itertools.product(RECIPES, EDGES):
-        problem = f"in=bf16 recipe={recipe} bias"
-        plan = _plans.describe("linear", problem)
+        words = f"in=bf16 recipe={recipe} bias"
+        plan = _plans.describe("linear", words)
         at = _plans.axes("linear", sizes)
-        assert _plans.block_bytes(plan, at) == _C.measure("linear", problem, sizes)[0]
+        assert _plans.block_bytes(plan, at) == _C.measure("linear", words, sizes)[0]
 
 
 def test_ops__strides_do_not_change_bytes() -> None:
@@ -352,7 +352,7 @@ def refusals() -> dict[str, tuple[Any, str]]:
             lambda: _ops.linear_backward_into[3](
                 [torch.zeros(4, 2)], [x], SIZES, DELAYED, "delayed"
             ),
-            "a rule moves scales",
+            "a rule updates scales",
         ),
         "histories": (
             lambda: _ops.delayed_update([torch.ones(3)], "input delayed"),

@@ -12,7 +12,7 @@ import torch
 RECIPES = ("none", "current", "block", "mxfp8", "nvfp4+norht+nosr")
 
 
-def problem(recipe: str) -> str:
+def words(recipe: str) -> str:
     return f"in=bf16 recipe={recipe} bias grad=xwb"
 
 
@@ -24,9 +24,9 @@ def step(sizes: tuple[int, int, int], recipe: str) -> list[torch.Tensor]:
         torch.randn(*shape, generator=generator).bfloat16()
         for shape in ((m, k), (n, k), (n,), (m, n))
     )
-    outs = _ops.linear([x, w, b], sizes, problem(recipe))
+    outs = _ops.linear([x, w, b], sizes, words(recipe))
     kept = [x, w] if recipe == "none" else [outs[-1]]
-    return [*outs, *_ops.linear_backward([dy, *kept], sizes, problem(recipe))]
+    return [*outs, *_ops.linear_backward([dy, *kept], sizes, words(recipe))]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

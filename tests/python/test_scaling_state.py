@@ -18,7 +18,7 @@ DELAYED = RECIPES["delayed"]
 
 
 def trained(**options: Any) -> octet.Linear:  # noqa: ANN401
-    """A layer whose state has moved."""
+    """A layer whose state was updated."""
     linear = layer(**options)
     x, grad = inputs()
     for scale in (1, 4):

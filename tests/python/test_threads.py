@@ -124,7 +124,7 @@ def test_threads__make_quantized_models_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("compile_it", [False, True])
-def test_threads__leaving_moves_the_scales_of_their_own_step_alone(compile_it: bool) -> None:
+def test_threads__leaving_updates_the_scales_of_their_own_step_alone(compile_it: bool) -> None:
     """The first leaves while the second is inside, whose layer waits until it leaves, too."""
     x, _ = inputs()
     delayed = RECIPES["delayed"]
@@ -137,7 +137,7 @@ def test_threads__leaving_moves_the_scales_of_their_own_step_alone(compile_it: b
             call(x)
     fresh = {name: linear.fp8_scale.clone() for name, linear in linears.items()}
 
-    def moved(name: str) -> bool:
+    def updated(name: str) -> bool:
         return not torch.equal(linears[name].fp8_scale, fresh[name])
 
     def first(meet: Callable[[], Any]) -> None:
@@ -151,17 +151,17 @@ def test_threads__leaving_moves_the_scales_of_their_own_step_alone(compile_it: b
             calls["second"](2 * x)
             meet()
             meet()
-            early = moved("second")
-        return [early, moved("second")]
+            early = updated("second")
+        return [early, updated("second")]
 
     assert together({"first": first, "second": second}) == {
         "first": None,
         "second": [False, True],
     }
-    assert moved("first")
+    assert updated("first")
 
 
-def test_threads__a_layer_that_two_use_moves_when_the_last_one_leaves() -> None:
+def test_threads__a_layer_that_two_use_is_updated_when_the_last_one_leaves() -> None:
     x, _ = inputs()
     linear = layer()
 

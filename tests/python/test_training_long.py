@@ -46,8 +46,8 @@ def test_training__ends_within_the_noise_of_bf16(name: str, bf16: list[float]) -
 def doubled(op: Op) -> Op:
     """Decodes by a scale that is wrong by 2."""
 
-    def broken(args: list[Any], sizes: Sequence[int], problem: str) -> list[torch.Tensor]:
-        return op([args[0] * 2, *args[1:]], sizes, problem)
+    def broken(args: list[Any], sizes: Sequence[int], words: str) -> list[torch.Tensor]:
+        return op([args[0] * 2, *args[1:]], sizes, words)
 
     return broken
 
@@ -55,11 +55,9 @@ def doubled(op: Op) -> Op:
 def without_wgrad(op: Op) -> Op:
     """Gives zeros for the weight's gradient, the output that is (n, k)."""
 
-    def broken(args: list[Any], sizes: Sequence[int], problem: str) -> list[torch.Tensor]:
+    def broken(args: list[Any], sizes: Sequence[int], words: str) -> list[torch.Tensor]:
         shape = [sizes[-1], sizes[-2]]
-        return [
-            out * 0 if list(out.shape) == shape else out for out in op(args, sizes, problem)
-        ]
+        return [out * 0 if list(out.shape) == shape else out for out in op(args, sizes, words)]
 
     return broken
 

@@ -440,7 +440,7 @@ def test_quantizer__a_noop_flag_is_read_in_the_graph() -> None:
     assert counter.frame_count == 1
 
 
-def test_quantizer__calibrating_moves_what_quantizing_moves() -> None:
+def test_quantizer__calibrating_updates_what_quantizing_updates() -> None:
     x = torch.randn(4, 64)
     q = octet.Float8Quantizer(torch.ones(1), torch.zeros(1), "e4m3")
     q.calibrate(x)

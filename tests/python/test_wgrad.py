@@ -142,7 +142,7 @@ def test_wgrad__a_main_grad_of_the_bias_is_checked() -> None:
 
 @pytest.mark.parametrize("quantized_output", [False, True])
 @pytest.mark.parametrize("compile_it", [False, True])
-def test_wgrad__a_quantized_gradient_is_kept_as_it_arrived(
+def test_wgrad__a_quantized_gradient_is_queued_as_it_arrived(
     compile_it: bool, quantized_output: bool
 ) -> None:
     active = recipe.Float8CurrentScaling()
@@ -190,13 +190,13 @@ def test_wgrad__quantized_input_and_weight(compile_it: bool) -> None:
     assert torch.equal(usual.weight.grad, later.weight.grad)
 
 
-def test_wgrad__keeping_is_an_op_that_torch_accepts() -> None:
+def test_wgrad__queueing_is_an_op_that_torch_accepts() -> None:
     later = layer(delay_wgrad_compute=True)
     x, grad = inputs()
     within(MX, later)(x).backward(grad)
-    kept = later._wgrads.calls[0]
-    args = (later._wgrads.handle, grad, kept.tensors, kept.sizes, kept.problem)
-    torch.library.opcheck(torch.ops.octet.keep.default, args)
+    queued = later._wgrads.calls[0]
+    args = (later._wgrads.handle, grad, queued.tensors, queued.sizes, queued.words)
+    torch.library.opcheck(torch.ops.octet.queue_wgrad.default, args)
 
 
 def test_wgrad__runs_the_weights_hooks() -> None:
@@ -211,7 +211,7 @@ def test_wgrad__runs_the_weights_hooks() -> None:
     assert seen == ["grad", "accumulated"]
 
 
-def test_wgrad__only_what_needs_a_gradient_is_kept() -> None:
+def test_wgrad__only_what_needs_a_gradient_is_saved() -> None:
     later = layer(delay_wgrad_compute=True, name="fc1")
     x, grad = inputs()
     later.weight.requires_grad_(False)

@@ -29,14 +29,14 @@ ALLOWED = {
     # An open GPU and what hangs on it: its kernels by name, a module while it is compiled.
     "open.c.o": {"calloc", "malloc", "free"},
     "module.c.o": {"malloc", "free"},
-    # Runs that are kept for good.
-    "record.c.o": {"malloc", "free"},
+    # Graphs, until they are freed.
+    "graph.c.o": {"malloc", "free"},
     "nvrtc.c.o": {"calloc", "malloc", "free", "dladdr", "dlopen"},
     # A prepared plan and its list of launches; what walks it, list.c and prepared.c, does not.
     "list_fill.c.o": {"calloc", "realloc", "free"},
     "prepare.c.o": {"calloc", "free"},
-    # What products keep on an open GPU.
-    "lt_keep.c.o": {"calloc", "free"},
+    # What products hold on an open GPU.
+    "lt_hold.c.o": {"calloc", "free"},
     # Compiled kernels on disk.
     "cache.c.o": {"malloc", "free", "open", "write", "mkstemp", "mkdir", "rename", "unlink"},
 }
@@ -60,7 +60,7 @@ TORCH_WRITABLE = {
         "text_sets",
         "texts",
     },
-    "replay.c.o": {"allowed", "most", "recordings", "replays", "sets"},
+    "replay.c.o": {"allowed", "most", "graphs", "replays", "sets"},
     "rule.c.o": {"rule_sets", "rules"},
 }
 TORCH_ALLOWED = {

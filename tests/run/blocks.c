@@ -18,7 +18,7 @@ typedef struct block {
     unsigned char *at;
 } block;
 
-/* Large blocks are kept for the next group: the system is slow to hand them out. */
+/* Large blocks are cached for the next group: the system is slow to hand them out. */
 #define LARGE ((size_t)1 << 20)
 #define SPARES 16
 static unsigned char *spares[SPARES];
@@ -119,8 +119,8 @@ const void *run_block_start(const octet_memory *m, const octet_plan_buffer *b) {
         return m->exchanges[b->port];
     case OCTET_PLACE_SAVED:
         return m->saved;
-    case OCTET_PLACE_KEPT:
-        return m->kept[b->port];
+    case OCTET_PLACE_RESTORED:
+        return m->restored[b->port];
     default:
         return m->workspace;
     }

@@ -117,17 +117,18 @@ static void add_bounds(const place *p, run_values *bound) {
     int64_t left = bound->cols == dst.cols ? 0 : p->rank * dst.cols;
     for (int64_t i = 0; i < dst.rows * dst.cols; i++) {
         int64_t r = i / dst.cols, c = i % dst.cols;
-        double magnitude = 0, moved = 0;
+        double magnitude = 0, deviation = 0;
         for (int64_t k = 0; k < inner; k++) {
             int64_t ai = turn_a ? k * a.own.cols + r : r * a.own.cols + k;
             int64_t bi = turn_b ? k * b.own.cols + c : c * b.own.cols + k;
             double x = fabs(a.own.at[ai]), y = fabs(b.own.at[bi]);
             magnitude += x * y;
-            moved += x * b.law.at[bi] + a.law.at[ai] * y + a.law.at[ai] * b.law.at[bi];
+            deviation += x * b.law.at[bi] + a.law.at[ai] * y + a.law.at[ai] * b.law.at[bi];
         }
-        double rounding = (double)(inner + 16) * (0x1p-24 * (magnitude + moved) + 0x1p-120);
-        *run_cell(bound, top + r, left + c) +=
-            moved + rounding + run_unit(dst.dtype) * (magnitude + moved) + run_least(dst.dtype);
+        double rounding = (double)(inner + 16) * (0x1p-24 * (magnitude + deviation) + 0x1p-120);
+        *run_cell(bound, top + r, left + c) += deviation + rounding +
+                                               run_unit(dst.dtype) * (magnitude + deviation) +
+                                               run_least(dst.dtype);
     }
     free_operand(&a);
     free_operand(&b);

@@ -198,7 +198,7 @@ static octet_status give_argument(run_group *group, int rank, int plan, int inde
     octet_memory *m = &group->memory[rank][plan];
     const octet_port *port = &group->plans[plan].args[index];
     if (m->args[index]) {
-        return OCTET_OK; /* kept by the plan before */
+        return OCTET_OK; /* saved by the plan before */
     }
     if (port->name == OCTET_NAME_SCALE) {
         m->args[index] = copy(group, group->layer.scale[plan > 0], port->bytes);
@@ -214,14 +214,14 @@ static octet_status give_argument(run_group *group, int rank, int plan, int inde
     return OCTET_OK;
 }
 
-/* What the plan before this one kept: arguments it was given, outputs it made. */
-static void give_kept(run_group *group, int rank, int plan) {
+/* What the plan before this one saved: arguments it was given, outputs it made. */
+static void give_restored(run_group *group, int rank, int plan) {
     const octet_plan *before = &group->plans[plan - 1], *now = &group->plans[plan];
     const octet_memory *from = &group->memory[rank][plan - 1];
     octet_memory *m = &group->memory[rank][plan];
-    for (int i = 0; i < now->kept_count; i++) {
+    for (int i = 0; i < now->restored_count; i++) {
         const octet_plan_buffer *there = &before->buffers[before->saved[i]];
-        const octet_plan_buffer *here = &now->buffers[now->kept[i]];
+        const octet_plan_buffer *here = &now->buffers[now->restored[i]];
         if (here->place == OCTET_PLACE_ARG) {
             bool argument = there->place == OCTET_PLACE_ARG;
             m->args[here->port] = run_block_start(from, there);
@@ -229,8 +229,8 @@ static void give_kept(run_group *group, int rank, int plan) {
         }
     }
     for (int i = 0; i < plan; i++) {
-        m->kept[i] = group->memory[rank][i].saved;
-        m->kept_bytes[i] = group->memory[rank][i].saved_bytes;
+        m->restored[i] = group->memory[rank][i].saved;
+        m->restored_bytes[i] = group->memory[rank][i].saved_bytes;
     }
 }
 
@@ -241,7 +241,7 @@ octet_status run_give_memory(run_group *group, int rank, int plan) {
     int fill = group->options.fill;
     *m = OCTET_MEMORY_INIT;
     if (plan) {
-        give_kept(group, rank, plan);
+        give_restored(group, rank, plan);
     }
     for (int i = 0; i < p->arg_count && !status; i++) {
         status = give_argument(group, rank, plan, i);

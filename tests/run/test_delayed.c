@@ -113,7 +113,7 @@ TEST(delayed__update_is_the_rule) {
     }
 }
 
-TEST(delayed__many_states_move_each_by_its_own_rule) {
+TEST(delayed__many_states_are_updated_each_by_its_own_rule) {
     enum { STATES = 7 };
     uint64_t random = 5;
     for (int round = 0; round < 500; round++) {
@@ -143,7 +143,7 @@ TEST(delayed__many_states_move_each_by_its_own_rule) {
     }
 }
 
-TEST(delayed__many_states_are_checked_before_one_moves) {
+TEST(delayed__many_states_are_checked_before_one_is_updated) {
     state states[2] = {{{1, 1, 1, 1, 1}, {2, 2, 2, 2, 2}}, {{1}, {0}}};
     state before = states[0];
     octet_delayed views[] = {view(&states[0], 2), view(&states[1], 2)};
@@ -221,7 +221,7 @@ TEST(delayed__extreme_margins_do_not_spread) {
     CHECK_EQ_BITS(s.history[0], 0.0f);
 }
 
-TEST(delayed__what_is_wrong_is_refused_and_nothing_moves) {
+TEST(delayed__what_is_wrong_is_refused_and_nothing_is_updated) {
     state s = {{1, 2, 3, 4, 5}, {1, 1, 1, 1, 1}}, before = s;
     octet_delayed good = view(&s, 2), d;
     octet_error err;
@@ -255,8 +255,8 @@ TEST(delayed__what_is_wrong_is_refused_and_nothing_moves) {
     CHECK_EQ_INT(octet_delayed_record(&d, NULL, NULL, &err), OCTET_OK);
 }
 
-TEST_MAIN(delayed__update_is_the_rule, delayed__many_states_move_each_by_its_own_rule,
-          delayed__many_states_are_checked_before_one_moves, delayed__step_records_and_updates,
-          delayed__record_keeps_the_larger_and_no_nan, delayed__a_short_history_by_hand,
-          delayed__extreme_margins_do_not_spread,
-          delayed__what_is_wrong_is_refused_and_nothing_moves)
+TEST_MAIN(delayed__update_is_the_rule, delayed__many_states_are_updated_each_by_its_own_rule,
+          delayed__many_states_are_checked_before_one_is_updated,
+          delayed__step_records_and_updates, delayed__record_keeps_the_larger_and_no_nan,
+          delayed__a_short_history_by_hand, delayed__extreme_margins_do_not_spread,
+          delayed__what_is_wrong_is_refused_and_nothing_is_updated)

@@ -65,8 +65,8 @@ static const void **pointer_of(target *t, const octet_plan_buffer *b) {
         return (const void **)&m->exchanges[b->port];
     case OCTET_PLACE_SAVED:
         return (const void **)&m->saved;
-    case OCTET_PLACE_KEPT:
-        return &m->kept[b->port];
+    case OCTET_PLACE_RESTORED:
+        return &m->restored[b->port];
     default:
         return (const void **)&m->workspace;
     }
@@ -75,14 +75,14 @@ static const void **pointer_of(target *t, const octet_plan_buffer *b) {
 static const char *word_of(const octet_plan_buffer *b) {
     static const char *const words[OCTET_PLACES] = {
         [OCTET_PLACE_ARG] = "argument ",  [OCTET_PLACE_OUT] = "output ",
-        [OCTET_PLACE_SAVED] = "saved",    [OCTET_PLACE_KEPT] = "kept[",
+        [OCTET_PLACE_SAVED] = "saved",    [OCTET_PLACE_RESTORED] = "restored[",
         [OCTET_PLACE_WORK] = "workspace", [OCTET_PLACE_EXCHANGE] = "exchange ",
     };
     return words[b->place];
 }
 
 static bool in_block(const octet_plan_buffer *b) {
-    return b->place == OCTET_PLACE_SAVED || b->place == OCTET_PLACE_KEPT ||
+    return b->place == OCTET_PLACE_SAVED || b->place == OCTET_PLACE_RESTORED ||
            b->place == OCTET_PLACE_WORK;
 }
 
@@ -99,9 +99,9 @@ static void spoil_pointer(target *t, const octet_plan_buffer *b) {
 
 static void spoil_size(target *t, const octet_plan_buffer *b) {
     octet_memory *m = &t->memory;
-    int64_t *bytes = b->place == OCTET_PLACE_SAVED  ? &m->saved_bytes
-                     : b->place == OCTET_PLACE_KEPT ? &m->kept_bytes[b->port]
-                                                    : &m->workspace_bytes;
+    int64_t *bytes = b->place == OCTET_PLACE_SAVED      ? &m->saved_bytes
+                     : b->place == OCTET_PLACE_RESTORED ? &m->restored_bytes[b->port]
+                                                        : &m->workspace_bytes;
     *bytes = b->offset + b->bytes - 1;
     expect_refusal(t, "bytes; the plan needs");
     *bytes = -1;

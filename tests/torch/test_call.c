@@ -271,7 +271,7 @@ static int quantize(octet_device_kind kind, octet_status wanted) {
 static fake_cuda *driver(void) {
     fake_cuda *(*state)(void) = NULL;
     void *library = dlopen(TEST_FAKE_CUDA, RTLD_NOW);
-    void *found = library ? dlsym(library, "fake_cuda_state") : NULL;
+    void *found = library ? dlsym(library, "fake_cuda_counts") : NULL;
     memcpy(&state, &found, sizeof found);
     return state ? state() : NULL;
 }
@@ -363,8 +363,8 @@ static oct_torch_value list_of(oct_torch_value item) {
 }
 
 /* History and amax, or scale and history, on devices of their own. */
-static octet_status move_state(bool record, octet_device_kind a, octet_device_kind b,
-                               octet_error *err) {
+static octet_status update_state(bool record, octet_device_kind a, octet_device_kind b,
+                                 octet_error *err) {
     oct_torch_value first = tensor_of(record ? 4 : 1, 3, OCTET_F32, a);
     oct_torch_value second = tensor_of(record ? 1 : 4, 3, OCTET_F32, b);
     if (record) {
@@ -382,7 +382,7 @@ TEST(call__a_state_on_two_devices_is_refused) {
         octet_device_kind b = i & 2 ? OCTET_CUDA : OCTET_CPU;
         octet_error err = {OCTET_OK, 0, ""};
         begin();
-        octet_status status = move_state(i & 4, a, b, &err);
+        octet_status status = update_state(i & 4, a, b, &err);
         CHECK_OF(status == (a == b ? OCTET_OK : OCTET_INVALID), err.text);
         CHECK_EQ_INT(a != b, strstr(err.text, "another device") != NULL);
         CHECK_EQ_INT(torch.tensors, 0);

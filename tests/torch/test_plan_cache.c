@@ -40,7 +40,7 @@ TEST(plan_cache__the_same_problem_has_one_plan) {
     oct_plan_release(NULL);
 }
 
-/* Of forward, backward and wgrad; the wgrad that is delayed reads what both have kept. */
+/* Of forward, backward and wgrad; the wgrad that is delayed reads what both have saved. */
 TEST(plan_cache__the_blocks_of_a_plan_are_known) {
     static const struct {
         octet_plan_kind kind;
@@ -67,8 +67,8 @@ TEST(plan_cache__the_blocks_of_a_plan_are_known) {
         if (CHECK_EQ_INT(oct_plan_get(&plan, &problem, NULL), OCTET_OK)) {
             const oct_plan_blocks *got = oct_plan_blocks_of(plan);
             CHECK_EQ_INT(got->saves, rows[i].wanted.saves);
-            CHECK_EQ_INT(got->keeps[0], rows[i].wanted.keeps[0]);
-            CHECK_EQ_INT(got->keeps[1], rows[i].wanted.keeps[1]);
+            CHECK_EQ_INT(got->restores[0], rows[i].wanted.restores[0]);
+            CHECK_EQ_INT(got->restores[1], rows[i].wanted.restores[1]);
         }
         oct_plan_release(plan);
     }

@@ -1,4 +1,4 @@
-/* test_replay.c - which runs are recorded, and that no other run is taken for one of them. */
+/* test_replay.c - which runs are captured, and that no other run is taken for one of them. */
 #define _GNU_SOURCE /* setenv */
 #include "torch/replay.h"
 
@@ -19,7 +19,7 @@
 
 static fake_cuda *fake;
 
-/* A GPU for the whole program, as torch's is: recordings are kept for it. */
+/* A GPU for the whole program, as torch's is: graphs are cached for it. */
 static octet_exec exec_of(void) {
     static octet_cuda *cuda;
     octet_exec exec = OCTET_EXEC_INIT;
@@ -27,7 +27,7 @@ static octet_exec exec_of(void) {
     octet_error err = {OCTET_OK, 0, ""};
     if (!cuda) {
         fake_cuda_get *get = NULL;
-        void *found = dlsym(dlopen(TEST_FAKE_CUDA, RTLD_NOW), "fake_cuda_state");
+        void *found = dlsym(dlopen(TEST_FAKE_CUDA, RTLD_NOW), "fake_cuda_counts");
         memcpy(&get, &found, sizeof found);
         fake = get();
         fake->memory_mib = 140 << 10;
@@ -69,9 +69,9 @@ static octet_memory memory_at(int at, const octet_plan *plan) {
     return memory;
 }
 
-static void run(const octet_plan *plan, const octet_memory *memory, const octet_delayed *moves,
-                const octet_exec *exec) {
-    const oct_run it = {plan, memory, moves};
+static void run(const octet_plan *plan, const octet_memory *memory,
+                const octet_delayed *updates, const octet_exec *exec) {
+    const oct_run it = {plan, memory, updates};
     octet_error err = {OCTET_OK, 0, ""};
     CHECK_OF(oct_replay_run(&it, exec, &err) == OCTET_OK, err.text);
 }
@@ -95,7 +95,7 @@ TEST(replay__from_the_fourth_time_on) {
     times(5, 0, 16, &exec);
     CHECK(fake->launches == 6 && fake->graph_launches == 6 && fake->graph_nodes == 12);
     oct_replay_counts after = oct_replay_count();
-    CHECK(after.recordings == before.recordings + 1 && after.replays == before.replays + 6);
+    CHECK(after.graphs == before.graphs + 1 && after.replays == before.replays + 6);
     CHECK(oct_replay_allow(false));
     times(2, 0, 16, &exec);
     CHECK(fake->launches == 10 && fake->graph_launches == 6);
@@ -128,7 +128,7 @@ TEST(replay__a_plan_is_prepared_by_its_second_run) {
     oct_plan_release(plan);
 }
 
-/* Another plan, any other address or stride, or a state that moves: another run. */
+/* Another plan, any other address or stride, or a state that is updated: another run. */
 TEST(replay__of_nothing_else) {
     octet_exec exec = exec_of();
     float numbers[16] = {0};
@@ -181,8 +181,8 @@ TEST(replay__not_into_a_capture) {
     fake->is_capturing = 0;
 }
 
-/* What cannot be recorded is tried once; it runs all the same, and its errors are told. */
-TEST(replay__where_recording_fails_runs_are_launched) {
+/* What cannot be captured is tried once; it runs all the same, and its errors are told. */
+TEST(replay__where_capturing_fails_runs_are_launched) {
     octet_exec exec = exec_of();
     fake->graph_result = OCT_CU_OUT_OF_MEMORY;
     times(5, 300, 16, &exec);
@@ -215,13 +215,13 @@ TEST(replay__is_bounded) {
             octet_memory memory = memory_at(at, plan);
             run(plan, &memory, NULL, &exec);
         }
-        CHECK(oct_replay_count().recordings <= OCT_RECORDINGS);
+        CHECK(oct_replay_count().graphs <= OCT_GRAPHS);
         CHECK(step < 5 || fake->graph_launches >= most);
         most = fake->graph_launches;
     }
     printf("%d of 3500 runs are replayed\n", most);
-    CHECK(most > 1500 && most <= OCT_RECORDINGS);
-    CHECK_EQ_INT(fake->graph_execs, oct_replay_count().recordings);
+    CHECK(most > 1500 && most <= OCT_GRAPHS);
+    CHECK_EQ_INT(fake->graph_execs, oct_replay_count().graphs);
     for (int step = 0; step < 300; step++) {
         fake->graph_launches = 0;
         for (int at = 5000; at < 6024; at++) {
@@ -231,7 +231,7 @@ TEST(replay__is_bounded) {
     }
     printf("then %d of 1024\n", (int)fake->graph_launches);
     CHECK(fake->graph_launches > 900);
-    CHECK_EQ_INT(fake->graph_execs, oct_replay_count().recordings);
+    CHECK_EQ_INT(fake->graph_execs, oct_replay_count().graphs);
     oct_plan_release(plan);
 }
 
@@ -249,9 +249,9 @@ TEST(replay__after_many_runs_that_came_once) {
     oct_plan_release(plan);
 }
 
-/* A plan that its table has pushed out stays with its recording, so that no other gets its
+/* A plan that its table has pushed out stays with its graph, so that no other gets its
  * address. */
-TEST(replay__keeps_its_plan) {
+TEST(replay__pins_its_plan) {
     octet_exec exec = exec_of();
     times(5, 6100, 16, &exec);
     CHECK_EQ_INT(fake->graph_launches, 2);
@@ -296,7 +296,7 @@ TEST(replay__by_many_threads) {
     oct_plan_release(plan);
     CHECK_EQ_INT(fake->launches / 2 + fake->graph_launches, THREADS * 4000);
     CHECK(fake->graph_launches > 0);
-    CHECK_EQ_INT(fake->graph_execs, oct_replay_count().recordings);
+    CHECK_EQ_INT(fake->graph_execs, oct_replay_count().graphs);
     CHECK_EQ_INT(fake->homeless, 0);
 }
 
@@ -322,6 +322,6 @@ TEST(replay__only_where_it_is_wanted) {
 
 TEST_MAIN(replay__only_where_it_is_wanted, replay__from_the_fourth_time_on,
           replay__a_plan_is_prepared_by_its_second_run, replay__of_nothing_else,
-          replay__not_into_a_capture, replay__where_recording_fails_runs_are_launched,
-          replay__after_many_runs_that_came_once, replay__keeps_its_plan,
+          replay__not_into_a_capture, replay__where_capturing_fails_runs_are_launched,
+          replay__after_many_runs_that_came_once, replay__pins_its_plan,
           replay__by_many_threads, replay__is_bounded)

@@ -157,7 +157,7 @@ static octet_status give_argument(oct_cli_chain *chain, int plan, int index, oct
     const octet_port *port = &chain->plans[plan].args[index];
     const void **at = &chain->memory[plan].args[index];
     if (*at != NULL) {
-        return OCTET_OK; /* kept by the plan before, or given with its other buffers */
+        return OCTET_OK; /* saved by the plan before, or given with its other buffers */
     }
     if (port->name == OCTET_NAME_SCALE) {
         *at = chain->scale[plan > 0];
@@ -173,22 +173,22 @@ static octet_status give_argument(oct_cli_chain *chain, int plan, int index, oct
     return OCTET_OK;
 }
 
-/* What the plan before this one kept of its arguments and outputs, and the blocks it saved. */
-static void give_kept(oct_cli_chain *chain, int plan) {
+/* What the plan before this one saved of its arguments and outputs, and the blocks it saved. */
+static void give_restored(oct_cli_chain *chain, int plan) {
     const octet_plan *before = &chain->plans[plan - 1], *now = &chain->plans[plan];
     const octet_memory *from = &chain->memory[plan - 1];
     octet_memory *to = &chain->memory[plan];
-    for (int i = 0; i < now->kept_count; i++) {
+    for (int i = 0; i < now->restored_count; i++) {
         const octet_plan_buffer *there = &before->buffers[before->saved[i]];
-        const octet_plan_buffer *here = &now->buffers[now->kept[i]];
+        const octet_plan_buffer *here = &now->buffers[now->restored[i]];
         if (here->place == OCTET_PLACE_ARG) {
             to->args[here->port] = there->place == OCTET_PLACE_OUT ? from->outs[there->port]
                                                                    : from->args[there->port];
         }
     }
     for (int i = 0; i < plan; i++) {
-        to->kept[i] = chain->memory[i].saved;
-        to->kept_bytes[i] = chain->memory[i].saved_bytes;
+        to->restored[i] = chain->memory[i].saved;
+        to->restored_bytes[i] = chain->memory[i].saved_bytes;
     }
 }
 
@@ -198,7 +198,7 @@ static octet_status give_memory(oct_cli_chain *chain, int plan, octet_error *err
     octet_status status = OCTET_OK;
     *m = OCTET_MEMORY_INIT;
     if (plan > 0) {
-        give_kept(chain, plan);
+        give_restored(chain, plan);
     }
     for (int i = 0; i < p->arg_count && status == OCTET_OK; i++) {
         status = give_argument(chain, plan, i, err);

@@ -11,19 +11,19 @@ static double size_of(double x) {
 
 /* The numbers of an operand in double precision and how far its bytes may be from them. */
 typedef struct operand {
-    oct_cli_matrix own, moved;
+    oct_cli_matrix own, deviation;
 } operand;
 
 static void drop_operand(operand *o) {
     oct_cli_matrix_drop(&o->own);
-    oct_cli_matrix_drop(&o->moved);
+    oct_cli_matrix_drop(&o->deviation);
 }
 
-static void add_moved(operand *o, const octet_quantizer *q, octet_use use, double times) {
+static void add_deviation(operand *o, const octet_quantizer *q, octet_use use, double times) {
     double amax = times * oct_cli_matrix_amax(&o->own);
-    oct_cli_matrix more = oct_cli_moved(q, &o->own, use, amax);
+    oct_cli_matrix more = oct_cli_deviation(q, &o->own, use, amax);
     for (int64_t i = 0; i < more.rows * more.cols; i++) {
-        o->moved.at[i] += times * more.at[i];
+        o->deviation.at[i] += times * more.at[i];
     }
     oct_cli_matrix_drop(&more);
 }
@@ -61,19 +61,19 @@ static operand operand_of(const oct_cli_chain *chain, const octet_plan_tensor *t
         memcpy(made.own.at, whole->at,
                sizeof(double) * (size_t)whole->rows * (size_t)whole->cols);
     }
-    made.moved = oct_cli_matrix_make(made.own.rows, made.own.cols);
+    made.deviation = oct_cli_matrix_make(made.own.rows, made.own.cols);
     if (is_given) {
-        add_moved(&made, &given, OCTET_USE_VALUES, transforms ? 4 : 1);
+        add_deviation(&made, &given, OCTET_USE_VALUES, transforms ? 4 : 1);
     }
     if (later.scheme != OCTET_SCHEME_NONE && t->form != OCTET_FORM_GIVEN) {
         octet_use bytes = is_given ? OCTET_USE_VALUES : (octet_use)use;
-        add_moved(&made, &later, bytes, is_given ? 1.5 : 1);
+        add_deviation(&made, &later, bytes, is_given ? 1.5 : 1);
     }
     octet_dtype dtype = transforms ? OCTET_BF16 : (octet_dtype)t->dtype;
     bool narrows = t->form != OCTET_FORM_GIVEN || transforms;
     for (int64_t i = 0; narrows && i < made.own.rows * made.own.cols; i++) {
-        double x = size_of(made.own.at[i]) + made.moved.at[i];
-        made.moved.at[i] += oct_cli_unit_of(dtype) * x + oct_cli_least_of(dtype);
+        double x = size_of(made.own.at[i]) + made.deviation.at[i];
+        made.deviation.at[i] += oct_cli_unit_of(dtype) * x + oct_cli_least_of(dtype);
     }
     return made;
 }
@@ -96,20 +96,20 @@ static oct_cli_result multiply(const octet_step *step, const operand *a, const o
     made.bound = oct_cli_matrix_make(made.want.rows, made.want.cols);
     for (int64_t i = 0; i < made.want.rows * made.want.cols; i++) {
         int64_t r = i / made.want.cols, c = i % made.want.cols;
-        double sum = 0, size = 0, moved = 0;
+        double sum = 0, size = 0, deviation = 0;
         for (int64_t k = 0; k < inner; k++) {
             int64_t ai = turn_a ? k * x->cols + r : r * x->cols + k;
             int64_t bi = turn_b ? k * y->cols + c : c * y->cols + k;
             double p = size_of(x->at[ai]), q = size_of(y->at[bi]);
             sum += x->at[ai] * y->at[bi];
             size += p * q;
-            moved +=
-                p * b->moved.at[bi] + a->moved.at[ai] * q + a->moved.at[ai] * b->moved.at[bi];
+            deviation += p * b->deviation.at[bi] + a->deviation.at[ai] * q +
+                         a->deviation.at[ai] * b->deviation.at[bi];
         }
-        double rounding = (double)(inner + 16) * (0x1p-24 * (size + moved) + 0x1p-120);
+        double rounding = (double)(inner + 16) * (0x1p-24 * (size + deviation) + 0x1p-120);
         made.want.at[i] = sum;
-        made.bound.at[i] = moved + rounding +
-                           oct_cli_unit_of(dtype) * (size_of(sum) + moved + rounding) +
+        made.bound.at[i] = deviation + rounding +
+                           oct_cli_unit_of(dtype) * (size_of(sum) + deviation + rounding) +
                            oct_cli_least_of(dtype);
     }
     return made;
@@ -153,15 +153,15 @@ static oct_cli_result column_sums(const oct_cli_chain *chain, octet_dtype dtype)
     made.want = oct_cli_matrix_make(1, cols);
     made.bound = oct_cli_matrix_make(1, cols);
     for (int64_t c = 0; c < cols; c++) {
-        double size = 0, moved = 0;
+        double size = 0, deviation = 0;
         for (int64_t r = 0; r < rows; r++) {
             made.want.at[c] += a.own.at[r * cols + c];
             size += size_of(a.own.at[r * cols + c]);
-            moved += transforms * a.moved.at[r * cols + c];
+            deviation += transforms * a.deviation.at[r * cols + c];
         }
-        double rounding = (double)(rows + 16) * 0x1p-24 * (size + moved);
-        made.bound.at[c] = moved + rounding + oct_cli_least_of(dtype) +
-                           oct_cli_unit_of(dtype) * (size_of(made.want.at[c]) + moved);
+        double rounding = (double)(rows + 16) * 0x1p-24 * (size + deviation);
+        made.bound.at[c] = deviation + rounding + oct_cli_least_of(dtype) +
+                           oct_cli_unit_of(dtype) * (size_of(made.want.at[c]) + deviation);
     }
     drop_operand(&a);
     return made;

@@ -123,18 +123,18 @@ static double move_e2m1(const octet_quantizer *q, const oct_cli_matrix *values, 
 
 /* FP8: half a step is 2^-4 (E4M3) or 2^-3 (E5M2) of the number, and below the smallest normal
  * half a subnormal over the scale, which is at least half of maximum / amax. */
-oct_cli_matrix oct_cli_moved(const octet_quantizer *quantizer, const oct_cli_matrix *values,
-                             octet_use use, double amax) {
-    oct_cli_matrix moved = oct_cli_matrix_make(values->rows, values->cols);
+oct_cli_matrix oct_cli_deviation(const octet_quantizer *quantizer, const oct_cli_matrix *values,
+                                 octet_use use, double amax) {
+    oct_cli_matrix deviation = oct_cli_matrix_make(values->rows, values->cols);
     bool e4m3 = quantizer->format == OCTET_E4M3;
     double step = e4m3 ? 0x1p-4 : 0x1p-3;
     double least = e4m3 ? 0x1p-10 / 224 : 0x1p-17 / 28672;
     for (int64_t i = 0; i < values->rows * values->cols; i++) {
-        moved.at[i] = quantizer->format == OCTET_E2M1
-                          ? move_e2m1(quantizer, values, use, i) + amax * 0x1p-16
-                          : step * larger(0, values->at[i]) + least * amax;
+        deviation.at[i] = quantizer->format == OCTET_E2M1
+                              ? move_e2m1(quantizer, values, use, i) + amax * 0x1p-16
+                              : step * larger(0, values->at[i]) + least * amax;
     }
-    return moved;
+    return deviation;
 }
 
 oct_cli_matrix oct_cli_transformed(const oct_cli_matrix *values, uint8_t hadamard) {

@@ -25,8 +25,8 @@ double oct_cli_least_of(octet_dtype dtype);
 
 /* Bounds |decode(quantize(x)) - x| for each number of a matrix, by the bytes of one direction
  * or, for OCTET_USE_VALUES, of either. amax is the tensor's. */
-oct_cli_matrix oct_cli_moved(const octet_quantizer *quantizer, const oct_cli_matrix *values,
-                             octet_use use, double amax);
+oct_cli_matrix oct_cli_deviation(const octet_quantizer *quantizer, const oct_cli_matrix *values,
+                                 octet_use use, double amax);
 /* The Hadamard transform of each 16 rows; missing rows count as 0. */
 oct_cli_matrix oct_cli_transformed(const oct_cli_matrix *values, uint8_t hadamard);
 

@@ -103,7 +103,7 @@ static int run(const oct_cli_command *self, int count, char **words) {
 const oct_cli_command oct_cli_plan = {
     .name = "plan",
     .usage = "PROBLEM... | --file PATH",
-    .summary = "what a Linear reads, does, writes and keeps, and for how many bytes",
+    .summary = "what a Linear reads, does, writes and saves, and for how many bytes",
     .about =
         "Prints the plan of a Linear's forward pass and, where anything requires grad, of its\n"
         "backward pass (and of the wgrad that delay_wgrad leaves for later). A problem that\n"
@@ -113,7 +113,7 @@ const oct_cli_command oct_cli_plan = {
         "last\n"
         "line of a plan gives exact bytes: stored for the next plan, aliased (the caller's, "
         "to\n"
-        "be kept alive), and workspace.",
+        "stay alive), and workspace.",
     .example = "octet plan linear m=8192 k=4096 n=14336 in=bf16 recipe=mxfp8 bias",
     .run = run,
 };

@@ -57,7 +57,7 @@ static void widen(oct_cli_result *r, const octet_quantizer *q, octet_dtype dtype
         largest.at[i] = size_of(r->want.at[i]) + r->bound.at[i];
     }
     oct_cli_matrix more =
-        oct_cli_moved(q, &largest, OCTET_USE_VALUES, oct_cli_matrix_amax(&largest));
+        oct_cli_deviation(q, &largest, OCTET_USE_VALUES, oct_cli_matrix_amax(&largest));
     for (int64_t i = 0; i < more.rows * more.cols; i++) {
         r->bound.at[i] += more.at[i] + oct_cli_unit_of(dtype) * largest.at[i];
     }

@@ -226,18 +226,18 @@ class StatefulCalls(LayerState):
         reads = cache.fresh.value and cache.text != "none"
         return (READ_CACHE if reads else WRITE_CACHE,)
 
-    def _cached_buffers(self, problem: str) -> list[torch.Tensor]:
+    def _cached_buffers(self, words: str) -> list[torch.Tensor]:
         """Of the cached weight, the buffers that a call reads."""
         cache = self._weight_cache
         names = _texts.buffer_names(cache.text)
-        wanted = buffers_of(problem, "weight.cached", cache.text)
+        wanted = buffers_of(words, "weight.cached", cache.text)
         return [cache.memory[names.index(name)] for name in wanted]
 
     def _store_cast(
-        self, problem: str, buffers: list[torch.Tensor], weight: torch.Tensor
+        self, words: str, buffers: list[torch.Tensor], weight: torch.Tensor
     ) -> None:
         """Caches a cast weight: in compiled code in memory that was made for it."""
-        text, cache = forward_signature(problem).others[0].quantizer, self._weight_cache
+        text, cache = forward_signature(words).others[0].quantizer, self._weight_cache
         if not is_compiling():
             cache.store(buffers, text, weight)
             return

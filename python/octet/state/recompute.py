@@ -256,7 +256,8 @@ def refused(label: str, now: str, last: str) -> RuntimeError:
 def scales_updated(label: str) -> RuntimeError:
     """Compiled code under delayed scaling that a checkpoint runs again."""
     return RuntimeError(
-        f"{label}: a checkpoint would run compiled code again by scales that have moved; under "
+        f"{label}: a checkpoint would run compiled code again by scales that have been "
+        "updated; under "
         "delayed scaling leave the layer out of the checkpoint or of the compiled code, or "
         "take a recipe without scales of its own"
     )

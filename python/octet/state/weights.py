@@ -1,6 +1,6 @@
-"""A cached quantized weight: kept on the user's word only, one memory for eager and compiled.
+"""A cached quantized weight: cached on the user's word only, one memory for eager and compiled.
 
-The user's word is ``is_first_microbatch`` or ``constant_weights()``. A cache is never kept on a
+The user's word is ``is_first_microbatch`` or ``constant_weights()``. A cache is never used on a
 guess that a weight has not changed: writes through ``.data`` leave no trace. A change that does
 leave one is noticed, and the weight is cast again: another parameter, other memory, a version
 that is not the one of the cast. Compiled code notices it in its guards, before each call.

@@ -332,7 +332,7 @@ static inline uint32_t oct_pick_signs(uint32_t a, uint32_t b, uint32_t pick) {
 
 /* x in a register, by all lanes: what follows from parameters the compiler would make again
  * and again in a loop. */
-static inline uint32_t oct_kept(uint32_t x) {
+static inline uint32_t oct_in_register(uint32_t x) {
 #if OCT_PTX
     return __shfl_xor_sync(OCT_ALL_LANES, x, 0);
 #else

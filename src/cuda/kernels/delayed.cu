@@ -1,4 +1,4 @@
-/* delayed.cu - delayed scaling's state: amaxes recorded, the history rolled, scales moved. */
+/* delayed.cu - delayed scaling's state: amaxes recorded, the history rolled, scales updated. */
 #ifndef _Static_assert
 #define _Static_assert static_assert
 #endif
@@ -34,7 +34,7 @@ static inline place place_of(const oct_delayed_params &p) {
  * reads the first row of the next and writes none of it. Gives the largest of what this thread
  * read; NaN where that is nothing. */
 static inline float roll(const oct_delayed_params &p, const place &at, float last) {
-    bool moves = at.there && last != 0.0f;
+    bool updates = at.there && last != 0.0f;
     float most = oct_bits_f32(0x7fffffffu);
     for (int64_t base = 0; base < p.length; base += at.lanes * DEEP) {
         float next[DEEP];
@@ -49,7 +49,7 @@ static inline float roll(const oct_delayed_params &p, const place &at, float las
         for (int k = 0; k < DEEP; k++) {
             int64_t row = base + k * at.lanes + at.lane;
             most = oct_delayed_larger(most, next[k]);
-            if (moves && row > 0 && row < p.length) {
+            if (updates && row > 0 && row < p.length) {
                 p.history[row * p.slots + at.slot] = next[k];
             }
         }
@@ -75,7 +75,7 @@ static inline float largest(float most, int shift) {
     return most;
 }
 
-/* Records, and then moves the slots that have a new amax. Division is IEEE's. */
+/* Records, and then updates the slots that have a new amax. Division is IEEE's. */
 static inline void update(const oct_delayed_params &p) {
     place at = place_of(p);
     float first = at.there ? p.history[at.slot] : 0.0f;

@@ -29,8 +29,8 @@ template <class T> static inline oct_nv_lines oct_nv_lines_of(const oct_nv_work<
     lines.count = count;
     lines.wide =
         count == OCT_NV_BLOCK / 2 && patch.cols_left >= oct_shape<T>::cols && p.q.wide_col;
-    lines.codes = oct_kept(p.q.col ? 1u : 0u);
-    lines.values = oct_kept(work.copies.col ? 1u : 0u);
+    lines.codes = oct_in_register(p.q.col ? 1u : 0u);
+    lines.values = oct_in_register(work.copies.col ? 1u : 0u);
     return lines;
 }
 

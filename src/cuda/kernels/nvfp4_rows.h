@@ -239,8 +239,8 @@ template <class T, int WAY> static inline void oct_nv_encode_rows(oct_nv_work<T>
     int64_t block = (patch.tile_row + patch.row + mine * row::each) * p.q.row_at.blocks +
                     (patch.tile_col + patch.col) / OCT_NV_BLOCK;
     oct_nv_places<T> places = oct_nv_places_of(work);
-    work.row_codes = oct_kept(p.q.row ? 1u : 0u);
-    work.row_values = oct_kept(places.copy ? 1u : 0u);
+    work.row_codes = oct_in_register(p.q.row ? 1u : 0u);
+    work.row_values = oct_in_register(places.copy ? 1u : 0u);
 #pragma unroll 1
     for (int i = 0; i < row::each; i++) {
         uint32_t drawn[4], random[row::lanes][2];

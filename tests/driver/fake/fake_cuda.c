@@ -18,20 +18,21 @@ OCT_DRIVER_CALLS(X)
 OCT_NVRTC_CALLS(X)
 #undef X
 
-static fake_cuda state = {.arch = 90, .driver_version = 13000};
-static pthread_mutex_t texts = PTHREAD_MUTEX_INITIALIZER; /* of state's, written by compilers */
+static fake_cuda counts = {.arch = 90, .driver_version = 13000};
+static pthread_mutex_t texts =
+    PTHREAD_MUTEX_INITIALIZER; /* of its texts, written by compilers */
 static int the_context;
 static _Thread_local void *current;
 static _Thread_local void *below; /* one push deep */
 static _Thread_local int capture_mode;
 
-EXPORT fake_cuda *fake_cuda_state(void);
-EXPORT fake_cuda *fake_cuda_state(void) {
-    return &state;
+EXPORT fake_cuda *fake_cuda_counts(void);
+EXPORT fake_cuda *fake_cuda_counts(void) {
+    return &counts;
 }
 
 static void needs_context(void) {
-    atomic_fetch_add(&state.homeless, current != &the_context);
+    atomic_fetch_add(&counts.homeless, current != &the_context);
 }
 
 int cuInit(unsigned flags) {
@@ -39,7 +40,7 @@ int cuInit(unsigned flags) {
 }
 
 int cuDriverGetVersion(int *version) {
-    *version = state.driver_version;
+    *version = counts.driver_version;
     return 0;
 }
 
@@ -72,8 +73,8 @@ int cuDeviceGetName(char *name, int size, int device) {
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    *value = attribute == OCT_CU_MAJOR          ? state.arch / 10
-             : attribute == OCT_CU_MINOR        ? state.arch % 10
+    *value = attribute == OCT_CU_MAJOR          ? counts.arch / 10
+             : attribute == OCT_CU_MINOR        ? counts.arch % 10
              : attribute == OCT_CU_PROCESSORS   ? 132
              : attribute == OCT_CU_SHARED_OPTIN ? 232448
              : attribute == OCT_CU_L2_BYTES     ? 50 << 20
@@ -82,18 +83,18 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 
 int cuDeviceTotalMem_v2(size_t *bytes, int device) {
-    *bytes = atomic_load(&state.memory_mib) * ((size_t)1 << 20);
+    *bytes = atomic_load(&counts.memory_mib) * ((size_t)1 << 20);
     return device == 7 ? 0 : 101;
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     *context = &the_context;
-    atomic_fetch_add(&state.retains, device == 7);
-    return atomic_load(&state.retain_result);
+    atomic_fetch_add(&counts.retains, device == 7);
+    return atomic_load(&counts.retain_result);
 }
 
 int cuDevicePrimaryCtxRelease_v2(int device) {
-    atomic_fetch_add(&state.releases, device == 7);
+    atomic_fetch_add(&counts.releases, device == 7);
     return 0;
 }
 
@@ -103,20 +104,20 @@ int cuCtxGetCurrent(void **context) {
 }
 
 int cuCtxPushCurrent_v2(void *context) {
-    int result = atomic_load(&state.push_result);
+    int result = atomic_load(&counts.push_result);
     if (result) {
         return result;
     }
     below = current;
     current = context;
-    atomic_fetch_add(&state.pushes, 1);
+    atomic_fetch_add(&counts.pushes, 1);
     return 0;
 }
 
 int cuCtxPopCurrent_v2(void **context) {
     *context = current;
     current = below;
-    atomic_fetch_add(&state.pops, 1);
+    atomic_fetch_add(&counts.pops, 1);
     return 0;
 }
 
@@ -129,11 +130,11 @@ int cuThreadExchangeStreamCaptureMode(int *mode) {
 
 int cuModuleLoadData(void **module, const void *image) {
     needs_context();
-    atomic_fetch_add(&state.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
-    atomic_fetch_add(&state.loads, 1);
-    int result = atomic_load(&state.load_result);
-    if (atomic_load(&state.bad_loads) > 0 && atomic_fetch_sub(&state.bad_loads, 1) == 1) {
-        atomic_store(&state.load_result, 0);
+    atomic_fetch_add(&counts.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
+    atomic_fetch_add(&counts.loads, 1);
+    int result = atomic_load(&counts.load_result);
+    if (atomic_load(&counts.bad_loads) > 0 && atomic_fetch_sub(&counts.bad_loads, 1) == 1) {
+        atomic_store(&counts.load_result, 0);
     }
     char *copy = result ? NULL : malloc(64);
     if (copy) {
@@ -145,7 +146,7 @@ int cuModuleLoadData(void **module, const void *image) {
 
 int cuModuleUnload(void *module) {
     needs_context();
-    atomic_fetch_add(&state.unloads, 1);
+    atomic_fetch_add(&counts.unloads, 1);
     free(module);
     return 0;
 }
@@ -157,14 +158,14 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
     if (!module || strstr(name, "absent")) {
         return 500;
     }
-    int at = atomic_fetch_add(&state.functions, 1) % 256;
+    int at = atomic_fetch_add(&counts.functions, 1) % 256;
     (void)snprintf(names[at], sizeof names[at], "%s", name);
     *function = names[at];
     return 0;
 }
 
 int cuFuncSetAttribute(void *function, int attribute, int value) {
-    atomic_fetch_add(&state.attributes, attribute == OCT_CU_FUNC_SHARED && value > 0);
+    atomic_fetch_add(&counts.attributes, attribute == OCT_CU_FUNC_SHARED && value > 0);
     return function ? 0 : 1;
 }
 
@@ -172,18 +173,18 @@ int cuFuncSetAttribute(void *function, int attribute, int value) {
 
 /* A stream that was made; what is put there while it captures becomes nodes. An executable
  * graph is one, too. */
-typedef struct recorder {
+typedef struct fake_stream {
     bool is_capturing;
     int nodes;
     int types[8]; /* as CUgraphNodeType */
-} recorder;
+} fake_stream;
 
-static recorder *_Atomic last_stream; /* the one there is */
+static fake_stream *_Atomic last_stream; /* the one there is */
 
 int cuStreamCreate(void **stream, unsigned flags) {
     needs_context();
-    recorder *made = flags == OCT_CU_STREAM_UNTIED ? calloc(1, sizeof *made) : NULL;
-    atomic_fetch_add(&state.streams, made != NULL);
+    fake_stream *made = flags == OCT_CU_STREAM_UNTIED ? calloc(1, sizeof *made) : NULL;
+    atomic_fetch_add(&counts.streams, made != NULL);
     atomic_store(&last_stream, made);
     *stream = made;
     return made ? 0 : 1;
@@ -191,19 +192,19 @@ int cuStreamCreate(void **stream, unsigned flags) {
 
 int cuStreamDestroy_v2(void *stream) {
     needs_context();
-    atomic_fetch_sub(&state.streams, 1);
+    atomic_fetch_sub(&counts.streams, 1);
     atomic_store(&last_stream, NULL);
     free(stream);
     return 0;
 }
 
-static recorder *recorder_of(void *stream) {
+static fake_stream *stream_of(void *stream) {
     return stream && stream == atomic_load(&last_stream) ? stream : NULL;
 }
 
 /* Whether a node was added instead of the work that was asked for. */
 static bool is_recorded(void *stream, int type) {
-    recorder *r = recorder_of(stream);
+    fake_stream *r = stream_of(stream);
     if (!r || !r->is_capturing) {
         return false;
     }
@@ -212,15 +213,15 @@ static bool is_recorded(void *stream, int type) {
 }
 
 int cuStreamIsCapturing(void *stream, int *capturing) {
-    recorder *r = recorder_of(stream);
-    *capturing = r ? r->is_capturing : atomic_load(&state.is_capturing);
+    fake_stream *r = stream_of(stream);
+    *capturing = r ? r->is_capturing : atomic_load(&counts.is_capturing);
     return 0;
 }
 
 int cuStreamBeginCapture_v2(void *stream, int mode) {
-    recorder *r = recorder_of(stream);
+    fake_stream *r = stream_of(stream);
     needs_context();
-    atomic_fetch_add(&state.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
+    atomic_fetch_add(&counts.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
     if (!r || r->is_capturing || mode != OCT_CU_CAPTURE_RELAXED) {
         return 1;
     }
@@ -230,19 +231,19 @@ int cuStreamBeginCapture_v2(void *stream, int mode) {
 }
 
 int cuStreamEndCapture(void *stream, void **graph) {
-    recorder *r = recorder_of(stream), *made = r ? malloc(sizeof *made) : NULL;
+    fake_stream *r = stream_of(stream), *made = r ? malloc(sizeof *made) : NULL;
     if (!made) {
         return 1;
     }
     *made = *r;
     r->is_capturing = false;
-    atomic_fetch_add(&state.graphs, 1);
+    atomic_fetch_add(&counts.graphs, 1);
     *graph = made;
     return 0;
 }
 
 int cuGraphGetNodes(void *graph, void **nodes, size_t *count) {
-    recorder *r = graph;
+    fake_stream *r = graph;
     *count = (size_t)r->nodes;
     for (int i = 0; nodes && i < r->nodes; i++) {
         nodes[i] = &r->types[i % 8];
@@ -257,12 +258,12 @@ int cuGraphNodeGetType(void *node, int *type) {
 
 int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags) {
     needs_context();
-    atomic_fetch_add(&state.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
-    int result = flags ? 1 : atomic_load(&state.graph_result);
-    recorder *made = result ? NULL : malloc(sizeof *made);
+    atomic_fetch_add(&counts.strict_loads, capture_mode != OCT_CU_CAPTURE_RELAXED);
+    int result = flags ? 1 : atomic_load(&counts.graph_result);
+    fake_stream *made = result ? NULL : malloc(sizeof *made);
     if (made) {
         memcpy(made, graph, sizeof *made);
-        atomic_fetch_add(&state.graph_execs, 1);
+        atomic_fetch_add(&counts.graph_execs, 1);
     }
     *exec = made;
     return result;
@@ -270,23 +271,23 @@ int cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long fla
 
 int cuGraphLaunch(void *exec, void *stream) {
     needs_context();
-    if (recorder_of(stream)) {
+    if (stream_of(stream)) {
         return 1;
     }
-    atomic_fetch_add(&state.graph_nodes, ((recorder *)exec)->nodes);
-    atomic_fetch_add(&state.graph_launches, 1);
-    return atomic_load(&state.launch_result);
+    atomic_fetch_add(&counts.graph_nodes, ((fake_stream *)exec)->nodes);
+    atomic_fetch_add(&counts.graph_launches, 1);
+    return atomic_load(&counts.launch_result);
 }
 
 int cuGraphExecDestroy(void *exec) {
     needs_context();
-    atomic_fetch_sub(&state.graph_execs, 1);
+    atomic_fetch_sub(&counts.graph_execs, 1);
     free(exec);
     return 0;
 }
 
 int cuGraphDestroy(void *graph) {
-    atomic_fetch_sub(&state.graphs, 1);
+    atomic_fetch_sub(&counts.graphs, 1);
     free(graph);
     return 0;
 }
@@ -300,22 +301,22 @@ int cuLaunchKernelEx(const oct_cu_launch *how, void *function, void **params, vo
         return 1;
     }
     if (is_recorded(how->stream, OCT_CU_KERNEL_NODE)) {
-        return atomic_load(&state.launch_result);
+        return atomic_load(&counts.launch_result);
     }
-    if (atomic_fetch_add(&state.launches, 1) == 0) {
-        (void)snprintf(state.kernel, sizeof state.kernel, "%s", (const char *)function);
-        memcpy(state.grid, how->grid, sizeof state.grid);
-        state.threads = how->block[0];
-        state.shared_bytes = how->shared_bytes;
-        state.overtakes = how->attribute_count == 1 &&
-                          how->attributes->id == OCT_CU_LAUNCH_OVERTAKES &&
-                          how->attributes->value == 1;
-        memcpy(&state.params_bytes, extra[3], sizeof state.params_bytes);
-        if (state.params_bytes <= sizeof state.params) {
-            memcpy(state.params, extra[1], state.params_bytes);
+    if (atomic_fetch_add(&counts.launches, 1) == 0) {
+        (void)snprintf(counts.kernel, sizeof counts.kernel, "%s", (const char *)function);
+        memcpy(counts.grid, how->grid, sizeof counts.grid);
+        counts.threads = how->block[0];
+        counts.shared_bytes = how->shared_bytes;
+        counts.overtakes = how->attribute_count == 1 &&
+                           how->attributes->id == OCT_CU_LAUNCH_OVERTAKES &&
+                           how->attributes->value == 1;
+        memcpy(&counts.params_bytes, extra[3], sizeof counts.params_bytes);
+        if (counts.params_bytes <= sizeof counts.params) {
+            memcpy(counts.params, extra[1], counts.params_bytes);
         }
     }
-    return atomic_load(&state.launch_result);
+    return atomic_load(&counts.launch_result);
 }
 
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *stream) {
@@ -324,8 +325,8 @@ int cuMemsetD8Async(uint64_t to, unsigned char value, size_t count, void *stream
         return 0;
     }
     memset((void *)(uintptr_t)to, value, count);
-    atomic_fetch_add(&state.fills, 1);
-    return atomic_load(&state.memset_result);
+    atomic_fetch_add(&counts.fills, 1);
+    return atomic_load(&counts.memset_result);
 }
 
 int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *stream) {
@@ -336,8 +337,8 @@ int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void *stream) {
     for (size_t i = 0; i < count; i++) {
         memcpy((char *)(uintptr_t)to + 4 * i, &value, 4);
     }
-    atomic_fetch_add(&state.fills, 1);
-    return to % 4 ? 1 : atomic_load(&state.memset_result);
+    atomic_fetch_add(&counts.fills, 1);
+    return to % 4 ? 1 : atomic_load(&counts.memset_result);
 }
 
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
@@ -346,7 +347,7 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
         return 0;
     }
     memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
-    atomic_fetch_add(&state.copies, 1);
+    atomic_fetch_add(&counts.copies, 1);
     return 0;
 }
 
@@ -385,8 +386,8 @@ int nvrtcCreateProgram(void **program, const char *source, const char *name, int
     }
     (void)snprintf(*program, 64, "cubin of %.50s", name);
     (void)pthread_mutex_lock(&texts);
-    (void)snprintf(state.source, sizeof state.source, "%s", name);
-    state.headers = header_count;
+    (void)snprintf(counts.source, sizeof counts.source, "%s", name);
+    counts.headers = header_count;
     (void)pthread_mutex_unlock(&texts);
     return 0;
 }
@@ -399,19 +400,19 @@ int nvrtcDestroyProgram(void **program) {
 
 int nvrtcCompileProgram(void *program, int count, const char *const *options) {
     (void)program;
-    atomic_fetch_add(&state.compiles, 1);
+    atomic_fetch_add(&counts.compiles, 1);
     (void)pthread_mutex_lock(&texts);
-    state.options[0] = '\0';
+    counts.options[0] = '\0';
     for (int i = 0; i < count; i++) {
-        size_t used = strlen(state.options);
-        (void)snprintf(state.options + used, sizeof state.options - used, "%s ", options[i]);
+        size_t used = strlen(counts.options);
+        (void)snprintf(counts.options + used, sizeof counts.options - used, "%s ", options[i]);
     }
     (void)pthread_mutex_unlock(&texts);
-    return atomic_load(&state.compile_result);
+    return atomic_load(&counts.compile_result);
 }
 
 static const char *log_text(void) {
-    return state.log ? state.log : "kernel.cu(3): error: expected a ;";
+    return counts.log ? counts.log : "kernel.cu(3): error: expected a ;";
 }
 
 int nvrtcGetProgramLogSize(void *program, size_t *bytes) {

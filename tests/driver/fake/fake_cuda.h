@@ -33,7 +33,7 @@ typedef struct fake_cuda {
     size_t params_bytes;
 } fake_cuda;
 
-/* Exported as fake_cuda_state: fake_cuda *(void). */
+/* Exported as fake_cuda_counts: fake_cuda *(void). */
 typedef fake_cuda *fake_cuda_get(void);
 
 #endif

@@ -15,7 +15,7 @@ static fake_cuda *fake;
 static inline octet_cuda *begin(const char *cache) {
     if (!fake) {
         fake_cuda_get *get = NULL;
-        void *found = dlsym(dlopen(TEST_FAKE_CUDA, RTLD_NOW), "fake_cuda_state");
+        void *found = dlsym(dlopen(TEST_FAKE_CUDA, RTLD_NOW), "fake_cuda_counts");
         memcpy(&get, &found, sizeof found);
         fake = get();
     }

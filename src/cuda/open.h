@@ -1,6 +1,6 @@
-/* state.h - what an open GPU is made of. Only the runtime's own files look inside. */
-#ifndef OCT_CUDA_STATE_H
-#define OCT_CUDA_STATE_H
+/* open.h - what an open GPU is made of. Only the runtime's own files look inside. */
+#ifndef OCT_CUDA_OPEN_H
+#define OCT_CUDA_OPEN_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -42,11 +42,11 @@ struct octet_cuda {
     atomic_bool has_compiler, has_cublaslt;
     oct_compiler compiler;
     oct_cublaslt cublaslt;
-    pthread_mutex_t keep_lock; /* of what is kept, whose making loads libraries */
-    _Atomic(void *) kept;
-    const oct_cuda_keeper *keeper;
-    pthread_mutex_t record_lock; /* one recording at a time; of the stream that it needs */
-    void *recorder;              /* CUstream; NULL until first used */
+    pthread_mutex_t hold_lock; /* of what is held, whose making loads libraries */
+    _Atomic(void *) held;
+    const oct_cuda_holder *holder;
+    pthread_mutex_t capture_lock; /* one capture at a time; of the stream that it needs */
+    void *capture_stream;         /* CUstream; NULL until first used */
 };
 
 /* NVRTC, loaded on first use. */

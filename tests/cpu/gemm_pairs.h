@@ -1,6 +1,6 @@
-/* gemm_problems.h - every kind of operand in every direction that a product reads it. */
-#ifndef GEMM_PROBLEMS_H
-#define GEMM_PROBLEMS_H
+/* gemm_pairs.h - every kind of operand in every direction that a product reads it. */
+#ifndef GEMM_PAIRS_H
+#define GEMM_PAIRS_H
 
 #include "gemm_check.h"
 
@@ -8,7 +8,7 @@
 #define COL OCTET_USE_COL
 #define PLAIN OCTET_USE_VALUES
 
-static const problem problems[] = {
+static const pair pairs[] = {
     {OCTET_FPROP, "f32", "f32", PLAIN, PLAIN},
     {OCTET_FPROP, "bf16", "bf16", PLAIN, PLAIN},
     {OCTET_FPROP, "f16", "bf16", PLAIN, PLAIN},
@@ -67,7 +67,7 @@ static const problem problems[] = {
     {OCTET_WGRAD, "fp8-tensor:e5m2", "nvfp4:e2m1", ROW, COL},
 };
 
-#define PROBLEMS (sizeof problems / sizeof problems[0])
+#define PAIRS (sizeof pairs / sizeof pairs[0])
 
 #undef ROW
 #undef COL

@@ -1,4 +1,4 @@
-/* lt_keep.c - the library's handle and the algorithms found, made once for a GPU. */
+/* lt_hold.c - the library's handle and the algorithms found, made once for a GPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static octet_status make(void **out, octet_cuda *cuda, octet_error *err) {
     const char *pick = getenv("OCTET_CUDA_ALGO");
     oct_lt *lt = calloc(1, sizeof *lt);
     if (!lt) {
-        return oct_fail(err, OCTET_NO_MEMORY, "no memory for %zu bytes of a GPU's state",
+        return oct_fail(err, OCTET_NO_MEMORY, "no memory for %zu bytes of what a GPU holds",
                         sizeof *lt);
     }
     lt->cuda = cuda;
@@ -58,8 +58,8 @@ static octet_status make(void **out, octet_cuda *cuda, octet_error *err) {
     return OCTET_OK;
 }
 
-static void give_up(void *kept, octet_cuda *cuda) {
-    oct_lt *lt = kept;
+static void give_up(void *held, octet_cuda *cuda) {
+    oct_lt *lt = held;
     (void)cuda;
     if (lt->api) {
         (void)lt->api->cublasLtDestroy(lt->handle);
@@ -81,9 +81,9 @@ octet_status octet_cuda_target(octet_device *out, octet_cuda *cuda, octet_error 
 }
 
 octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err) {
-    static const oct_cuda_keeper keeper = {make, give_up};
-    void *kept = NULL;
-    octet_status status = oct_cuda_kept(&kept, cuda, &keeper, err);
-    *out = kept;
+    static const oct_cuda_holder holder = {make, give_up};
+    void *held = NULL;
+    octet_status status = oct_cuda_held(&held, cuda, &holder, err);
+    *out = held;
     return status;
 }

@@ -1,4 +1,4 @@
-/* test_recording.c - what was recorded does, when it is launched, what was asked for. */
+/* test_graph.c - what was captured does, when it is launched, what was asked for. */
 #include "../run/check.h"
 #include "device.h"
 #include "emulate_launch.h"
@@ -10,33 +10,33 @@ typedef struct phase_of {
     const octet_memory *memory;
 } phase_of;
 
-/* Phases that could be recorded, and those that could not. */
+/* Phases that could be captured, and those that could not. */
 static struct {
     int yes, no;
-} recorded;
+} captured;
 
 static octet_status launch(const void *arg, const octet_exec *exec, octet_error *err) {
     const phase_of *it = arg;
     return octet_run_phase(it->plan, it->phase, it->memory, exec, err);
 }
 
-/* As octet_run_phase, by a recording that is launched once it is there. */
-static octet_status run_recorded(const octet_plan *plan, int phase, const octet_memory *memory,
+/* As octet_run_phase, by a graph that is launched once it is there. */
+static octet_status run_captured(const octet_plan *plan, int phase, const octet_memory *memory,
                                  const octet_exec *exec, octet_error *err) {
     const phase_of it = {plan, phase, memory};
     int before = emulated_launches() + emulated_matmuls() + emulated_fills();
-    octet_recording *recording = NULL;
-    octet_status made = octet_record(&recording, launch, &it, exec, NULL);
+    octet_graph *graph = NULL;
+    octet_status made = octet_capture(&graph, launch, &it, exec, NULL);
     CHECK_EQ_INT(emulated_launches() + emulated_matmuls() + emulated_fills(), before);
-    recorded.yes += made == OCTET_OK;
-    recorded.no += made == OCTET_UNSUPPORTED;
-    octet_status status = made ? octet_run_phase(plan, phase, memory, exec, err)
-                               : octet_replay(recording, exec, err);
-    octet_recording_free(recording);
+    captured.yes += made == OCTET_OK;
+    captured.no += made == OCTET_UNSUPPORTED;
+    octet_status status =
+        made ? octet_run_phase(plan, phase, memory, exec, err) : octet_replay(graph, exec, err);
+    octet_graph_free(graph);
     return status;
 }
 
-TEST(recording__of_every_recipe_computes_what_its_launches_do) {
+TEST(graph__of_every_recipe_computes_what_its_launches_do) {
     static const char *const recipes[] = {
         "none", "delayed raise_amax", "current", "block", "mxfp8", "nvfp4", "mxfp4+rht"};
     static const char *const ends[] = {"", " bias", " main_grad=add"};
@@ -45,7 +45,7 @@ TEST(recording__of_every_recipe_computes_what_its_launches_do) {
     octet_cuda *cuda = cuda_open(90);
     for (int i = 0; i < 7 * 3 * 2; i++) {
         run_options options = {
-            .seed = (uint64_t)i, .fill = 0xFF, .cuda = cuda, .run = run_recorded};
+            .seed = (uint64_t)i, .fill = 0xFF, .cuda = cuda, .run = run_captured};
         char text[256];
         (void)snprintf(text, sizeof text,
                        "linear-backward m=%d k=96 n=48 in=bf16%s recipe=%s device=cuda:0/90",
@@ -53,9 +53,9 @@ TEST(recording__of_every_recipe_computes_what_its_launches_do) {
         run_check_layer(&report, text, &options);
     }
     octet_cuda_close(cuda);
-    printf("%d recorded, %d not\n", recorded.yes, recorded.no);
+    printf("%d captured, %d not\n", captured.yes, captured.no);
     CHECK_EQ_INT(report.failures, 0);
-    CHECK(recorded.yes >= 60);
+    CHECK(captured.yes >= 60);
 }
 
-TEST_MAIN(recording__of_every_recipe_computes_what_its_launches_do)
+TEST_MAIN(graph__of_every_recipe_computes_what_its_launches_do)

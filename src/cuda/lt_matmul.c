@@ -1,4 +1,4 @@
-/* lt_problem.c - a call of the product as a problem for cuBLASLt: types, layouts, scales. */
+/* lt_matmul.c - a call of the product as a matmul for cuBLASLt: types, layouts, scales. */
 #include <string.h>
 
 #include "cuda/lt.h"
@@ -117,7 +117,7 @@ static bool native_fits(const oct_gemm_params *p, const oct_lt_target *target) {
 
 static void set_operands(oct_lt_product *out, const oct_gemm_params *p) {
     const oct_gemm_operand *a = &p->b, *b = &p->a; /* the library's */
-    oct_lt_problem *to = &out->problem;
+    oct_lt_matmul *to = &out->matmul;
     to->m = a->outer;
     to->k = a->depth;
     to->a_op = a->across ? OCT_LT_OP_N : OCT_LT_OP_T;
@@ -136,7 +136,7 @@ static void set_operands(oct_lt_product *out, const oct_gemm_params *p) {
 }
 
 static void set_scales(oct_lt_product *out, const oct_gemm_params *p) {
-    bool one = out->problem.a_scale == OCT_LT_SCALE_SCALAR_32F;
+    bool one = out->matmul.a_scale == OCT_LT_SCALE_SCALAR_32F;
     out->memory.a_scale = one ? (const void *)p->b.factor : p->b.scale;
     out->memory.b_scale = one ? (const void *)p->a.factor : p->a.scale;
 }
@@ -157,8 +157,8 @@ static bool bias_fits(const oct_cuda_gemm_call *call, bool quantized) {
 
 static void set_bias(oct_lt_product *out, const oct_cuda_gemm_call *call) {
     bool fused = call->bias.at && !out->sums && !out->bias_after;
-    out->problem.bias_type = fused ? types[call->bias.dtype] : OCT_LT_NONE;
-    out->problem.bias_align = fused ? oct_lt_align(call->bias.at) : 0;
+    out->matmul.bias_type = fused ? types[call->bias.dtype] : OCT_LT_NONE;
+    out->matmul.bias_align = fused ? oct_lt_align(call->bias.at) : 0;
     out->memory.bias = fused ? call->bias.at : NULL;
 }
 
@@ -166,7 +166,7 @@ static void set_bias(oct_lt_product *out, const oct_cuda_gemm_call *call) {
 bool oct_lt_leave_bias(oct_lt_product *product, const oct_cuda_gemm_call *call) {
     product->bias_after = call->dst.dtype == OCTET_F32;
     product->sums = !product->bias_after;
-    product->problem.device_alpha = product->problem.device_alpha && product->bias_after;
+    product->matmul.device_alpha = product->matmul.device_alpha && product->bias_after;
     set_bias(product, call);
     return oct_lt_set_memory(product, call);
 }
@@ -190,15 +190,15 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     }
     memset(out, 0, sizeof *out);
     out->workspace = oct_arch_wants_workspace(target->arch);
-    out->problem.a_scale = quantized ? scale_mode(&p.b) : OCT_LT_NONE;
-    out->problem.b_scale = quantized ? scale_mode(&p.a) : OCT_LT_NONE;
-    bool one_scale = out->problem.a_scale == OCT_LT_SCALE_SCALAR_32F;
-    out->problem.fast = one_scale && !call->split;
+    out->matmul.a_scale = quantized ? scale_mode(&p.b) : OCT_LT_NONE;
+    out->matmul.b_scale = quantized ? scale_mode(&p.a) : OCT_LT_NONE;
+    bool one_scale = out->matmul.a_scale == OCT_LT_SCALE_SCALAR_32F;
+    out->matmul.fast = one_scale && !call->split;
     out->sums = own.a.factor_each || own.b.factor_each || !writes(call->dst.dtype, &p) ||
                 call->dst_copy.parts[OCTET_PART_VALUES];
-    out->problem.device_alpha = !out->sums && !one_scale && (own.a.factor || own.b.factor);
-    out->problem.d_type = types[call->dst.dtype];
-    out->problem.accumulate = call->accumulate;
+    out->matmul.device_alpha = !out->sums && !one_scale && (own.a.factor || own.b.factor);
+    out->matmul.d_type = types[call->dst.dtype];
+    out->matmul.accumulate = call->accumulate;
     set_operands(out, &p);
     set_scales(out, &p);
     if (call->bias.at && !out->sums && !bias_fits(call, quantized)) {

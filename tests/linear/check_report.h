@@ -1,4 +1,4 @@
-/* check_record.h - the laws of a plan, and the record of those that a plan breaks. */
+/* check_report.h - the laws of a plan, and a report of those that a plan breaks. */
 #ifndef OCTET_CHECK_RECORD_H
 #define OCTET_CHECK_RECORD_H
 
@@ -10,7 +10,7 @@
 
 typedef enum check_law {
     LAW_FORM = 0, /* counts, indices and enums are in range */
-    LAW_READS,    /* what is read was given, kept or written before */
+    LAW_READS,    /* what is read was given, restored or written before */
     LAW_WRITES,   /* nothing is written twice, overlaps or leaves its memory */
     LAW_OUTPUTS,  /* what is promised is written, what is written is used */
     LAW_SLOTS,    /* the next plan finds each saved slot, and reads it */
@@ -34,38 +34,38 @@ static const char *const check_law_names[LAWS] = {
 #define CHECK_REPORTS 6
 #endif
 
-typedef struct check_record {
+typedef struct check_report {
     const char *problem; /* one line: what was planned */
     const char *stage;   /* "forward", "backward" or "wgrad" */
     bool quiet;
     int64_t broken[LAWS];
     char last[160]; /* what the latest report said */
-} check_record;
+} check_report;
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
 static inline void
-check_broken(check_record *record, check_law law, const char *format, ...) {
+check_broken(check_report *report, check_law law, const char *format, ...) {
     va_list values;
     va_start(values, format);
-    vsnprintf(record->last, sizeof record->last, format, values);
+    vsnprintf(report->last, sizeof report->last, format, values);
     va_end(values);
-    record->broken[law]++;
-    if (!record->quiet && record->broken[law] <= CHECK_REPORTS) {
-        printf("law %s: %s: %s\n    %s\n", check_law_names[law], record->stage, record->last,
-               record->problem);
+    report->broken[law]++;
+    if (!report->quiet && report->broken[law] <= CHECK_REPORTS) {
+        printf("law %s: %s: %s\n    %s\n", check_law_names[law], report->stage, report->last,
+               report->problem);
     }
 }
 
 /* True when it held. */
-#define CHECK_LAW(record, law, held, ...)                                                      \
-    ((held) ? true : (check_broken((record), (law), __VA_ARGS__), false))
+#define CHECK_LAW(report, law, held, ...)                                                      \
+    ((held) ? true : (check_broken((report), (law), __VA_ARGS__), false))
 
-static inline int64_t check_total(const check_record *record) {
+static inline int64_t check_total(const check_report *report) {
     int64_t total = 0;
     for (int law = 0; law < LAWS; law++) {
-        total += record->broken[law];
+        total += report->broken[law];
     }
     return total;
 }

@@ -1,4 +1,4 @@
-/* state.c - the ops that move a layer's state: delayed scaling's. */
+/* delayed.c - the ops that update a layer's state: delayed scaling's. */
 #include <string.h>
 
 #include "torch/ops.h"
@@ -98,8 +98,8 @@ static octet_status read_state(octet_delayed *state, const floats *scale, const 
     return status;
 }
 
-octet_status oct_take_moves(octet_delayed *out, oct_torch_tensor *scale,
-                            oct_torch_tensor *history, const char *rule, octet_error *err) {
+octet_status oct_take_update(octet_delayed *out, oct_torch_tensor *scale,
+                             oct_torch_tensor *history, const char *rule, octet_error *err) {
     floats scales, rows;
     octet_status status = oct_rule_get(out, rule, OCTET_GRAD_OUTPUT, err);
     status = status ? status : take_floats(&scales, scale, err);
@@ -122,7 +122,7 @@ static octet_status read_rule(octet_delayed *out, const char *text, octet_error 
     return oct_torch_fail(err, OCTET_INVALID, "'%.*s' is not a role", (int)length, text);
 }
 
-enum { SOME = OCTET_DELAYED_BATCH }; /* states that are moved in one go */
+enum { SOME = OCTET_DELAYED_BATCH }; /* states that are updated in one go */
 
 /* Scales and history, and those of the next state, still in their list, which keeps them alive.
  */
