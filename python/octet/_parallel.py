@@ -85,12 +85,12 @@ def _check_device(name: str, device: torch.device, label: str) -> None:
 
 
 def check_overlaps(overlaps: dict[str, Any]) -> None:
-    """Arguments of communication that runs beside products."""
+    """Arguments of products in pieces, of which one is exchanged while the next is made."""
     for name, value in overlaps.items():
         if value:
             raise NotImplementedError(
-                f"Linear({name}={value!r}) is not available in this version: collectives do "
-                f"not overlap products; leave out {name}"
+                f"Linear({name}={value!r}) is not available in this version: a product is not "
+                f"cut into pieces; leave out {name}"
             )
 
 

@@ -115,17 +115,25 @@ class _Memory:
             self.at[place, port] = got
 
 
-def _exchange(
-    memory: _Memory,
-    collectives: Sequence[Collective],
-    where: tuple[str, int],
-    like: torch.Tensor,
-) -> None:
-    """All collectives after a phase: started in the plan's order, then waited for."""
-    group, ranks = where
-    started = [_start(c.kind, memory.sent(c.source, like), group, ranks) for c in collectives]
-    for collective, tensor in zip(collectives, started, strict=True):
-        memory.receive(collective.target, _wait(tensor), like)
+class _Exchange:
+    """The collectives of a run. Each begins as soon as what it sends is there, and is waited
+    for where its result is read: products of phases in between run beside it."""
+
+    def __init__(self, memory: _Memory, where: tuple[str, int], like: torch.Tensor) -> None:
+        self.memory, self.where, self.like = memory, where, like
+        self.waiting = [c for phase in memory.phases.phases for c in phase.collectives]
+        self.running: list[tuple[Collective, torch.Tensor]] = []
+
+    def before(self, phase: int) -> None:
+        """Begins and ends what must have begun or ended before a phase runs."""
+        group, ranks = self.where
+        for c in self.waiting:
+            if c.begin == phase:
+                sent = self.memory.sent(c.source, self.like)
+                self.running.append((c, _start(c.kind, sent, group, ranks)))
+        for c, tensor in self.running:
+            if c.end == phase:
+                self.memory.receive(c.target, _wait(tensor), self.like)
 
 
 def run(
@@ -152,7 +160,9 @@ def run(
     memory.take_arguments(written, args)
     op = _ops.linear_phase if is_dynamo_compiling() else _linear_phase
     number, like = _plans.LINEAR_PLANS.index(kind), args[0]
+    exchange = _Exchange(memory, where, like)
     for at, phase in enumerate(memory.phases.phases):
+        exchange.before(at)
         if phase.written:  # or else it begins with a collective
             op(
                 [memory.made(slot, like) for slot in phase.written],
@@ -163,7 +173,7 @@ def run(
                 number,
                 at,
             )
-        _exchange(memory, phase.collectives, where, like)
+    exchange.before(len(memory.phases.phases))
     ports = enumerate(memory.plan.outs)
     outs = [memory.made(("out", i), like) for i, port in ports if port.alias < 0]
     if memory.plan.block:

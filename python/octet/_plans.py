@@ -76,6 +76,8 @@ class Collective(NamedTuple):
     kind: str
     source: Spot
     target: Spot
+    begin: int  # it may begin once so many phases have run
+    end: int  # the phase that waits for it, or their number
 
 
 class Phase(NamedTuple):

@@ -81,12 +81,11 @@ class Linear(EagerLinear):
                 "ub_overlap_ag": ub_overlap_ag,
                 "ub_overlap_rs": ub_overlap_rs,
                 "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
-                "ub_bulk_dgrad": ub_bulk_dgrad,
-                "ub_bulk_wgrad": ub_bulk_wgrad,
             }
         )
         _parallel.check_symmetric(symmetric_ar_type)
-        del ub_name  # of overlapped communication
+        del ub_bulk_dgrad, ub_bulk_wgrad  # backward's collectives run beside products anyway
+        del ub_name
         self._split_over_ranks(parallel_mode, tp_group, tp_size, sequence_parallel)
         if self.tp_size > 1:
             self._rng = get_rng_state_tracker, rng_tracker_name

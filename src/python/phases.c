@@ -62,7 +62,8 @@ static PyObject *regions(const octet_regions *from, bool written) {
     return tuple;
 }
 
-/* The collectives after a phase: (kind, from, to), where either is (place, port, item). */
+/* The collectives after a phase: (kind, from, to, begin, end), where from and to are (place,
+ * port, item). */
 static PyObject *collectives(const octet_chain *chain, int at, int phase) {
     static const char *const kinds[] = {"none", "all_gather", "reduce_scatter", "sum", "max"};
     octet_collective_call calls[OCTET_PLAN_EXCHANGES];
@@ -73,9 +74,10 @@ static PyObject *collectives(const octet_chain *chain, int at, int phase) {
         if (c->phase != phase) {
             continue;
         }
-        PyObject *item = Py_BuildValue("(s(sii)(sii))", kinds[c->kind], places[c->from_place],
-                                       (int)c->from_port, (int)c->from_item,
-                                       places[c->to_place], (int)c->to_port, (int)c->to_item);
+        PyObject *item =
+            Py_BuildValue("(s(sii)(sii)ii)", kinds[c->kind], places[c->from_place],
+                          (int)c->from_port, (int)c->from_item, places[c->to_place],
+                          (int)c->to_port, (int)c->to_item, (int)c->begin, (int)c->end);
         if (!item || PyList_Append(list, item)) {
             Py_CLEAR(list);
         }

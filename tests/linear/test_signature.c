@@ -237,6 +237,7 @@ TEST(collectives__find_their_buffers_in_blocks) {
                 const octet_collective_call *c = &calls[next++];
                 const octet_plan_buffer *from = &plan->buffers[plan->steps[j].from];
                 CHECK(c->from_place == from->place && c->from_port == from->port);
+                CHECK(c->begin <= c->phase + 1 && c->end > c->phase && c->end <= plan->phases);
                 if (from->place == OCTET_PLACE_SAVED || from->place == OCTET_PLACE_RESTORED) {
                     const octet_plan_buffer *found =
                         named(&chain, at, c->from_place, c->from_port, c->from_item);

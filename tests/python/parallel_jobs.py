@@ -149,8 +149,8 @@ def _planned(graph: torch.fx.Graph) -> list[tuple[str, str]]:
 
     texts: list[tuple[str, str]] = []
     for node in graph.nodes:
-        if "problem" in node.kwargs and "plan" in node.kwargs:
-            one = _plans.LINEAR_PLANS[node.kwargs["plan"]], node.kwargs["problem"]
+        if "words" in node.kwargs and "plan" in node.kwargs:
+            one = _plans.LINEAR_PLANS[node.kwargs["plan"]], node.kwargs["words"]
             if one not in texts:
                 texts.append(one)
     found = []
@@ -164,9 +164,25 @@ def _planned(graph: torch.fx.Graph) -> list[tuple[str, str]]:
                 elif place == "arg":
                     dtype = ports[port].dtype
                 else:
-                    dtype = (plan.block if place == "saved" else plan.kept[port])[item][0]
+                    dtype = (plan.block if place == "saved" else plan.restored[port])[item][0]
                 found.append((collective.kind, str(dtype)))
     return found
+
+
+def _order(graph: Any) -> list[str]:  # noqa: ANN401
+    """Phases, collectives and waits for them, in the order of the graph."""
+    words = {"linear_phase": "phase", "all_gather": "gather", "reduce_scatter": "scatter"}
+    order, of = [], {}
+    for node in graph.nodes:
+        target = f"{node.target} {node.args[:1]}" if node.op == "call_function" else ""
+        if "wait_tensor" in str(node.target):
+            order.append(f"wait for {of.get(node.args[0], 'another')}")
+            continue
+        for name, word in words.items():
+            if name in (target if name == "linear_phase" else str(node.target)):
+                order.append(word)
+                of[node] = word
+    return order
 
 
 def graphs(rank: int, case: Case) -> dict[str, Any]:
@@ -188,6 +204,7 @@ def graphs(rank: int, case: Case) -> dict[str, Any]:
     return {
         "seen": [_seen(graph) for graph in seen],
         "planned": [_planned(graph) for graph in seen],
+        "order": [_order(graph) for graph in seen],
     }
 
 

@@ -60,10 +60,23 @@ def test_parallel__graphs_hold_the_collectives_of_the_plan(
 ) -> None:
     for made in two.run(jobs.graphs, Case(mode, sequence, name)):
         for seen, planned in zip(made["seen"], made["planned"], strict=True):
-            assert [(kind, dtype) for kind, dtype, _ in seen] == [tuple(p) for p in planned]
+            found = sorted((kind, dtype) for kind, dtype, _ in seen)
+            assert found == sorted(tuple(p) for p in planned)
         directions = {("column", False): (0, 1), ("row", False): (1, 0)}
         if not sequence:
             assert tuple(map(len, made["seen"])) == directions[mode, sequence]
+
+
+def test_parallel__backwards_collectives_run_beside_products(two: Ranks) -> None:
+    """The input is gathered while its gradient is computed, which is scattered while the
+    weight's is."""
+    for made in two.run(jobs.graphs, Case("column", True, "mxfp8")):
+        order = made["order"][1]
+        assert order.count("phase") == 2
+        first, last = order.index("phase"), len(order) - 1 - order[::-1].index("phase")
+        assert order[:first] == ["gather"] * 2
+        assert order[first + 1 : last] == ["scatter"] + ["wait for gather"] * 2
+        assert order[last + 1 :] == ["wait for scatter"]
 
 
 BITS = {"current": 8, "delayed": 8, "block": 8, "mxfp8": 8, "nvfp4": 4, "mxfp4": 4}

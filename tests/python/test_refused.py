@@ -71,7 +71,7 @@ def test_refused__options_that_contradict() -> None:
     assert not linear.fp8_amax_history.any()
 
 
-@pytest.mark.parametrize("option", ["ub_overlap_ag", "ub_bulk_wgrad"])
+@pytest.mark.parametrize("option", ["ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad"])
 def test_refused__overlap_says_so(option: str) -> None:
     with pytest.raises(NotImplementedError, match=option):
         layer(**{option: 2})
