@@ -1,0 +1,51 @@
+"""The example that trains a GPT on one process or on many, as its users start it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ["--batch", "2", "--width", "64", "--context", "64", "--depth", "1", "--steps", "4"]
+
+
+def train(ranks: int, *options: str) -> float:
+    """The loss that it prints."""
+    program = [str(ROOT / "examples/python/train_gpt.py"), *SMALL, *options]
+    start = [sys.executable]
+    if ranks > 1:
+        start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+    made = subprocess.run(
+        [*start, *program], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert made.returncode == 0, made.stderr[-3000:]
+    words = made.stdout.split()
+    return float(words[words.index("loss") + 1])
+
+
+def test_train_gpt__ranks_that_share_layers_learn_as_one_process_does() -> None:
+    """The same batches and the same first weights; sums are rounded in another order."""
+    assert train(2, "--tp", "2", "--sp") == pytest.approx(train(1), rel=2e-3)
+
+
+def test_train_gpt__shards_learn_as_replicas_do_and_resume(tmp_path: Path) -> None:
+    folder = ["--recipe", "nvfp4", "--checkpoints", str(tmp_path), "--every", "2"]
+    found = train(2, "--fsdp", *folder)
+    assert found == pytest.approx(train(2, "--recipe", "nvfp4"), rel=2e-3)
+    for last in tmp_path.glob("*/0000004"):
+        shutil.rmtree(last)
+    assert train(2, "--fsdp", *folder, "--resume") == found
+
+
+def test_train_gpt__says_what_is_wrong() -> None:
+    for options, why in (
+        (["--tp", "3"], "--heads is 4; it must be a multiple of 3"),
+        (["--resume"], "--resume needs --checkpoints"),
+        (["--tp", "2"], "--tp is 2; it must divide the 1 processes"),
+    ):
+        with pytest.raises(AssertionError, match=why):
+            train(1, *options)
