@@ -42,13 +42,14 @@ static octet_cuda *gpu_of(int level) {
 
 /* ---- ways to run a phase --------------------------------------------------------------- */
 
-/* Other memory of the same kind. */
+/* Other memory of the same kind: far apart from each other, aligned as they are. */
 static octet_memory moved(const octet_memory *memory) {
     octet_memory like = *memory;
     for (int i = 0; i < OCT_REGIONS; i++) {
         const char *at = oct_region_start(memory, i);
         if (at) {
-            oct_region_put(&like, i, (char *)(uintptr_t)at + ((int64_t)(i + 1) << 34));
+            uintptr_t other = ((uintptr_t)(i + 1) << 40) + (uintptr_t)at % 4096;
+            oct_region_put(&like, i, (char *)other);
         }
     }
     return like;
