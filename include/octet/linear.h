@@ -130,6 +130,16 @@ OCTET_API OCTET_CHECKED octet_status octet_linear_cache_quantizer(octet_quantize
  * in forward and by columnwise ones in dgrad, it has both, a byte more an element. */
 OCTET_API OCTET_CHECKED octet_status octet_linear_parameter_quantizer(
     octet_quantizer *out, const octet_linear_args *args, octet_error *err);
+/* Calls that read one tensor may share a cast of it. The quantizer of that cast: a call whose
+ * input arrives quantized so gives the results that this one gives, and saves no bytes of it of
+ * its own. Scheme NONE where the call has to cast its input itself, or does not. Calls may
+ * share one that has the directions of both. */
+OCTET_API OCTET_CHECKED octet_status octet_linear_shared_input(octet_quantizer *out,
+                                                               const octet_linear_args *args,
+                                                               octet_error *err);
+/* The same of grad_output, which layers whose outputs are added up have in common. */
+OCTET_API OCTET_CHECKED octet_status octet_linear_shared_grad(
+    octet_quantizer *out, const octet_linear_backward_args *args, octet_error *err);
 /* The gather that serves this call's rows: quantized where every rank's shard is whole blocks.
  */
 OCTET_API OCTET_CHECKED octet_status octet_linear_choose_gather(octet_gather *out,

@@ -41,6 +41,14 @@ from octet.state.scaling_rule import Rule
 from octet.tensor import QuantizedTensor
 
 
+@traced_as_constant
+def share_casts_in_graphs() -> None:
+    """Layers of a traced graph that read one tensor share its cast."""
+    from octet import _siblings  # needs the compiler, which traced code has imported
+
+    _siblings.install()
+
+
 class TracedCall(NamedTuple):
     """What a traced call needs."""
 
@@ -228,6 +236,8 @@ class LinearRun(LinearCall):
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
         rows, placed = self._shape()[0], (call.words, self._ranks())
+        if is_dynamo_compiling():
+            share_casts_in_graphs()
         in_one_node = is_dynamo_compiling() and not isinstance(updates, DelayedScaling)
         if in_one_node and is_plain_in_graph(call.words, tensors[0].dtype):
             output, *others = apply_in_graph(placed, updates, rows, tensors)
@@ -279,6 +289,7 @@ class LinearRun(LinearCall):
         Runs while code is traced: what it reads of the layer besides its arguments is what
         compiled code guards on anyway (its parameters; `made_as`) or what never changes."""
         del made_as
+        share_casts_in_graphs()
         return tuple(self._traced_call(text, traits))
 
     def _traced_call(self, text: str, traits: tuple[Any, ...]) -> TracedCall:

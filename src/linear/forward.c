@@ -46,6 +46,12 @@ static saving input_saving(const oct_planner *p) {
     return rowwise ? SAVE_ROW : SAVE_COL;
 }
 
+bool oct_saves_own_cast(const oct_planner *p, bool *columnwise) {
+    saving save = input_saving(p);
+    *columnwise = save == SAVE_COL;
+    return save != SAVE_GIVEN;
+}
+
 /* Saves the scale that delayed scaling used for a role. Backward will quantize this argument
  * again, and by then the layer's scales may have been updated. */
 static void save_scale(oct_planner *p, octet_role role) {

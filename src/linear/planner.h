@@ -44,6 +44,10 @@ static inline bool oct_gathers_grad(const oct_planner *p) {
 octet_quantizer oct_weight_quantizer(const oct_planner *p);
 bool oct_uses_cache(const oct_planner *p);
 
+/* Whether forward casts the input by itself, and saves that cast if it saves anything of it;
+ * *columnwise: the cast has that direction, too. */
+bool oct_saves_own_cast(const oct_planner *p, bool *columnwise);
+
 /* The transform that wgrad's columnwise operands carry. */
 static inline uint8_t oct_wgrad_hadamard(const oct_planner *p) {
     return p->facts.role[OCTET_GRAD_OUTPUT].hadamard;

@@ -140,6 +140,26 @@ static PyObject *gradient_words(PyObject *self, PyObject *args) {
     return PyUnicode_FromString(text);
 }
 
+/* Of a forward's or a backward's words. */
+static PyObject *input_words(PyObject *self, PyObject *args) {
+    octet_linear_backward_args back;
+    octet_error err;
+    const char *words, *quantizer;
+    int of_backward;
+    char text[OCTET_LINEAR_TEXT];
+    (void)self;
+    if (!PyArg_ParseTuple(args, "ssp", &words, &quantizer, &of_backward) ||
+        fail(octet_linear_backward_parse_words(&back, words, unit, 3, &err), &err) ||
+        fail(octet_quantizer_parse(&back.forward.input.quantizer, quantizer, &err), &err)) {
+        return NULL;
+    }
+    if (!of_backward) {
+        return words_of(&back.forward);
+    }
+    (void)octet_linear_backward_print_words(text, sizeof text, &back);
+    return PyUnicode_FromString(text);
+}
+
 /* The words without a device: ranks that make the same call have one each. */
 static PyObject *words_on_cpu(PyObject *self, PyObject *args) {
     octet_linear_args call;
@@ -276,6 +296,8 @@ PyMethodDef oct_py_signature_methods[] = {
      "raise_amax is left out where a recipe has no amaxes"},
     {"gradient_words", gradient_words, METH_VARARGS,
      "gradient_words(words, dtype, quantizer) -> those of the backward where it arrives so"},
+    {"input_words", input_words, METH_VARARGS,
+     "input_words(words, quantizer, of_backward) -> the call whose input arrives quantized"},
     {"words_on_cpu", words_on_cpu, METH_VARARGS,
      "words_on_cpu(words) -> the same call where there is no other device"},
     {"linear_signature", linear_signature, METH_VARARGS,

@@ -210,6 +210,26 @@ static PyObject *parameter_quantizer(PyObject *self, PyObject *args) {
     return status ? oct_py_raise(status, &err) : print(&v, QUANTIZER);
 }
 
+/* Of the input, or of the gradient that arrives, of calls with these words. */
+static PyObject *shared_quantizer(PyObject *self, PyObject *args) {
+    static const int64_t unit[] = {1, 1, 1};
+    const char *words;
+    int of_grad;
+    octet_error err;
+    octet_linear_backward_args call;
+    value v;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sp", &words, &of_grad)) {
+        return NULL;
+    }
+    octet_status status = octet_linear_backward_parse_words(&call, words, unit, 3, &err);
+    if (!status) {
+        status = of_grad ? octet_linear_shared_grad(&v.quantizer, &call, &err)
+                         : octet_linear_shared_input(&v.quantizer, &call.forward, &err);
+    }
+    return status ? oct_py_raise(status, &err) : print(&v, QUANTIZER);
+}
+
 /* Asks a dict of role -> text; what it lacks is not quantized. */
 static octet_status ask(octet_quantizer *out, const octet_quantizer_role *role, void *user,
                         octet_error *err) {
@@ -248,6 +268,8 @@ PyMethodDef oct_py_value_methods[] = {
     {"role_quantizer", role_quantizer, METH_VARARGS, "role_quantizer(recipe, role) -> text"},
     {"parameter_quantizer", parameter_quantizer, METH_VARARGS,
      "parameter_quantizer(words) -> the quantizer of a weight that is stored for such calls"},
+    {"shared_quantizer", shared_quantizer, METH_VARARGS,
+     "shared_quantizer(words, of_grad) -> the quantizer of a cast that such calls may share"},
     {"custom_recipe", custom_recipe, METH_VARARGS, "custom_recipe({role: quantizer}) -> text"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,280 @@
+"""One cast for all layers that read one tensor: a pass over the graphs that Inductor compiles.
+
+Layers such as q, k and v, or gate and up, quantize the same tensor in the same way. In a graph
+that can be proved: their nodes have one operand. The pass casts it once and hands every layer
+the bytes, so one copy of them is saved for backward. Which casts calls may share is the C
+core's rule. The bytes are those that each layer would have made, and so are all results.
+"""
+
+import hashlib
+import logging
+import operator
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+import torch
+from octet import _C, _ops, _plans
+from octet._constant import constant
+from octet._dtypes import dtype_name
+from octet._signatures import forward_signature, gradient_words
+from octet._texts import usages, with_usage
+
+_LOG = logging.getLogger("octet")
+_DRAWN = torch.ops.octet.linear_drawn.default
+_VARIABLE = "OCTET_SHARE_CASTS"
+
+
+def is_on() -> bool:
+    """Whether casts are shared; OCTET_SHARE_CASTS=0 says no."""
+    value = os.environ.get(_VARIABLE, "1")
+    if value not in ("0", "1"):
+        raise ValueError(f"{_VARIABLE} is '{value}'; set it to 0 or 1")
+    return value == "1"
+
+
+# ---- nodes -----------------------------------------------------------------------------------
+
+
+def _tensors(node: Node) -> list[Node]:
+    """What a forward or a backward reads."""
+    if node.target is _DRAWN:
+        return [node.args[0], *node.args[1]]
+    return list(node.kwargs["args"] if node.kwargs else node.args[0])
+
+
+def _words(node: Node) -> str:
+    return node.kwargs["words"] if node.kwargs else node.args[-1]
+
+
+def _ask(node: Node, tensors: Sequence[Node], words: str) -> None:
+    """Makes a forward or a backward another call."""
+    if node.kwargs:  # a backward that writes, as functionalization holds it
+        node.kwargs = {**node.kwargs, "args": list(tensors), "words": words}
+    elif node.target is _DRAWN:
+        node.args = (tensors[0], list(tensors[1:]), *node.args[2:4], words)
+    else:
+        node.args = (list(tensors), *node.args[1:-1], words)
+    if "eager_input_vals" in node.meta:  # by which Inductor lays its arguments out
+        node.meta["eager_input_vals"] = _values(node.args), _values(node.kwargs)
+
+
+def _values(args: Any) -> Any:  # noqa: ANN401
+    """Arguments of a node as the fake tensors that describe them."""
+    return map_arg(args, lambda node: node.meta["val"])
+
+
+def _is_backward(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    if node.target is torch.ops.higher_order.auto_functionalized_v2:
+        return node.args[0] in _ops.linear_backward_into
+    return node.target is _ops.linear_backward
+
+
+def _items(node: Node) -> dict[int, Node]:
+    """The nodes that take one output of a node each."""
+    return {user.args[1]: user for user in node.users if user.target is operator.getitem}
+
+
+def _describe(node: Node, like: Node, value: Any) -> Node:  # noqa: ANN401
+    """Gives a new node the marks of an old one: where it stood, forward or backward."""
+    stale = ("val", "tensor_meta", "eager_input_vals")
+    node.meta = {key: mark for key, mark in like.meta.items() if key not in stale}
+    node.meta["val"] = value
+    return node
+
+
+def _item(node: Node, index: int) -> Node:
+    found = _items(node).get(index)
+    if found is None:
+        with node.graph.inserting_after(node):
+            found = node.graph.call_function(operator.getitem, (node, index))
+        _describe(found, node, node.meta["val"][index])
+    return found
+
+
+# ---- casts -----------------------------------------------------------------------------------
+
+
+class Cast(NamedTuple):
+    """One cast of a tensor, with the directions that any of its readers wants."""
+
+    quantizer: str
+    parts: dict[str, Node]
+
+
+def _cast(tensor: Node, quantizers: Sequence[str], first: Node) -> Cast:
+    """A cast before the first node that reads it."""
+    row, col = (any(usage) for usage in zip(*map(usages, quantizers), strict=True))
+    quantizer = with_usage(quantizers[0], row, col)
+    text = f"{dtype_name(tensor.meta['val'].dtype)} {quantizer}"
+    with tensor.graph.inserting_before(first):
+        node = tensor.graph.call_function(_ops.quantize, (tensor, [], text))
+        _describe(node, first, _ops.quantize(tensor.meta["val"], [], text))
+        parts = {}
+        for i, port in enumerate(_plans.describe("quantize", text).outs):
+            part = tensor.graph.call_function(operator.getitem, (node, i))
+            parts[port.part] = _describe(part, first, node.meta["val"][i])
+    return Cast(quantizer, parts)
+
+
+def _read(cast: Cast, kind: str, words: str, name: str) -> list[Node]:
+    """The buffers of a cast that a call reads, in its order."""
+    ports = _plans.describe(kind, words).args
+    return [cast.parts[port.part] for port in ports if port.name == name]
+
+
+def _groups(nodes: Sequence[Node], of_grad: bool) -> Iterator[tuple[Node, list[Node], Cast]]:
+    """The tensors that several calls would cast alike, with those calls and the cast."""
+    found: dict[tuple[Node, str], dict[Node, str]] = {}
+    for node in nodes:
+        quantizer = _C.shared_quantizer(_words(node), of_grad)
+        if quantizer != "none":
+            key = _tensors(node)[0], with_usage(quantizer, True, True)
+            found.setdefault(key, {})[node] = quantizer
+    for (tensor, _), calls in found.items():
+        if len(calls) > 1:
+            yield tensor, list(calls), _cast(tensor, list(calls.values()), next(iter(calls)))
+
+
+# ---- inputs ----------------------------------------------------------------------------------
+
+
+@constant
+def _reads(words: str) -> tuple[int, ...]:
+    """Where the arguments of a backward lie among: the gradient, what forward saved, what the
+    layer lent."""
+    return _C.backward_signature(words, True)[0]
+
+
+def _backwards(node: Node) -> list[Node] | None:
+    """The backwards that read what a forward saved; None where someone else does."""
+    signature, found = forward_signature(_words(node), True), {}
+    block = _items(node).get(signature.made - 1) if signature.has_block else None
+    for user in block.users if block is not None else ():
+        if not _is_backward(user):
+            _LOG.debug("%s: what it saved is read by %s; it casts for itself", node, user)
+            return None
+        found[user] = None
+    return list(found)
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a forward can be asked anew, and all its backwards."""
+    if node.op != "call_function" or node.target not in (_ops.linear, _DRAWN):
+        return False
+    if forward_signature(_words(node), True).delays or len(_items(node)) != len(node.users):
+        return False
+    return _backwards(node) is not None
+
+
+def _places(words: str) -> dict[int, tuple[str, int]]:
+    """What each output of a forward is."""
+    signature, found = forward_signature(words, True), {}
+    for group in (signature.output, *signature.others):
+        for i in range(group.count):
+            found[group.start + i] = (group.name, i)
+    if signature.has_block:
+        found[signature.made - 1] = ("block", 0)
+    found[signature.made] = ("seed", 0)  # of a node that draws it
+    return found
+
+
+def _share_input(node: Node, cast: Cast) -> None:
+    """Makes a forward and its backwards those of an input that arrives quantized."""
+    backwards, before = _backwards(node) or [], _words(node)
+    words = _C.input_words(before, cast.quantizer, False)
+    tensors = [*_read(cast, "linear", words, "input"), *_tensors(node)[1:]]
+    items = _items(node)
+    _ask(node, tensors, words)
+    node.meta["val"] = node.target(*_values(node.args))
+    now = {what: index for index, what in _places(words).items()}
+    for index, what in _places(before).items():
+        if index in items and what in now:
+            items[index].args = (node, now[what])
+            items[index].meta["val"] = node.meta["val"][now[what]]
+    signature, was = forward_signature(words, True), forward_signature(before, True)
+    saved = [tensors[i] if is_arg else _item(node, i) for is_arg, i in signature.saves]
+    if signature.has_block:
+        saved.append(_item(node, signature.made - 1))
+    lent = 1 + len(was.saves) + was.has_block
+    for backward in backwards:
+        pool = dict(zip(_reads(_words(backward)), _tensors(backward), strict=True))
+        others = {at - lent + 1 + len(saved): one for at, one in pool.items() if at >= lent}
+        pool = {0: pool[0], **dict(enumerate(saved, 1)), **others}
+        text = _C.input_words(_words(backward), cast.quantizer, True)
+        _ask(backward, [pool[at] for at in _reads(text)], text)
+
+
+# ---- gradients -------------------------------------------------------------------------------
+
+
+def _share_grad(node: Node, cast: Cast) -> None:
+    """Makes a backward one whose gradient arrives quantized."""
+    words = gradient_words(_words(node), None, cast.quantizer)
+    given = _read(cast, "linear_backward", words, "grad_output")
+    _ask(node, [*given, *_tensors(node)[1:]], words)
+
+
+# ---- the pass --------------------------------------------------------------------------------
+
+
+def share_casts(graph: Graph) -> int:
+    """Lets the calls of a graph share casts; gives how many casts are saved."""
+    saved = 0
+    for tensor, calls, cast in _groups([n for n in graph.nodes if _is_plain(n)], False):
+        _LOG.debug("%s is cast once for %s, as %s", tensor, calls, cast.quantizer)
+        for call in calls:
+            _share_input(call, cast)
+        saved += len(calls) - 1
+    for tensor, calls, cast in _groups([n for n in graph.nodes if _is_backward(n)], True):
+        _LOG.debug("%s is cast once for %s, as %s", tensor, calls, cast.quantizer)
+        for call in calls:
+            _share_grad(call, cast)
+        saved += len(calls) - 1
+    if saved:
+        graph.eliminate_dead_code()
+        graph.lint()
+    return saved
+
+
+def _identity() -> str:
+    """What compiled graphs depend on: this pass, the C core's rules, and whether it is on."""
+    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    return f"octet {_C.version()} {own} {is_on()}"
+
+
+def install() -> None:
+    """Has Inductor run the pass, before one that is there already.
+
+    Called while code is traced: only then is the compiler imported, and the pass has to be
+    there before a graph is looked up in torch's caches."""
+    from torch._inductor import config
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    given = config.joint_custom_pre_pass
+    if getattr(given, "shares_octet_casts", False):
+        return
+    others = list(given) if isinstance(given, list | tuple) else [given] if given else []
+
+    class SharedCasts(CustomGraphPass):
+        """share_casts, then the passes that were there."""
+
+        shares_octet_casts = True
+
+        def __call__(self, graph: Graph) -> None:
+            if is_on():
+                share_casts(graph)
+            for other in others:
+                other(graph)
+
+        def uuid(self) -> Any | None:  # noqa: ANN401
+            found = [getattr(other, "uuid", lambda: None)() for other in others]
+            return None if None in found else [_identity(), *found]
+
+    config.joint_custom_pre_pass = SharedCasts()
