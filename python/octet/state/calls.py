@@ -188,16 +188,19 @@ class StatefulCalls(LayerState):
         rule = run.recipe.rule
         if rule is not None and run.is_stale():
             raise recompute.scales_changed(self._label())
-        if rule is None or run.scale is None:
+        if rule is None:
+            return dict(self._buffers), None
+        with recompute.no_dispatch_modes():
+            discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
+        first = {"fp8_amax_history": discarded_amaxes}
+        if run.scale is None:
             own = {} if run.own_scale is None else {"fp8_scale": run.own_scale}
-            return {**self._buffers, **own}, None
+            return {**self._buffers, **first, **own}, None
         region = current()
         if (region.enabled or region.calibrating) and self._records():
             # It was left without an update if that was under no_grad.
             self._begin(region.step, rule)
-        with recompute.no_dispatch_modes():
-            discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
-        first = {"fp8_scale": run.scale, "fp8_amax_history": discarded_amaxes}
+        first["fp8_scale"] = run.scale
         run.with_ranks = self._pending.with_ranks
         return {**self._buffers, **first}, run
 
