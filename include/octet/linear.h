@@ -59,10 +59,12 @@ typedef struct octet_linear_args {
     uint8_t bias_main_grad; /* octet_main_grad: where the gradient of the bias goes, f32 sums
                              * rounded once, with what was there where it adds */
     uint8_t bias_main_grad_dtype; /* octet_dtype; NONE: F32 */
-    uint32_t tp_size;             /* 0 counts as 1 */
-    uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
-                       * 910 at most */
-    uint32_t reserved2;
+    uint8_t skip_amax; /* delayed scaling's amaxes are not measured: neither an argument nor an
+                        * output; not beside raise_amax or calibrate */
+    uint8_t reserved[3];
+    uint32_t tp_size;   /* 0 counts as 1 */
+    uint32_t threads;   /* CPU workers to provide workspace for; 0 counts as 1, and products use
+                         * 910 at most */
     octet_proto input;  /* (..., K) */
     octet_proto weight; /* (N, K) */
     /* (N); dtype NONE: no bias. It is added to f32 sums, which are then rounded to the output's

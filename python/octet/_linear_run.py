@@ -157,8 +157,7 @@ class LinearRun(LinearCall):
         has_graph = wants[0] or wants[1] or wants[2]
         if run is not None and recipe.rule is not None and is_compiling():
             raise recompute.scales_updated(self._label())  # in part of a call that is compiled
-        # Amaxes of a repeated call are recorded already.
-        records = self._records() if run is None else run.recipe.rule is not None
+        records = self._records() if run is None else run.records()
         call = self._call((inp, weight, bias), recipe.text, options, records)
         if self.tp_size > 1:
             self._compare_ranks(call.words, inp, recipe)

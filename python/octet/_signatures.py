@@ -269,6 +269,8 @@ def call_of(
     try:
         if records:  # amaxes, if it has any: raised in the history, not returned
             options += (("raise_amax", True),)
+        elif CALIBRATE not in options:
+            options += (("skip_amax", True),)
         words = linear_words(dtypes, quantized, recipe, grads, options)
         signature = forward_signature(words)
     except ValueError as error:

@@ -211,8 +211,14 @@ class Linear(EagerLinear):
             return linear_autograd(tensors, [], sizes, words, "")[0]
         history = buffers["fp8_amax_history"]
         written = [history, buffers["fp8_grad_scale"], buffers["fp8_grad_amax_history"]]
-        rule = self._begin_in_graph(region.step, text, scale, history)
-        return linear_autograd(tensors, written, sizes, words, rule or "")[0]
+        step = region.step
+        if step.traced and not step.group and self not in step.updates_in_graph:
+            step.updates_in_graph[self] = [(scale, text)]
+            step.states_in_graph.setdefault((text, traits[1]), []).extend((scale, history))
+            rule = text
+        else:
+            rule = self._begin_in_graph(step, text, scale, history) or ""
+        return linear_autograd(tensors, written, sizes, words, rule)[0]
 
     def _run_or_undo(
         self,

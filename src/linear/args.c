@@ -42,6 +42,7 @@ const octet_field oct_linear_rows[] = {
     FLAG(delay_wgrad, "delay_wgrad", "wgrad runs as a plan of its own"),
     FLAG(calibrate, "calibrate", "high precision, recording amaxes"),
     FLAG(raise_amax, "raise_amax", "amaxes are raised in the caller's, not returned"),
+    FLAG(skip_amax, "skip_amax", "delayed scaling's amaxes are not measured"),
     WORD(parallel, "parallel", parallel_words, "which side of the weight is split"),
     FLAG(sequence_parallel, "sequence", "activations are split over the ranks too"),
     WORD(gather, "gather", gather_words, "what sequence parallel gathers"),
@@ -220,6 +221,8 @@ static octet_status check_options(const octet_linear_args *args, const oct_facts
         why = "output_dtype must be f32, bf16 or f16";
     } else if (args->calibrate && args->recipe.kind == OCTET_RECIPE_NONE) {
         why = "calibrate records amaxes for a recipe, and there is none";
+    } else if (args->skip_amax && (args->raise_amax || args->calibrate)) {
+        why = "skip_amax measures no amax, but raise_amax and calibrate record them: drop one";
     }
     return why ? oct_fail(err, OCTET_INVALID, "%s", why) : OCTET_OK;
 }

@@ -29,6 +29,7 @@ oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_erro
                      .seed = OCTET_ABSENT,
                      .slots = terms->slots,
                      .raises = terms->raises,
+                     .skips = terms->skips,
                      .threads = terms->threads > 1 ? terms->threads : 1,
                      .scratch = OCTET_ABSENT};
     memset(b.scale, OCTET_ABSENT, sizeof b.scale);

@@ -18,6 +18,7 @@ typedef struct oct_builder {
     uint8_t scale[OCTET_FORWARD_SLOTS], amax[OCTET_FORWARD_SLOTS]; /* delayed scaling's */
     int slots;        /* of these that the plan has */
     bool raises;      /* amaxes are an argument that steps raise */
+    bool skips;       /* amaxes of delayed scaling are not measured */
     uint32_t threads; /* workers that need workspace; at least 1 */
     uint8_t scratch;  /* of GEMMs, made with the first that needs it */
 } oct_builder;
@@ -33,6 +34,7 @@ typedef struct oct_terms {
     uint32_t threads; /* 0 counts as 1 */
     int slots;        /* of delayed scaling */
     bool raises;      /* amaxes are an argument */
+    bool skips;       /* or they are not measured */
 } oct_terms;
 
 /* A tensor and which of its bytes a step is to read. */

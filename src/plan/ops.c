@@ -137,12 +137,12 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     }
     uint8_t scale = OCTET_ABSENT, amax = OCTET_ABSENT;
     if (oct_scheme_of(q)->given) {
-        /* Delayed scaling: by the layer's scale, and the amax is recorded on the way. A tensor
-         * that is quantized again takes the scale that forward saved; its amax is recorded
-         * already. */
+        /* Delayed scaling: by the layer's scale, and the amax is recorded on the way, unless
+         * the call records none. A tensor that is quantized again takes the scale that forward
+         * saved; its amax is recorded already. */
         bool restored = how->restored_scale != OCTET_ABSENT;
         scale = restored ? how->restored_scale : oct_scale_slot(b, how->slot);
-        amax = restored ? OCTET_ABSENT : oct_amax_slot(b, how->slot);
+        amax = restored || b->skips ? OCTET_ABSENT : oct_amax_slot(b, how->slot);
     } else if (oct_quantizer_one_scale(q)) {
         /* Current scaling: the amax is measured first, over the whole tensor. */
         amax = measure_tensor(b, source, how->reduce);

@@ -106,7 +106,7 @@ static bool takes_amaxes(const octet_recipe *recipe) {
     return found;
 }
 
-/* A layer that records asks to raise amaxes whatever its recipe. */
+/* A layer asks to raise amaxes, or to skip them, whatever its recipe. */
 static PyObject *linear_words(PyObject *self, PyObject *args) {
     octet_linear_args call;
     octet_error err;
@@ -114,7 +114,9 @@ static PyObject *linear_words(PyObject *self, PyObject *args) {
     if (read_call(&call, args) || fail(octet_linear_check(&call, &err), &err)) {
         return NULL;
     }
-    call.raise_amax = call.raise_amax && takes_amaxes(&call.recipe);
+    if (!takes_amaxes(&call.recipe)) {
+        call.raise_amax = call.skip_amax = 0;
+    }
     return words_of(&call);
 }
 
@@ -293,7 +295,7 @@ PyMethodDef oct_py_signature_methods[] = {
     {"linear_words", linear_words, METH_VARARGS,
      "linear_words(dtypes, quantizers, recipe, grads, options) -> a call's words\n"
      "dtypes: of input, weight and bias; quantizers: of input and weight; options: pairs;\n"
-     "raise_amax is left out where a recipe has no amaxes"},
+     "raise_amax and skip_amax are left out where a recipe has no amaxes"},
     {"gradient_words", gradient_words, METH_VARARGS,
      "gradient_words(words, dtype, quantizer) -> those of the backward where it arrives so"},
     {"input_words", input_words, METH_VARARGS,

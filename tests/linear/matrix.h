@@ -217,10 +217,10 @@ static const matrix_levels matrix_table[OPTIONS] = {
     [OPT_TP] = {3, 34}, /* 2, 4, 1 */
     [OPT_FSDP] = {2, 80},
     [OPT_CALIBRATE] = {2, 92},
-    [OPT_RAISE_AMAX] = {2, 60},
-    [OPT_DEVICE] = {6, 40},  /* cpu, then cuda of these architectures */
-    [OPT_RANK] = {3, 70},    /* 2, 3, 1 */
-    [OPT_THREADS] = {2, 80}, /* none said, 6 */
+    [OPT_RAISE_AMAX] = {3, 50}, /* returned, raised, not measured */
+    [OPT_DEVICE] = {6, 40},     /* cpu, then cuda of these architectures */
+    [OPT_RANK] = {3, 70},       /* 2, 3, 1 */
+    [OPT_THREADS] = {2, 80},    /* none said, 6 */
 };
 
 typedef struct matrix_row {
@@ -334,7 +334,8 @@ static inline void matrix_options(octet_linear_args *args, const uint8_t *level)
     args->bias_main_grad_dtype = grads[level[OPT_BIAS_MAIN_GRAD_DTYPE]];
     args->delay_wgrad = level[OPT_DELAY];
     args->calibrate = level[OPT_CALIBRATE];
-    args->raise_amax = level[OPT_RAISE_AMAX];
+    args->raise_amax = level[OPT_RAISE_AMAX] == 1;
+    args->skip_amax = level[OPT_RAISE_AMAX] == 2 && !level[OPT_CALIBRATE];
     args->parallel = level[OPT_PARALLEL];
     args->sequence_parallel = level[OPT_SEQUENCE];
     args->gather = level[OPT_GATHER];

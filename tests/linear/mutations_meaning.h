@@ -364,6 +364,13 @@ static inline bool turn_a_raise(check_chain *chain) {
 /* Asks for amaxes in the caller's own place where they are handed out, or the other way. */
 static inline bool ask_for_another_amax(check_chain *chain) {
     ask(chain)->raise_amax = !ask(chain)->raise_amax;
+    return ask(chain)->recipe.kind == OCTET_RECIPE_DELAYED && !ask(chain)->skip_amax &&
+           check_count_ops(fwd(chain), OCTET_OP_QUANTIZE) > 0;
+}
+
+/* Asks for no amaxes where they are measured, or the other way. */
+static inline bool ask_for_no_amax(check_chain *chain) {
+    ask(chain)->skip_amax = !ask(chain)->skip_amax;
     return ask(chain)->recipe.kind == OCTET_RECIPE_DELAYED &&
            check_count_ops(fwd(chain), OCTET_OP_QUANTIZE) > 0;
 }

@@ -130,6 +130,7 @@ TEST(signature__says_what_a_layer_lends) {
         uint8_t lent[3];
     } rows[] = {
         {"in=bf16 recipe=delayed raise_amax", 2, {OCTET_LENT_SCALE, OCTET_LENT_HISTORY, 0}},
+        {"in=bf16 recipe=delayed skip_amax", 1, {OCTET_LENT_SCALE, 0, 0}},
         {"in=bf16 recipe=nvfp4", 1, {OCTET_LENT_SEED, 0, 0}},
         {"in=bf16 recipe=mxfp8 main_grad=add", 1, {OCTET_LENT_MAIN_GRAD, 0, 0}},
         {"in=bf16 recipe=mxfp8 delay_wgrad", 1, {OCTET_LENT_QUEUE, 0, 0}},

@@ -255,6 +255,32 @@ def test_ops__amaxes_are_raised_as_they_are_recorded(before: float) -> None:
     assert scales[0][0] != 1
 
 
+@pytest.mark.parametrize("option", ["", " quantize_output quantize_grad_input"])
+def test_ops__without_amaxes_bytes_are_the_same(option: str) -> None:
+    args, grad = operands()
+    pure = DELAYED.removesuffix(" raise_amax") + option
+    args.append(torch.tensor([2.0, 4.0, 8.0]))
+    _, *want = _ops.linear(args, SIZES, pure)
+    found = _ops.linear(args, SIZES, pure + " skip_amax")
+    assert len(found) == len(want)
+    assert all(map(torch.equal, found, want))
+
+    backward = [grad, torch.tensor([0.5, 4.0]), want[-1]]
+    _, *want = _ops.linear_backward(backward, SIZES, pure)
+    found = _ops.linear_backward(backward, SIZES, pure + " skip_amax")
+    assert len(found) == len(want)
+    assert all(map(torch.equal, found, want))
+    plan = _plans.describe("linear", pure + " skip_amax")
+    assert all(port.name != "amax" for port in (*plan.args, *plan.outs))
+
+
+@pytest.mark.parametrize("other", ["raise_amax", "calibrate"])
+def test_ops__amaxes_that_are_not_measured_cannot_be_recorded(other: str) -> None:
+    args, _ = operands()
+    with pytest.raises(ValueError, match="skip_amax measures no amax"):
+        _ops.linear(args, SIZES, f"in=bf16 recipe=delayed bias skip_amax {other}")
+
+
 def test_ops__the_bias_gradient_goes_to_its_main_grad() -> None:
     args, grad = operands()
     block = _ops.linear(args, SIZES, PROBLEM)[1]

@@ -286,6 +286,23 @@ def test_recompute__in_eval_by_the_scales_of_the_layer(reentrant: bool) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("calibrating", [False, True])
+def test_recompute__in_eval_records_nothing_in_backward(
+    reentrant: bool, calibrating: bool
+) -> None:
+    _, other = trained_twins()
+    x, grad = inputs()
+    region = octet.autocast(not calibrating, calibrating, RECIPES["delayed"])
+    with region:
+        y = checkpoint(other, x.requires_grad_(), use_reentrant=reentrant)
+    before = {name: value.clone() for name, value in other.named_buffers()}
+    y.backward(grad)
+    assert before
+    for name, value in other.named_buffers():
+        assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
 def test_recompute__in_eval_scales_that_others_have_updated_are_refused(
     reentrant: bool,
 ) -> None:

@@ -83,6 +83,29 @@ def test_scaling__evaluation_reads_and_never_records(
         assert_same(list(state(linear).values()), list(before.values()))
 
 
+def test_scaling__evaluation_measures_no_amax() -> None:
+    linear, (x, _) = trained(), inputs()
+    x.requires_grad_()
+    measured = linear.protos(x, recipe=DELAYED)
+    assert "amax" in measured.forward.arguments
+    assert "amax" in measured.backward.arguments
+    linear.eval()
+    found = linear.protos(x, recipe=DELAYED)
+    for plan in (found.forward, found.backward):
+        assert "amax" not in {*plan.arguments, *plan.outputs}
+
+
+def test_scaling__compiled_evaluation_measures_no_amax() -> None:
+    linear, (x, _) = trained(), inputs()
+    linear.eval()
+    call, counter = compiled(within(DELAYED, linear))
+    with torch.no_grad():
+        assert torch.equal(call(x), within(DELAYED, linear)(x))
+    (node,) = [n for n in counter.graphs[0].graph.nodes if n.op == "call_function"][:1]
+    assert node.target is torch.ops.octet.linear_autograd.default
+    assert "skip_amax" in node.args[3]
+
+
 @pytest.mark.parametrize("compile_it", [False, True])
 def test_scaling__training_after_evaluation_goes_on_as_if_it_had_not_been(
     compile_it: bool,

@@ -34,7 +34,12 @@ class Step:
     def __init__(self, traced: bool, group: str = "") -> None:
         self.traced = traced  # it was entered in traced code
         self.group = group  # whose ranks reduce amaxes, where autocast was given one
-        self.updates_in_graph: dict[Any, Any] = {}  # there, by layer: scale, history, rule
+        # There, by layer: scales that are updated, and by which rule each was used.
+        self.updates_in_graph: dict[Any, Any] = {}
+        # By rule and device: scale and history by turns. And those whose ranks reduce amaxes
+        # before: layer, scale, history, rule.
+        self.states_in_graph: dict[Any, list[Any]] = {}
+        self.states_of_ranks: list[Any] = []
         self.id = StepId()
         self.recorded: list[Any] = []  # layers
         # Code that was traced inside used some, too, and marked them alone: it cannot append to

@@ -36,11 +36,6 @@ def _call_recipe(text: str, options: Options, rule: str | None) -> CallRecipe:
     return CallRecipe(text, options, rule)
 
 
-def _is_new(updates: list[Any], scale: torch.Tensor, rule: Rule) -> bool:
-    """Whether a step has no update of a scale by a rule yet."""
-    return all(scale is not s or rule != r for s, _, r in updates)
-
-
 class StatefulCalls(LayerState):
     """What live state has to do with a call."""
 
@@ -163,13 +158,16 @@ class StatefulCalls(LayerState):
         """The same in traced code: the rule, where this call begins the step."""
         with_ranks = bool(reduction.group_for(rule, step.group, self._tp_group))
         if step.traced:
-            mine = step.updates_in_graph.get(self)
-            if mine is None:
-                step.updates_in_graph[self] = [(scale, history, rule)]
-                return None if with_ranks else rule
-            is_first = _is_new(mine, scale, rule)
+            mine = step.updates_in_graph.setdefault(self, [])
+            is_first = all(scale is not s or rule != r for s, r in mine)
+            if all(scale is not s for s, _ in mine):  # or else another rule updates it
+                if with_ranks:
+                    step.states_of_ranks.append((self, scale, history, rule))
+                else:
+                    states = step.states_in_graph.setdefault((rule, scale.device), [])
+                    states.extend((scale, history))
             if is_first:
-                mine.append((scale, history, rule))
+                mine.append((scale, rule))
         else:
             # It only tells the step: a comparison would be guarded.
             pending = self._pending
@@ -188,16 +186,19 @@ class StatefulCalls(LayerState):
         rule = run.recipe.rule
         if rule is not None and run.is_stale():
             raise recompute.scales_changed(self._label())
-        if rule is None or run.scale is None:
+        if rule is None:
+            return dict(self._buffers), None
+        with recompute.no_dispatch_modes():
+            discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
+        first = {"fp8_amax_history": discarded_amaxes}
+        if run.scale is None:
             own = {} if run.own_scale is None else {"fp8_scale": run.own_scale}
-            return {**self._buffers, **own}, None
+            return {**self._buffers, **first, **own}, None
         region = current()
         if (region.enabled or region.calibrating) and self._records():
             # It was left without an update if that was under no_grad.
             self._begin(region.step, rule)
-        with recompute.no_dispatch_modes():
-            discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
-        first = {"fp8_scale": run.scale, "fp8_amax_history": discarded_amaxes}
+        first["fp8_scale"] = run.scale
         run.with_ranks = self._pending.with_ranks
         return {**self._buffers, **first}, run
 

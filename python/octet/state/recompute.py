@@ -95,6 +95,11 @@ class FirstRun(ScaleUpdater):
             with no_dispatch_modes():
                 self.scale = scale.detach().clone()
 
+    def records(self) -> bool:
+        """Whether the calls recorded amaxes. Those of forward are recorded already: what
+        repeats a call takes them and throws them away."""
+        return self.scale is not None or bool(self.recipe.options)
+
     def is_stale(self) -> bool:
         """Whether the layer's own scale has been written to since."""
         return self.own_scale is not None and self.version != version_of(self.own_scale)

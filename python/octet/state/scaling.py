@@ -185,17 +185,11 @@ def end_step(step: Step, failed: bool) -> None:
     states: list[tuple[torch.Tensor, torch.Tensor, Rule]] = []
     layers: list[LayerState] = []
     if step.traced:
-        for layer, recorded in step.updates_in_graph.items() if updates else ():
-            if len(recorded) == 1:
-                states.append(recorded[0])
-                layers.append(layer)
-                continue
-            own: list[Any] = []
-            for scale, history, rule in recorded:
-                if all(scale is not other for other in own):  # or else it is updated by then
-                    own.append(scale)
-                    states.append((scale, history, rule))
-                    layers.append(layer)
+        for (rule, _), tensors in step.states_in_graph.items() if updates else ():
+            update(tensors, rule, "input")
+        for layer, *state in step.states_of_ranks if updates else ():
+            layers.append(layer)
+            states.append(tuple(state))
         if states:
             _update_with_ranks(layers, states, step)
         return
