@@ -209,7 +209,6 @@ typedef struct octet_step {
     uint8_t col_passes; /* they may be left out where they are not needed to make it */
     uint8_t scratch;    /* GEMM: memory for its own use, which reads and writes do not list */
     uint8_t dst_copy;   /* native GEMM: sums of rows of a ragged dst, so many at a time */
-    uint8_t with;       /* a later step of its phase that is done together with this one */
     uint8_t b_scales;   /* native GEMM of 1 x 128 blocks: the scales of a ragged b_copy */
     uint8_t sums;  /* column sums of each 128 rows of a: QUANTIZE, or AMAX of NVFP4, writes them
                       into this tensor; BIAS_GRAD reads them, or else writes them first */
@@ -217,7 +216,7 @@ typedef struct octet_step {
                       of the operands' amaxes; where absent the GEMM makes it itself */
     uint8_t alphas[2]; /* QUANTIZE: the GEMMs, by step, that it does that for */
     uint8_t stream;    /* QUANTIZE with stochastic rounding: octet_stream */
-    uint8_t reserved;
+    uint8_t reserved[2];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

@@ -44,7 +44,6 @@ typedef struct oct_target {
     uint8_t sum_rows_log2; /* a padded dst is summed by at most so many rows at a time */
     uint16_t amaxes;       /* floats that a tensor's amax has: the maxima of so many parts */
     uint16_t summed_rows;  /* columns are summed over so many rows, then joined; 0: at once */
-    bool pairs_steps;      /* two alike steps that do not depend on each other are one */
     bool casts_make_factors; /* a cast makes the factor that amaxes give a later product */
 } oct_target;
 

@@ -121,6 +121,5 @@ const oct_target oct_cuda_target = {
     .sum_rows_log2 = 10,
     .amaxes = OCT_AMAX_SHARES,
     .summed_rows = OCT_TILE,
-    .pairs_steps = true,
     .casts_make_factors = true,
 };

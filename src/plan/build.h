@@ -92,8 +92,6 @@ void oct_drop_bytes(oct_builder *b);
 void oct_place_alphas(oct_builder *b);
 /* The amaxes that a product's elements lack, as buffers. */
 uint64_t oct_alpha_factors(const octet_plan *plan, const octet_step *gemm);
-/* Finds what the target does two at a time, once all steps are there. */
-void oct_pair_steps(oct_builder *b);
 
 /* Delayed scaling's slot buffers and the seed of stochastic rounding, made when first used. */
 uint8_t oct_scale_slot(oct_builder *b, int slot);

@@ -227,10 +227,6 @@ static void write_step(oct_writer *w, const octet_plan *plan, int index) {
         write_simple(w, plan, step);
     }
     write_sums(w, plan, step);
-    if (step->with != OCTET_ABSENT) {
-        oct_write(w, ", together with ");
-        oct_write_i64(w, step->with + 1);
-    }
     oct_write(w, "\n");
 }
 

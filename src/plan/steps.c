@@ -26,7 +26,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->from = step->to = step->bias = OCTET_ABSENT;
     step->scale = step->amax = step->seed = step->scratch = step->dst_copy = OCTET_ABSENT;
     step->b_scales = step->sums = OCTET_ABSENT;
-    step->with = step->alpha = step->alphas[0] = step->alphas[1] = OCTET_ABSENT;
+    step->alpha = step->alphas[0] = step->alphas[1] = OCTET_ABSENT;
     return step;
 }
 

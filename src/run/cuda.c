@@ -293,6 +293,7 @@ static octet_status do_again(oct_list_place *place, const oct_phase *phase, octe
     oct_phase direct = *phase;
     uint32_t done = 0;
     direct.list = NULL;
+    oct_phase_decide(&direct);
     place->at = oct_list_behind(phase->list, place->at);
     return oct_run_step(&direct, place->step, &done, err);
 }

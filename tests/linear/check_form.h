@@ -103,7 +103,7 @@ static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
                  step->row_passes <= 1 && step->col_passes <= 1;
-    flags = flags && !step->reserved && (step->seed != OCTET_ABSENT || !step->stream);
+    flags = flags && !step->reserved[0] && !step->reserved[1] && (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
     bool product =
         (!step->accumulate || adds) &&
@@ -140,7 +140,7 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->from, buffers) && check_index(step->to, buffers) &&
            check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
            check_index(step->amax, buffers) && check_index(step->seed, buffers) &&
-           check_index(step->scratch, buffers) && check_index(step->with, plan->step_count) &&
+           check_index(step->scratch, buffers) &&
            check_index(step->alpha, buffers) &&
            check_index(step->alphas[0], plan->step_count) &&
            check_index(step->alphas[1], plan->step_count) &&

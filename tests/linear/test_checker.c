@@ -67,8 +67,6 @@ static const mutation mutations[] = {
     {"a write is dropped", LAW_READS, drop_a_write},
     {"steps are reversed", LAW_READS, reverse_steps},
     {"a step is in a later phase than its reader", LAW_READS, advance_a_step},
-    {"a cast is done with what it is measured by", LAW_READS, cast_with_the_measure},
-    {"a step is done with two", LAW_READS, cast_one_twice},
     {"a result of a collective is read in its own phase", LAW_READS, hasten_after_collective},
     {"a phase is announced that does not come", LAW_READS, add_a_phase},
     {"a buffer is written twice", LAW_WRITES, write_twice},
