@@ -31,11 +31,12 @@ static uint16_t any_size(octet_scheme scheme) {
 }
 
 /* A lane for each worker. */
-static oct_scratch scratch(const octet_device *device, const oct_target_product *product,
-                           uint32_t threads) {
+static bool scratch(int64_t *bytes, const octet_device *device,
+                    const oct_target_product *product, uint32_t threads) {
     (void)device;
     (void)product;
-    return (oct_scratch){threads, OCT_CPU_LANE_BYTES};
+    *bytes = (int64_t)threads * OCT_CPU_LANE_BYTES;
+    return true;
 }
 
 const oct_target oct_cpu_target = {

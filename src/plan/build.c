@@ -111,7 +111,6 @@ static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) 
     whole.mul = (uint16_t)(dim->mul * axis->mul);
     whole.div = (uint16_t)(dim->div * axis->div);
     whole.align = axis->align > dim->align ? axis->align : dim->align;
-    whole.most = axis->most;
     return whole;
 }
 
@@ -269,7 +268,7 @@ octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
     /* Each pass reads all steps. */
     oct_drop_bytes(b);
-    oct_place_alphas(b);
+    oct_place_notes(b);
     carry_between_phases(b);
     plan->phases = (uint8_t)(b->phase + 1);
     return b->status ? b->status : oct_plan_number(plan, b->err);

@@ -60,7 +60,8 @@ void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t 
  * What the step does not have is zero. */
 typedef struct oct_work {
     const octet_step *step;
-    oct_matrix dst, a, b, a_copy, b_copy, dst_copy, b_scales, sums;
+    const octet_device *device; /* that the plan is for */
+    oct_matrix dst, a, b, a_copy, b_copy, sums;
     bool a_made, b_made, sums_made; /* an earlier step has written them */
     bool a_measured;                /* an earlier step of this phase has taken its amax */
     oct_vector bias;
@@ -70,15 +71,12 @@ typedef struct oct_work {
     float *amax;
     int64_t amaxes;      /* floats there */
     const int64_t *seed; /* stochastic rounding's */
-    const float *alpha;  /* a GEMM's, where a cast has made it */
-    oct_alpha alphas[2]; /* those that a cast makes */
+    const float *alpha;  /* a GEMM's, where a cast has left it */
+    oct_alpha alphas[2]; /* those that a cast leaves */
     void *scratch;       /* a GEMM's */
     int64_t scratch_bytes;
     int64_t ranks;
 } oct_work;
-
-void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
-                 const octet_step *step);
 
 /* ---- devices ---- */
 
@@ -91,8 +89,13 @@ typedef struct oct_phase {
     void *list;   /* what is launched goes there instead; NULL: it is not asked for */
     bool entered; /* what the runner's `begin` leaves for its `end` */
     /* What its device decides before the first step, by the plan alone: oct_phase_decide. */
-    uint8_t with[OCTET_PLAN_STEPS]; /* a later step that is done together with this one */
+    uint8_t with[OCTET_PLAN_STEPS];   /* a later step that is done together with this one */
+    uint8_t makers[OCTET_PLAN_STEPS]; /* of a GEMM: the QUANTIZE that leaves it its factors */
+    bool has_notes;                   /* there are any */
 } oct_phase;
+
+/* A step of a phase that is decided. */
+void oct_work_of(oct_work *out, const oct_phase *phase, int index);
 
 /* Which steps of a phase can be done two at a time: a pure function of the plan. */
 void oct_pairs_of(uint8_t with[OCTET_PLAN_STEPS], const octet_plan *plan, int phase);

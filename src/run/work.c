@@ -62,11 +62,20 @@ static void set_copy(oct_matrix *out, const running *r, uint8_t tensor, uint64_t
     }
 }
 
-/* What a cast needs for the factors of a product. */
-static void set_alpha(oct_alpha *out, const running *r, uint8_t index) {
-    if (index == OCTET_ABSENT) {
-        return;
+/* ---- factors of products ----------------------------------------------------------------- */
+
+/* A product's two factors among the notes that a cast leaves. */
+static float *note_at(const running *r, const oct_phase *phase, int gemm) {
+    uint8_t maker = phase->makers[gemm];
+    float *notes = at(r, r->plan->steps[maker].scratch);
+    for (int i = 0; i < gemm; i++) {
+        notes += phase->makers[i] == maker ? 2 : 0;
     }
+    return notes;
+}
+
+/* What a cast needs for them. */
+static void set_alpha(oct_alpha *out, const running *r, const oct_phase *phase, int index) {
     const octet_step *gemm = &r->plan->steps[index];
     const uint8_t tensors[2] = {gemm->a, gemm->b}, uses[2] = {gemm->a_use, gemm->b_use};
     for (int i = 0; i < 2; i++) {
@@ -75,23 +84,34 @@ static void set_alpha(oct_alpha *out, const running *r, uint8_t index) {
         out->amaxes[i] = at(r, t->buffers[row ? OCTET_PART_ROW_AMAX : OCTET_PART_COL_AMAX]);
         out->quantizers[i] = &t->quantizer;
     }
-    out->to = at(r, gemm->alpha);
+    out->to = note_at(r, phase, index);
     out->accumulate = gemm->accumulate;
 }
 
+static void set_notes(oct_work *out, const running *r, const oct_phase *phase, int index) {
+    int count = 0;
+    if (phase->makers[index] != OCTET_ABSENT) {
+        out->alpha = note_at(r, phase, index);
+    }
+    for (int i = index + 1; i < r->plan->step_count; i++) {
+        if (phase->makers[i] == index) {
+            set_alpha(&out->alphas[count++], r, phase, i);
+        }
+    }
+}
+
 /* A quantized dst is also read: its amaxes are there before its data. */
-void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
-                 const octet_step *step) {
-    running r = {plan, memory};
+void oct_work_of(oct_work *out, const oct_phase *phase, int index) {
+    const octet_plan *plan = phase->plan;
+    const octet_step *step = &plan->steps[index];
+    running r = {plan, phase->memory};
     bool has_amax = step->op == OCTET_OP_QUANTIZE;
-    *out = (oct_work){.step = step, .ranks = plan->tp_size};
+    *out = (oct_work){.step = step, .device = &plan->device, .ranks = plan->tp_size};
     set_matrix(&out->dst, &r, step->dst, step->writes | (has_amax ? step->reads : 0));
     set_matrix(&out->a, &r, step->a, step->reads);
     set_matrix(&out->b, &r, step->b, step->reads);
     set_copy(&out->a_copy, &r, step->a_copy, step->reads | step->writes);
     set_copy(&out->b_copy, &r, step->b_copy, step->reads | step->writes);
-    set_copy(&out->dst_copy, &r, step->dst_copy, step->writes);
-    set_copy(&out->b_scales, &r, step->b_scales, step->writes);
     set_copy(&out->sums, &r, step->sums, step->reads | step->writes);
     out->a_made = is_made(plan, step, step->a_copy);
     out->b_made = is_made(plan, step, step->b_copy);
@@ -105,11 +125,13 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
         out->amaxes = plan->buffers[step->amax].bytes / (int64_t)sizeof(float);
     }
     out->seed = at(&r, step->seed);
-    out->alpha = at(&r, step->alpha);
-    set_alpha(&out->alphas[0], &r, step->alphas[0]);
-    set_alpha(&out->alphas[1], &r, step->alphas[1]);
+    if (phase->has_notes) {
+        set_notes(out, &r, phase, index);
+    }
     out->bias.at = at(&r, step->bias);
     out->bias.dtype = step->bias == OCTET_ABSENT ? 0 : plan->buffers[step->bias].dtype;
-    out->scratch = at(&r, step->scratch);
-    out->scratch_bytes = step->scratch == OCTET_ABSENT ? 0 : plan->buffers[step->scratch].bytes;
+    if (step->op == OCTET_OP_GEMM && step->scratch != OCTET_ABSENT) {
+        out->scratch = at(&r, step->scratch);
+        out->scratch_bytes = plan->buffers[step->scratch].bytes;
+    }
 }

@@ -212,10 +212,10 @@ static inline void check_passing(check_report *report, const octet_plan *plan,
 static inline void check_all_passing(check_report *report, const octet_plan *plan) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        if (step->row_passes) {
+        if (step->row_unread) {
             check_passing(report, plan, step, OCTET_USE_ROW);
         }
-        if (step->col_passes) {
+        if (step->col_unread) {
             check_passing(report, plan, step, OCTET_USE_COL);
         }
     }
