@@ -210,8 +210,8 @@ typedef struct octet_step {
     uint8_t scratch;    /* memory for the device's own use. Of a GEMM: while it runs, and reads
                          * and writes do not list it. Of a QUANTIZE: what it leaves there is for
                          * the GEMMs that list it among their reads */
-    uint8_t sums;   /* column sums of some rows of a at a time, in this tensor: QUANTIZE, or AMAX
-                     * of NVFP4, writes them; BIAS_GRAD reads them, or else writes them first */
+    uint8_t sums; /* column sums of some rows of a at a time, in this tensor: QUANTIZE, or AMAX
+                   * of NVFP4, writes them; BIAS_GRAD reads them, or else writes them first */
     uint8_t stream; /* QUANTIZE with stochastic rounding: octet_stream */
     uint8_t reserved[6];
     uint64_t reads; /* bit i: buffer i */

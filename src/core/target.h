@@ -34,14 +34,15 @@ typedef struct oct_target {
      * indices in multiples of this many; a copy is padded where they are not. 0: any sizes. */
     uint16_t (*lines)(octet_scheme scheme);
     /* Bytes of memory that a product works in, where its device lays out what it wants; 0: it
-     * needs none. threads: the caller's workers, at least 1. False: more than 64 bits count. */
+     * needs none. workers: at least 1. False: more than 64 bits count. */
     bool (*scratch)(int64_t *bytes, const octet_device *device,
-                    const oct_target_product *product, uint32_t threads);
+                    const oct_target_product *product, int64_t workers);
 
-    uint16_t row_bytes;    /* rows of whole so many bytes are what products read best; 1: any */
-    uint16_t amaxes;       /* floats that a tensor's amax has: the maxima of so many parts */
-    uint16_t summed_rows;  /* columns are summed over so many rows, then joined; 0: at once */
-    uint8_t note_floats;   /* that a cast leaves for a product of tensors that have amaxes */
+    uint16_t workers;     /* of the caller's that products have memory for, at most */
+    uint16_t row_bytes;   /* rows of whole so many bytes are what products read best; 1: any */
+    uint16_t amaxes;      /* floats that a tensor's amax has: the maxima of so many parts */
+    uint16_t summed_rows; /* columns are summed over so many rows, then joined; 0: at once */
+    uint8_t note_floats;  /* that a cast leaves for a product of tensors that have amaxes */
 } oct_target;
 
 /* The target of a device; its rows are in run/devices.c. A kind that is none is the CPU. */

@@ -32,10 +32,10 @@ static uint16_t any_size(octet_scheme scheme) {
 
 /* A lane for each worker. */
 static bool scratch(int64_t *bytes, const octet_device *device,
-                    const oct_target_product *product, uint32_t threads) {
+                    const oct_target_product *product, int64_t workers) {
     (void)device;
     (void)product;
-    *bytes = (int64_t)threads * OCT_CPU_LANE_BYTES;
+    *bytes = workers * OCT_CPU_LANE_BYTES;
     return true;
 }
 
@@ -46,6 +46,7 @@ const oct_target oct_cpu_target = {
     .reads_swizzled = no_scheme,
     .lines = any_size,
     .scratch = scratch,
+    .workers = (uint16_t)(((int64_t)2 << 30) / OCT_CPU_LANE_BYTES), /* 2 GiB of lanes */
     .row_bytes = 1,
     .amaxes = 1,
 };

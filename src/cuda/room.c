@@ -22,7 +22,7 @@ static int64_t whole_row(uint8_t dtype) {
 /* The library multiplies per-tensor bytes by kernels that want no memory, and finishes dst, but
  * for a bias that it does not add to a narrow result: that takes sums. All other products have
  * room for sums, and for a workspace of the library's where it has one. */
-static int64_t rest_of(const octet_device *device, const oct_target_product *p) {
+int64_t oct_cuda_rest_bytes(const octet_device *device, const oct_target_product *p) {
     bool one_scale = p->native && is_one_scale(p->a) && is_one_scale(p->b);
     bool blocks = p->native && p->a->scheme == OCTET_FP8_BLOCK;
     bool finishes = p->bias == OCTET_NONE || p->dst == OCTET_F32 || p->bias == p->dst;
@@ -32,18 +32,17 @@ static int64_t rest_of(const octet_device *device, const oct_target_product *p) 
                : OCT_CUDA_SUMS_BYTES + (workspace ? OCT_CUDA_WORKSPACE_BYTES : 0);
 }
 
-/* The outer indices that are multiplied: dst's rows and columns, rounded up where whole rows
- * of an operand or of dst ask for it; 128-blocks have columns in eights. */
-static bool multiplied(int64_t out[2], const oct_target_product *p, int64_t lines) {
+/* What the outer indices that are multiplied, dst's rows and columns, are multiples of: whole
+ * rows of an operand or of dst; 128-blocks have columns in eights. Powers of two. */
+static void multiples_of(int64_t out[2], const oct_target_product *p, int64_t lines) {
     bool a_across = (p->gemm == OCTET_WGRAD) != (p->a_use == OCTET_USE_COL);
     bool b_across = (p->gemm != OCTET_FPROP) != (p->b_use == OCTET_USE_COL);
-    int64_t rows = 1, cols = lines;
+    out[0] = 1;
+    out[1] = lines;
     if (is_one_scale(p->a)) {
-        rows = a_across ? whole_row(OCTET_U8) : 1;
-        cols = whole_row(b_across ? (uint8_t)OCTET_U8 : p->dst);
+        out[0] = a_across ? whole_row(OCTET_U8) : 1;
+        out[1] = whole_row(b_across ? (uint8_t)OCTET_U8 : p->dst);
     }
-    return oct_size_round_up(&out[0], p->rows, rows) &&
-           oct_size_round_up(&out[1], p->cols, cols);
 }
 
 /* Adds a matrix of fp32 behind what is there. */
@@ -53,20 +52,22 @@ static bool add(int64_t *end, int64_t rows, int64_t cols) {
            oct_size_round_up(&bytes, bytes, OCTET_ALIGN) && oct_size_add(end, *end, bytes);
 }
 
-bool oct_cuda_room_of(oct_cuda_room *out, const octet_device *device,
-                      const oct_target_product *p) {
-    int64_t lines = oct_cuda_target.lines((octet_scheme)p->a->scheme), outer[2];
-    *out = (oct_cuda_room){.rest_bytes = rest_of(device, p)};
+bool oct_cuda_room_of(oct_cuda_room *out, const oct_target_product *p) {
+    int64_t lines = oct_cuda_target.lines((octet_scheme)p->a->scheme), of[2], outer[2];
+    *out = (oct_cuda_room){0};
     if (!p->native || !lines) {
         return true;
     }
-    if (!multiplied(outer, p, lines)) {
+    multiples_of(of, p, lines);
+    if (!(p->rows & (of[0] - 1)) && !(p->cols & (of[1] - 1))) {
+        return true;
+    }
+    if (!oct_size_round_up(&outer[0], p->rows, of[0]) ||
+        !oct_size_round_up(&outer[1], p->cols, of[1])) {
         return false;
     }
-    if (outer[0] != p->rows || outer[1] != p->cols) {
-        out->sum_rows = outer[0] < SUM_ROWS ? outer[0] : SUM_ROWS;
-        out->sum_cols = outer[1];
-    }
+    out->sum_rows = outer[0] < SUM_ROWS ? outer[0] : SUM_ROWS;
+    out->sum_cols = outer[1];
     /* Scales of 1 x 128 blocks have a place for each column. One of a 128 x 128 block serves
      * 128 columns: there is nothing to pad. */
     if (outer[1] != p->cols && !is_one_scale(p->a) && p->b->block_rows == 1) {

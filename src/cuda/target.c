@@ -94,11 +94,11 @@ static uint16_t lines(octet_scheme scheme) {
 }
 
 static bool scratch(int64_t *bytes, const octet_device *device,
-                    const oct_target_product *product, uint32_t threads) {
+                    const oct_target_product *product, int64_t workers) {
     oct_cuda_room room;
-    (void)threads;
-    return oct_cuda_room_of(&room, device, product) &&
-           oct_size_add(bytes, room.rest_at, room.rest_bytes);
+    (void)workers;
+    return oct_cuda_room_of(&room, product) &&
+           oct_size_add(bytes, room.rest_at, oct_cuda_rest_bytes(device, product));
 }
 
 const oct_target oct_cuda_target = {
@@ -108,6 +108,7 @@ const oct_target oct_cuda_target = {
     .reads_swizzled = reads_swizzled,
     .lines = lines,
     .scratch = scratch,
+    .workers = 1, /* the GPU */
     .row_bytes = OCT_LT_ROW_BYTES,
     .amaxes = OCT_AMAX_SHARES,
     .summed_rows = OCT_TILE,

@@ -53,7 +53,7 @@ static bool number_scratch(octet_plan *plan, octet_plan_buffer *buffer) {
             continue;
         }
         if (!oct_product_at(&product, plan, step) ||
-            !target->scratch(&bytes, &plan->device, &product, (uint32_t)buffer->shape[0])) {
+            !target->scratch(&bytes, &plan->device, &product, buffer->shape[0])) {
             return false;
         }
         buffer->bytes = bytes > buffer->bytes ? bytes : buffer->bytes;

@@ -90,7 +90,8 @@ void oct_step_done(oct_builder *b, octet_step *step);
 void oct_drop_bytes(oct_builder *b);
 /* Room for what casts leave for products, where the target has such notes. */
 void oct_place_notes(oct_builder *b);
-/* A product of a plan at its sizes, as targets are asked about it; false: a size does not fit. */
+/* A product of a plan at its sizes, as targets are asked about it; false: a size does not fit.
+ */
 bool oct_product_at(oct_target_product *out, const octet_plan *plan, const octet_step *gemm);
 
 /* Delayed scaling's slot buffers and the seed of stochastic rounding, made when first used. */

@@ -143,7 +143,7 @@ static oct_operand swizzled(oct_builder *b, oct_operand operand) {
  * same, one after the other. How large that is, the device says at the sizes that are bound. */
 static uint8_t provide_scratch(oct_builder *b) {
     if (b->scratch == OCTET_ABSENT) {
-        uint32_t workers = b->threads < UINT16_MAX ? b->threads : UINT16_MAX;
+        uint32_t most = b->target->workers, workers = b->threads < most ? b->threads : most;
         uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
         oct_tensor_shape(b, tensor, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
                          oct_axis_times(OCTET_AXIS_ONE, workers));
@@ -157,15 +157,15 @@ static uint8_t provide_scratch(oct_builder *b) {
 bool oct_product_at(oct_target_product *out, const octet_plan *plan, const octet_step *gemm) {
     const octet_plan_tensor *a = &plan->tensors[gemm->a], *dst = &plan->tensors[gemm->dst];
     bool biased = gemm->bias != OCTET_ABSENT;
-    *out = (oct_target_product){
-        .a = &a->quantizer,
-        .b = &plan->tensors[gemm->b].quantizer,
-        .gemm = gemm->gemm,
-        .a_use = gemm->a_use,
-        .b_use = gemm->b_use,
-        .native = gemm->native,
-        .dst = dst->dtype,
-        .bias = biased ? plan->buffers[gemm->bias].dtype : (uint8_t)OCTET_NONE};
+    *out = (oct_target_product){.a = &a->quantizer,
+                                .b = &plan->tensors[gemm->b].quantizer,
+                                .gemm = gemm->gemm,
+                                .a_use = gemm->a_use,
+                                .b_use = gemm->b_use,
+                                .native = gemm->native,
+                                .dst = dst->dtype,
+                                .bias = biased ? plan->buffers[gemm->bias].dtype
+                                               : (uint8_t)OCTET_NONE};
     return oct_dim_number(&out->rows, &dst->rows, &plan->extents) &&
            oct_dim_number(&out->cols, &dst->cols, &plan->extents) &&
            oct_dim_number(&out->depth, gemm->gemm == OCTET_WGRAD ? &a->rows : &a->cols,

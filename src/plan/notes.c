@@ -3,13 +3,13 @@
  * Where block scales have an amax, elements are multiplied without their tensors' amaxes, and
  * the sums by both of them. The amaxes are known before the last cast of an operand begins, so
  * that can leave their product on the way. */
-#include "plan/notes.h"
-
 #include <string.h>
 
 #include "format/scheme.h"
 #include "plan/build.h"
 #include "quant/layout.h"
+
+#define NOTES 2 /* products that a cast leaves notes for, at most */
 
 static uint64_t amax_bit(const octet_plan *plan, uint8_t tensor, octet_part part) {
     uint8_t buffer = plan->tensors[tensor].buffers[part];
@@ -25,7 +25,8 @@ static uint64_t factor_of(const octet_plan *plan, uint8_t tensor, uint8_t use) {
                            use == OCTET_USE_COL ? OCTET_PART_COL_AMAX : OCTET_PART_ROW_AMAX);
 }
 
-uint64_t oct_note_factors(const octet_plan *plan, const octet_step *gemm) {
+/* The amaxes that a product's elements lack; 0: not both operands have one. */
+static uint64_t factors_of(const octet_plan *plan, const octet_step *gemm) {
     uint64_t a = factor_of(plan, gemm->a, gemm->a_use);
     uint64_t b = factor_of(plan, gemm->b, gemm->b_use);
     return a && b ? a | b : 0;
@@ -45,7 +46,7 @@ static bool may_make(const octet_plan *plan, const octet_step *step, uint64_t fa
 /* The last such cast before a product that has not too many already, unless an amax is written
  * after it. Bits of `full` are casts that have. */
 static uint8_t maker_of(const octet_plan *plan, int gemm, uint32_t full) {
-    uint64_t factors = oct_note_factors(plan, &plan->steps[gemm]);
+    uint64_t factors = factors_of(plan, &plan->steps[gemm]);
     for (int i = gemm - 1; factors && i >= 0 && !(plan->steps[i].writes & factors); i--) {
         if (!(full >> i & 1) && may_make(plan, &plan->steps[i], factors)) {
             return (uint8_t)i;
@@ -54,9 +55,10 @@ static uint8_t maker_of(const octet_plan *plan, int gemm, uint32_t full) {
     return OCTET_ABSENT;
 }
 
-_Static_assert(OCTET_PLAN_STEPS <= 32 && OCT_NOTES == 2, "casts with notes are bits of a word");
+_Static_assert(OCTET_PLAN_STEPS <= 32 && NOTES == 2, "casts with notes are bits of a word");
 
-void oct_note_makers(uint8_t makers[OCTET_PLAN_STEPS], const octet_plan *plan) {
+/* Of each GEMM, by step, the QUANTIZE that leaves it a note; OCTET_ABSENT: none could. */
+static void find_makers(uint8_t makers[OCTET_PLAN_STEPS], const octet_plan *plan) {
     uint32_t some = 0, full = 0;
     memset(makers, OCTET_ABSENT, OCTET_PLAN_STEPS);
     for (int i = 0; i < plan->step_count; i++) {
@@ -69,7 +71,7 @@ void oct_note_makers(uint8_t makers[OCTET_PLAN_STEPS], const octet_plan *plan) {
     }
 }
 
-/* Room for one more note of a cast. */
+/* Room for one more note of a cast: they lie in the order of their GEMMs. */
 static void add_note(oct_builder *b, octet_step *cast) {
     if (cast->scratch == OCTET_ABSENT) {
         uint8_t tensor = oct_tensor(b, OCTET_NAME_NOTES, OCTET_FORM_GIVEN, OCTET_F32, NULL);
@@ -91,14 +93,14 @@ void oct_place_notes(oct_builder *b) {
     if (!b->target->note_floats || b->status) {
         return;
     }
-    oct_note_makers(makers, plan);
+    find_makers(makers, plan);
     for (int i = 0; i < plan->step_count && !b->status; i++) {
         /* Example: fprop of NVFP4, after the casts of x and w. Where both operands arrived
          * quantized there is no such cast. */
         if (makers[i] != OCTET_ABSENT) {
             octet_step *gemm = &plan->steps[i], *cast = &plan->steps[makers[i]];
             add_note(b, cast);
-            cast->reads |= oct_note_factors(plan, gemm);
+            cast->reads |= factors_of(plan, gemm);
             cast->writes |= (uint64_t)1 << cast->scratch;
             gemm->reads |= (uint64_t)1 << cast->scratch;
         }

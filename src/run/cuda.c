@@ -174,6 +174,11 @@ static void set_scratch(oct_cuda_gemm_call *call, const oct_work *work) {
     enum { MOST = OCT_CUDA_SUMS_BYTES + OCT_CUDA_WORKSPACE_BYTES };
     const octet_step *step = work->step;
     bool down = step->gemm == OCTET_WGRAD;
+    if (!step->native || step->a_copy == OCTET_ABSENT) { /* nothing is padded */
+        call->scratch = work->scratch;
+        call->scratch_bytes = work->scratch_bytes < MOST ? work->scratch_bytes : MOST;
+        return;
+    }
     oct_target_product product = {.a = &work->a.quantizer,
                                   .b = &work->b.quantizer,
                                   .gemm = step->gemm,
@@ -181,12 +186,11 @@ static void set_scratch(oct_cuda_gemm_call *call, const oct_work *work) {
                                   .b_use = step->b_use,
                                   .native = step->native,
                                   .dst = work->dst.dtype,
-                                  .bias = work->bias.dtype,
                                   .rows = work->dst.rows,
                                   .cols = work->dst.cols,
                                   .depth = down ? work->a.rows : work->a.cols};
     oct_cuda_room room;
-    (void)oct_cuda_room_of(&room, work->device, &product); /* the plan has found that it fits */
+    (void)oct_cuda_room_of(&room, &product); /* the plan has found that it fits */
     int64_t rest = work->scratch_bytes - room.rest_at;
     call->dst_copy = room_at(work, 0, room.sum_rows, room.sum_cols);
     call->b_scales = room_at(work, room.scales_at, room.scale_rows, room.scale_cols);

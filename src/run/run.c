@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "plan/notes.h"
 
 static octet_status check_structs(const octet_plan *plan, const octet_memory *memory,
                                   const octet_exec *exec, octet_error *err) {
@@ -22,39 +21,26 @@ static octet_status check_structs(const octet_plan *plan, const octet_memory *me
 
 _Static_assert(OCTET_PLAN_STEPS <= 32, "steps that are done are bits of a word");
 
-/* Casts have room for notes where the device has a use for them. */
-static bool has_notes(const octet_plan *plan) {
-    bool found = false;
-    for (int i = 0; i < plan->step_count && !found; i++) {
-        const octet_step *step = &plan->steps[i];
-        found = step->op == OCTET_OP_QUANTIZE && step->scratch != OCTET_ABSENT;
-    }
-    return found;
-}
-
 void oct_phase_decide(oct_phase *phase) {
     if (oct_runner_of(&phase->plan->device)->work_two) {
         oct_pairs_of(phase->with, phase->plan, phase->number);
     } else {
         memset(phase->with, OCTET_ABSENT, sizeof phase->with);
     }
-    phase->has_notes = has_notes(phase->plan);
-    if (phase->has_notes) {
-        oct_note_makers(phase->makers, phase->plan);
-    }
 }
 
 octet_status oct_run_step(const oct_phase *phase, int index, uint32_t *done, octet_error *err) {
-    const oct_runner *runner = oct_runner_of(&phase->plan->device);
+    const octet_plan *plan = phase->plan;
+    const oct_runner *runner = oct_runner_of(&plan->device);
     uint8_t with = phase->with[index];
     oct_work work, other;
     *done |= (uint32_t)1 << index;
-    oct_work_of(&work, phase, index);
+    oct_work_of(&work, plan, phase->memory, &plan->steps[index]);
     if (with == OCTET_ABSENT) {
         return runner->work(&work, phase, err);
     }
     *done |= (uint32_t)1 << with;
-    oct_work_of(&other, phase, with);
+    oct_work_of(&other, plan, phase->memory, &plan->steps[with]);
     return runner->work_two(&work, &other, phase, err);
 }
 

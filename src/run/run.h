@@ -60,7 +60,6 @@ void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t 
  * What the step does not have is zero. */
 typedef struct oct_work {
     const octet_step *step;
-    const octet_device *device; /* that the plan is for */
     oct_matrix dst, a, b, a_copy, b_copy, sums;
     bool a_made, b_made, sums_made; /* an earlier step has written them */
     bool a_measured;                /* an earlier step of this phase has taken its amax */
@@ -78,6 +77,9 @@ typedef struct oct_work {
     int64_t ranks;
 } oct_work;
 
+void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
+                 const octet_step *step);
+
 /* ---- devices ---- */
 
 /* A phase of a plan that is being run. */
@@ -89,13 +91,8 @@ typedef struct oct_phase {
     void *list;   /* what is launched goes there instead; NULL: it is not asked for */
     bool entered; /* what the runner's `begin` leaves for its `end` */
     /* What its device decides before the first step, by the plan alone: oct_phase_decide. */
-    uint8_t with[OCTET_PLAN_STEPS];   /* a later step that is done together with this one */
-    uint8_t makers[OCTET_PLAN_STEPS]; /* of a GEMM: the QUANTIZE that leaves it its factors */
-    bool has_notes;                   /* there are any */
+    uint8_t with[OCTET_PLAN_STEPS]; /* a later step that is done together with this one */
 } oct_phase;
-
-/* A step of a phase that is decided. */
-void oct_work_of(oct_work *out, const oct_phase *phase, int index);
 
 /* Which steps of a phase can be done two at a time: a pure function of the plan. */
 void oct_pairs_of(uint8_t with[OCTET_PLAN_STEPS], const octet_plan *plan, int phase);

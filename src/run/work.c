@@ -1,6 +1,7 @@
 /* work.c - one step of a plan in the caller's memory. */
 #include "run/run.h"
 
+#include "format/scheme.h"
 #include "quant/layout.h"
 
 typedef struct running {
@@ -64,19 +65,37 @@ static void set_copy(oct_matrix *out, const running *r, uint8_t tensor, uint64_t
 
 /* ---- factors of products ----------------------------------------------------------------- */
 
-/* A product's two factors among the notes that a cast leaves. */
-static float *note_at(const running *r, const oct_phase *phase, int gemm) {
-    uint8_t maker = phase->makers[gemm];
-    float *notes = at(r, r->plan->steps[maker].scratch);
-    for (int i = 0; i < gemm; i++) {
-        notes += phase->makers[i] == maker ? 2 : 0;
+/* Whether a product reads what a cast leaves. */
+static bool reads_notes(const octet_step *gemm, const octet_step *cast) {
+    return gemm->op == OCTET_OP_GEMM && gemm->reads >> cast->scratch & 1;
+}
+
+static bool leaves_notes(const octet_step *step) {
+    return step->op == OCTET_OP_QUANTIZE && step->scratch != OCTET_ABSENT;
+}
+
+/* A product's two factors among the notes of a cast, which lie in the order of products. */
+static float *note_at(const running *r, const octet_step *cast, const octet_step *gemm) {
+    float *notes = at(r, cast->scratch);
+    for (const octet_step *s = cast + 1; s < gemm; s++) {
+        notes += reads_notes(s, cast) ? 2 : 0;
     }
     return notes;
 }
 
+/* Those that a cast has left for a product; NULL: none. */
+static const float *alpha_of(const running *r, const octet_step *gemm) {
+    for (const octet_step *s = r->plan->steps; s < gemm; s++) {
+        if (leaves_notes(s) && reads_notes(gemm, s)) {
+            return note_at(r, s, gemm);
+        }
+    }
+    return NULL;
+}
+
 /* What a cast needs for them. */
-static void set_alpha(oct_alpha *out, const running *r, const oct_phase *phase, int index) {
-    const octet_step *gemm = &r->plan->steps[index];
+static void set_alpha(oct_alpha *out, const running *r, const octet_step *cast,
+                      const octet_step *gemm) {
     const uint8_t tensors[2] = {gemm->a, gemm->b}, uses[2] = {gemm->a_use, gemm->b_use};
     for (int i = 0; i < 2; i++) {
         const octet_plan_tensor *t = &r->plan->tensors[tensors[i]];
@@ -84,29 +103,26 @@ static void set_alpha(oct_alpha *out, const running *r, const oct_phase *phase, 
         out->amaxes[i] = at(r, t->buffers[row ? OCTET_PART_ROW_AMAX : OCTET_PART_COL_AMAX]);
         out->quantizers[i] = &t->quantizer;
     }
-    out->to = note_at(r, phase, index);
+    out->to = note_at(r, cast, gemm);
     out->accumulate = gemm->accumulate;
 }
 
-static void set_notes(oct_work *out, const running *r, const oct_phase *phase, int index) {
+static void set_alphas(oct_alpha out[2], const running *r, const octet_step *cast) {
+    const octet_step *end = r->plan->steps + r->plan->step_count;
     int count = 0;
-    if (phase->makers[index] != OCTET_ABSENT) {
-        out->alpha = note_at(r, phase, index);
-    }
-    for (int i = index + 1; i < r->plan->step_count; i++) {
-        if (phase->makers[i] == index) {
-            set_alpha(&out->alphas[count++], r, phase, i);
+    for (const octet_step *s = cast + 1; s < end && count < 2; s++) {
+        if (reads_notes(s, cast)) {
+            set_alpha(&out[count++], r, cast, s);
         }
     }
 }
 
 /* A quantized dst is also read: its amaxes are there before its data. */
-void oct_work_of(oct_work *out, const oct_phase *phase, int index) {
-    const octet_plan *plan = phase->plan;
-    const octet_step *step = &plan->steps[index];
-    running r = {plan, phase->memory};
+void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
+                 const octet_step *step) {
+    running r = {plan, memory};
     bool has_amax = step->op == OCTET_OP_QUANTIZE;
-    *out = (oct_work){.step = step, .device = &plan->device, .ranks = plan->tp_size};
+    *out = (oct_work){.step = step, .ranks = plan->tp_size};
     set_matrix(&out->dst, &r, step->dst, step->writes | (has_amax ? step->reads : 0));
     set_matrix(&out->a, &r, step->a, step->reads);
     set_matrix(&out->b, &r, step->b, step->reads);
@@ -125,12 +141,13 @@ void oct_work_of(oct_work *out, const oct_phase *phase, int index) {
         out->amaxes = plan->buffers[step->amax].bytes / (int64_t)sizeof(float);
     }
     out->seed = at(&r, step->seed);
-    if (phase->has_notes) {
-        set_notes(out, &r, phase, index);
+    if (leaves_notes(step)) {
+        set_alphas(out->alphas, &r, step);
     }
     out->bias.at = at(&r, step->bias);
     out->bias.dtype = step->bias == OCTET_ABSENT ? 0 : plan->buffers[step->bias].dtype;
-    if (step->op == OCTET_OP_GEMM && step->scratch != OCTET_ABSENT) {
+    if (step->op == OCTET_OP_GEMM) {
+        out->alpha = oct_scheme_of(&out->a.quantizer)->amax ? alpha_of(&r, step) : NULL;
         out->scratch = at(&r, step->scratch);
         out->scratch_bytes = plan->buffers[step->scratch].bytes;
     }

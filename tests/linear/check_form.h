@@ -30,8 +30,8 @@ static inline bool check_blank(const octet_dim *dims, const int64_t *shape, int 
 static inline bool check_port_form(const octet_port *port, int arg_count) {
     return port->name < OCTET_NAMES && port->form < OCTET_FORMS && port->part < OCTET_PARTS &&
            octet_dtype_bits((octet_dtype)port->dtype) > 0 &&
-           check_blank(port->dims, port->shape, port->ndim) &&
-           !port->reserved && port->is_mutable <= 1 && check_index(port->alias, arg_count);
+           check_blank(port->dims, port->shape, port->ndim) && !port->reserved &&
+           port->is_mutable <= 1 && check_index(port->alias, arg_count);
 }
 
 static inline bool check_buffer_form(const octet_plan *plan, const octet_plan_buffer *buffer) {
@@ -46,8 +46,8 @@ static inline bool check_buffer_form(const octet_plan *plan, const octet_plan_bu
     bool work = buffer->place == OCTET_PLACE_WORK;
     return buffer->tensor < plan->tensor_count && buffer->part < OCTET_PARTS &&
            buffer->ragged <= 1 && buffer->sized <= 1 &&
-           (work || !(buffer->ragged | buffer->sized)) &&
-           buffer->place < OCTET_PLACES && buffer->port < ports[buffer->place] &&
+           (work || !(buffer->ragged | buffer->sized)) && buffer->place < OCTET_PLACES &&
+           buffer->port < ports[buffer->place] &&
            octet_dtype_bits((octet_dtype)buffer->dtype) > 0 &&
            check_blank(buffer->dims, buffer->shape, buffer->ndim);
 }
@@ -103,11 +103,10 @@ static inline bool check_step_blank(const octet_step *step) {
     }
     flags = flags && (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
-    bool product =
-        (!step->accumulate || adds) &&
-        !(step->gemm | step->split | step->native | step->b_use) &&
-        step->b == OCTET_ABSENT && (quantize || step->scratch == OCTET_ABSENT) &&
-        (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
+    bool product = (!step->accumulate || adds) &&
+                   !(step->gemm | step->split | step->native | step->b_use) &&
+                   step->b == OCTET_ABSENT && (quantize || step->scratch == OCTET_ABSENT) &&
+                   (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
     bool passing = quantize ? step->row_unread <= (step->a_copy != OCTET_ABSENT) &&
                                   step->col_unread <= (step->b_copy != OCTET_ABSENT)
                             : !(step->row_unread | step->col_unread);

@@ -163,7 +163,8 @@ static inline int64_t check_scratch_bytes(const octet_plan *plan, const octet_st
         return plan->buffers[step->scratch].shape[0] * OCT_CPU_LANE_BYTES;
     }
     int64_t padded = check_pads(plan, step) ? check_padded_bytes(plan, step) : 0;
-    int64_t own = bytes && finished ? 0 : (24 << 20) + (!bytes && (arch != 90 || blocks) ? 8 << 20 : 0);
+    int64_t own =
+        bytes && finished ? 0 : (24 << 20) + (!bytes && (arch != 90 || blocks) ? 8 << 20 : 0);
     return padded + own;
 }
 
@@ -171,8 +172,7 @@ static inline int64_t check_scratch_bytes(const octet_plan *plan, const octet_st
 static inline void check_own_memory(const check_gemm *gemm) {
     const octet_plan *plan = gemm->plan;
     uint8_t scratch = gemm->step->scratch;
-    bool is_one =
-        scratch != OCTET_ABSENT && check_name_of(plan, scratch) == OCTET_NAME_SCRATCH;
+    bool is_one = scratch != OCTET_ABSENT && check_name_of(plan, scratch) == OCTET_NAME_SCRATCH;
     CHECK_LAW(gemm->report, LAW_GEMMS, is_one, "%s works in what is no scratch",
               gemm->product->name);
     int64_t most = 0;

@@ -43,8 +43,8 @@ static inline bool check_numbers(const octet_plan *plan, const check_extent *ext
 }
 
 static inline bool check_port_numbers(const octet_plan *plan, const octet_port *port) {
-    check_extent extent = {port->dims, port->shape, port->bytes,
-                           port->ndim, port->dtype, false,       false};
+    check_extent extent = {port->dims,  port->shape, port->bytes, port->ndim,
+                           port->dtype, false,       false};
     return check_numbers(plan, &extent);
 }
 
@@ -92,8 +92,8 @@ static inline void check_buffer_shapes(check_report *report, const octet_plan *p
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[i];
         const octet_port *port = check_port_of(plan, buffer);
-        check_extent extent = {buffer->dims,  buffer->shape, buffer->bytes,
-                               buffer->ndim,  buffer->dtype, buffer->ragged != 0,
+        check_extent extent = {buffer->dims,      buffer->shape, buffer->bytes,
+                               buffer->ndim,      buffer->dtype, buffer->ragged != 0,
                                buffer->sized != 0};
         CHECK_LAW(report, LAW_SHAPES, check_numbers(plan, &extent),
                   "%s: dims, shape and bytes disagree", check_name(plan, i));

@@ -1,9 +1,7 @@
-/* test_derived.c - what a GPU decides by a plan alone, before a phase begins, keeps the plan's
- * order. */
+/* test_pairs.c - steps that a GPU does two at a time keep the plan's order. */
 #include "linear/check_chain.h"
 #include "linear/check_view.h"
 #include "linear/matrix.h"
-#include "plan/notes.h"
 #include "run/run.h"
 #include "test.h"
 
@@ -32,8 +30,6 @@ static int plans_of(check_chain *chain) {
     octet_status status = matrix_args(&args, &row, &size, NULL);
     return status || check_chain_make(chain, &args, NULL) ? 0 : chain->count;
 }
-
-/* ---- pairs ------------------------------------------------------------------------------- */
 
 /* Whether a step may be done before others that come before it: none of them makes what it
  * reads, nor has to do with what it writes. */
@@ -72,7 +68,7 @@ static int check_pairs(const octet_plan *plan, int phase) {
     return pairs;
 }
 
-TEST(derived__pairs_are_independent_and_each_step_is_in_one) {
+TEST(pairs__are_independent_and_each_step_is_in_one) {
     static check_chain chain;
     int pairs = 0;
     for (int row = 0; row < ROWS; row++) {
@@ -87,7 +83,7 @@ TEST(derived__pairs_are_independent_and_each_step_is_in_one) {
 }
 
 /* The casts of x and w before fprop, and before those their amaxes. */
-TEST(derived__what_is_measured_and_cast_alike_is_paired) {
+TEST(pairs__are_what_is_measured_and_cast_alike) {
     static const struct {
         const char *recipe;
         int pairs;
@@ -104,37 +100,5 @@ TEST(derived__what_is_measured_and_cast_alike_is_paired) {
     }
 }
 
-/* ---- notes ------------------------------------------------------------------------------- */
-
-/* The casts that the planner gave room, and the products that it told to read it. */
-static int check_notes_of(const octet_plan *plan) {
-    uint8_t makers[OCTET_PLAN_STEPS];
-    bool cuda = plan->device.kind == OCTET_CUDA;
-    int notes = 0;
-    oct_note_makers(makers, plan);
-    for (int i = 0; i < plan->step_count; i++) {
-        const octet_step *gemm = &plan->steps[i];
-        uint64_t read = gemm->op == OCTET_OP_GEMM ? gemm->reads & check_all_notes(plan) : 0;
-        uint8_t maker = cuda ? makers[i] : OCTET_ABSENT;
-        CHECK(maker == OCTET_ABSENT || maker < i);
-        CHECK(read == (maker == OCTET_ABSENT ? 0 : check_notes_mask(&plan->steps[maker])));
-        notes += maker != OCTET_ABSENT;
-    }
-    return notes;
-}
-
-TEST(derived__notes_are_read_where_they_are_left) {
-    static check_chain chain;
-    int notes = 0;
-    for (int row = 0; row < ROWS; row++) {
-        int count = plans_of(&chain);
-        for (int i = 0; i < count; i++) {
-            notes += check_notes_of(&chain.plans[i]);
-        }
-    }
-    CHECK(notes > ROWS / 20);
-}
-
-TEST_MAIN(derived__pairs_are_independent_and_each_step_is_in_one,
-          derived__what_is_measured_and_cast_alike_is_paired,
-          derived__notes_are_read_where_they_are_left)
+TEST_MAIN(pairs__are_independent_and_each_step_is_in_one,
+          pairs__are_what_is_measured_and_cast_alike)
