@@ -149,7 +149,9 @@ static uint8_t provide_scratch(oct_builder *b) {
                          oct_axis_times(OCTET_AXIS_ONE, workers));
         oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
         b->scratch = oct_buffer_of(b, tensor);
-        b->plan->buffers[b->scratch].sized = 1;
+        if (!b->status) {
+            b->plan->buffers[b->scratch].sized = 1;
+        }
     }
     return b->scratch;
 }

@@ -100,6 +100,9 @@ void oct_place_notes(oct_builder *b) {
         if (makers[i] != OCTET_ABSENT) {
             octet_step *gemm = &plan->steps[i], *cast = &plan->steps[makers[i]];
             add_note(b, cast);
+            if (b->status) {
+                break;
+            }
             cast->reads |= factors_of(plan, gemm);
             cast->writes |= (uint64_t)1 << cast->scratch;
             gemm->reads |= (uint64_t)1 << cast->scratch;

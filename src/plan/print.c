@@ -313,7 +313,7 @@ static void write_workspace(oct_writer *w, const octet_plan *plan) {
     write_bytes(w, plan->workspace_bytes);
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[i];
-        if (plan->tensors[buffer->tensor].name == OCTET_NAME_SCRATCH) {
+        if (plan->tensors[buffer->tensor].name == OCTET_NAME_SCRATCH && buffer->bytes) {
             oct_write(w, ", of it ");
             write_bytes(w, buffer->bytes);
             oct_write(w, " for the products' own use");
