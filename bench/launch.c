@@ -44,8 +44,8 @@ static void place(layer *l) {
             m->outs[port] = address(OCTET_PLAN_ARGS + port);
         }
         m->saved = address(100 + i);
-        m->kept[0] = address(100);
-        m->kept[1] = address(101);
+        m->restored[0] = address(100);
+        m->restored[1] = address(101);
         m->workspace = address(110);
         m->saved_bytes = m->restored_bytes[0] = m->restored_bytes[1] = m->workspace_bytes =
             (int64_t)1 << 31;

@@ -49,6 +49,10 @@ OCTET_API OCTET_CHECKED octet_status octet_cuda_target(octet_device *out, octet_
 /* One line about the GPU, its libraries and its cache, for people; as by snprintf. A library
  * that is missing is told in its place. */
 OCTET_API size_t octet_cuda_print(char *text, size_t size, octet_cuda *cuda);
+/* How many algorithms of cuBLASLt it remembers, one for each kind of product; in *most, how
+ * many it may: 4096, or as $OCTET_CACHE_ENTRIES says. NULL has none, and the same bound. Any
+ * number of threads may call. */
+OCTET_API int octet_cuda_algorithms(int *most, octet_cuda *cuda);
 /* Nothing that was launched through it may still be running. NULL is allowed. */
 OCTET_API void octet_cuda_close(octet_cuda *cuda);
 

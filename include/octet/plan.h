@@ -41,8 +41,7 @@ typedef enum octet_plan_name {
                       * rounds so has this argument. The calls of one layer may share a seed:
                       * see octet_stream. A seed that is passed again gives the same bytes */
     OCTET_NAME_SCRATCH, /* a GEMM's own, in no step's reads or writes */
-    OCTET_NAME_ALPHA,   /* two f32: what a GEMM's sums, and dst where it adds, are multiplied by
-                         */
+    OCTET_NAME_NOTES,   /* what a QUANTIZE leaves for GEMMs, as its device likes */
     OCTET_NAMES
 } octet_plan_name;
 
@@ -175,7 +174,8 @@ typedef struct octet_plan_buffer {
     uint8_t port;
     uint8_t ndim;
     uint8_t ragged; /* it has no bytes, and is not used, where no dimension is rounded up */
-    uint8_t reserved;
+    uint8_t sized;  /* a scratch: its device says how many bytes it has at these sizes; its one
+                     * dimension is the workers that it is for */
     octet_dim dims[3];
     int64_t shape[3];
     int64_t offset; /* bytes from the start of its port or block */
@@ -205,19 +205,15 @@ typedef struct octet_step {
     uint8_t scale;      /* QUANTIZE reads this scale instead of an amax, */
     uint8_t amax;       /* and writes the amax here; without a scale it reads it from here */
     uint8_t seed;       /* QUANTIZE with stochastic rounding: the caller's seed */
-    uint8_t row_passes; /* QUANTIZE: no one reads these bytes but GEMMs that have the copy; */
-    uint8_t col_passes; /* they may be left out where they are not needed to make it */
-    uint8_t scratch;    /* GEMM: memory for its own use, which reads and writes do not list */
-    uint8_t dst_copy;   /* native GEMM: sums of rows of a ragged dst, so many at a time */
-    uint8_t with;       /* a later step of its phase that is done together with this one */
-    uint8_t b_scales;   /* native GEMM of 1 x 128 blocks: the scales of a ragged b_copy */
-    uint8_t sums;  /* column sums of each 128 rows of a: QUANTIZE, or AMAX of NVFP4, writes them
-                      into this tensor; BIAS_GRAD reads them, or else writes them first */
-    uint8_t alpha; /* GEMM of NVFP4: a buffer in which an earlier QUANTIZE leaves the product
-                      of the operands' amaxes; where absent the GEMM makes it itself */
-    uint8_t alphas[2]; /* QUANTIZE: the GEMMs, by step, that it does that for */
-    uint8_t stream;    /* QUANTIZE with stochastic rounding: octet_stream */
-    uint8_t reserved;
+    uint8_t row_unread; /* QUANTIZE: no step reads its rowwise bytes but GEMMs that have the */
+    uint8_t col_unread; /* copy; who makes that without them need not write them */
+    uint8_t scratch;    /* memory for the device's own use. Of a GEMM: while it runs, and reads
+                         * and writes do not list it. Of a QUANTIZE: what it leaves there is for
+                         * the GEMMs that list it among their reads */
+    uint8_t sums; /* column sums of some rows of a at a time, in this tensor: QUANTIZE, or AMAX
+                   * of NVFP4, writes them; BIAS_GRAD reads them, or else writes them first */
+    uint8_t stream; /* QUANTIZE with stochastic rounding: octet_stream */
+    uint8_t reserved[6];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;

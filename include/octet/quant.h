@@ -85,11 +85,10 @@ typedef enum octet_axis {
     OCTET_AXIS_LEADING  /* stands for every leading axis, each a dimension of its own */
 } octet_axis;
 
-/* A dimension: roundup(ceil(axis * mul / div), align), and 2^most at most where that is not 0.
- * mul, div and align are at least 1; layouts and ports have no `most`. */
+/* A dimension: roundup(ceil(axis * mul / div), align). mul, div and align are at least 1. */
 typedef struct octet_dim {
     uint8_t axis; /* octet_axis */
-    uint8_t most;
+    uint8_t reserved;
     uint16_t mul;
     uint16_t div;
     uint16_t align;

@@ -14,7 +14,8 @@ class CacheInfo(NamedTuple):
 
 def cache_info() -> dict[str, CacheInfo]:
     """Every cache of this process, by name: the plans that ops remember, the launches that a
-    GPU has decided of them, those that are replayed, and what the front end remembers of texts.
+    GPU has decided of them, those that are replayed, the algorithms of its products, and what
+    the front end remembers of texts.
 
     >>> octet.cache_info()["plans"].capacity > 0
     True
@@ -27,6 +28,7 @@ def cache_info() -> dict[str, CacheInfo]:
         "prepared plans": CacheInfo(*prepared),
         "rules of delayed scaling": CacheInfo(*rules),
         "replayed launches": CacheInfo(graphs, most),
+        "products of cuBLASLt": CacheInfo(*_C.algorithms()),
     }
     found |= {name: CacheInfo(*info) for name, info in sorted(_constant.caches().items())}
     return found

@@ -49,37 +49,92 @@ static oct_table_set *set_of(oct_table *table, uint64_t hash) {
 
 /* Puts an entry first; those before `at` move down by one. */
 static void put_first(oct_table_set *set, oct_entry *entry, int at) {
-    memmove(set->ways + 1, set->ways, (size_t)at * sizeof *set->ways);
+    for (; at > 0; at--) {
+        set->ways[at] = set->ways[at - 1];
+    }
     set->ways[0] = entry;
 }
 
-oct_entry *oct_table_find(oct_table *table, uint64_t hash, const void *key) {
-    oct_table_set *set = set_of(table, hash);
-    oct_entry *found = NULL;
-    if (!oct_enter_set(&set->in_use)) {
-        return NULL;
-    }
-    for (int i = 0; i < OCT_TABLE_WAYS && set->ways[i] && !found; i++) {
-        if (set->ways[i]->hash == hash && table->same(set->ways[i], key)) {
-            found = set->ways[i];
-            put_first(set, found, i);
-            oct_entry_use(found);
+/* A look costs little while another thread has the set: nothing is written. */
+static bool enter(const oct_table *table, oct_table_set *set) {
+    for (int look = 0; !oct_enter_set(&set->in_use); look++) {
+        while (look < table->looks &&
+               atomic_load_explicit(&set->in_use, memory_order_relaxed)) {
+            look++;
+        }
+        if (look >= table->looks) {
+            return false;
         }
     }
+    return true;
+}
+
+/* Where the entry of a key is; -1: nowhere. */
+static int way_of(const oct_table *table, const oct_table_set *set, uint64_t hash,
+                  const void *key) {
+    for (int i = 0; i < OCT_TABLE_WAYS && set->ways[i]; i++) {
+        if (set->ways[i]->hash == hash && table->same(set->ways[i], key)) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+oct_table_set *oct_table_enter(oct_table *table, uint64_t hash, const void *key) {
+    oct_table_set *set = set_of(table, hash);
+    if (!enter(table, set)) {
+        return NULL;
+    }
+    int way = way_of(table, set, hash, key);
+    if (way < 0) {
+        oct_leave_set(&set->in_use);
+        return NULL;
+    }
+    put_first(set, set->ways[way], way);
+    return set;
+}
+
+oct_entry *oct_table_find(oct_table *table, uint64_t hash, const void *key) {
+    oct_table_set *set = oct_table_enter(table, hash, key);
+    if (!set) {
+        return NULL;
+    }
+    oct_entry *found = set->ways[0];
+    oct_entry_use(found);
     oct_leave_set(&set->in_use);
     return found;
 }
 
-void oct_table_put(oct_table *table, oct_entry *entry) {
+/* In the place of the key's entry, or of the last. key may be NULL. */
+static void put(oct_table *table, oct_entry *entry, const void *key) {
     oct_table_set *set = set_of(table, entry->hash);
-    if (!oct_enter_set(&set->in_use)) {
+    if (!enter(table, set)) {
         return;
     }
-    oct_entry *last = set->ways[OCT_TABLE_WAYS - 1];
+    int way = key ? way_of(table, set, entry->hash, key) : -1;
+    way = way < 0 ? OCT_TABLE_WAYS - 1 : way;
+    oct_entry *gone = set->ways[way];
     oct_entry_use(entry);
-    put_first(set, entry, OCT_TABLE_WAYS - 1);
+    put_first(set, entry, way);
     oct_leave_set(&set->in_use);
-    oct_entry_leave(table, last);
+    oct_entry_leave(table, gone);
+}
+
+void oct_table_put(oct_table *table, oct_entry *entry) {
+    put(table, entry, NULL);
+}
+
+void oct_table_replace(oct_table *table, oct_entry *entry, const void *key) {
+    put(table, entry, key);
+}
+
+void oct_table_clear(oct_table *table) {
+    for (int i = 0; i < table->most; i++) {
+        for (int way = 0; way < OCT_TABLE_WAYS; way++) {
+            oct_entry_leave(table, table->sets[i].ways[way]);
+            table->sets[i].ways[way] = NULL;
+        }
+    }
 }
 
 int oct_table_count(oct_table *table) {

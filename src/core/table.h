@@ -3,7 +3,8 @@
  * An entry belongs to one set by its hash. A set's entries lie in the order of their last use;
  * a new one pushes out the last. Nobody waits for another thread: who finds a set in use does
  * without it, and makes what he needs himself. A set is in use for less time than waiting
- * costs; a process that is forked meanwhile loses that set and nothing else.
+ * costs; a process that is forked meanwhile loses that set and nothing else. Where entries are
+ * dear to make, a table has its users look a few more times first.
  *
  * What a table holds are functions of their keys, so nothing that is computed depends on it. */
 #ifndef OCT_CORE_TABLE_H
@@ -53,13 +54,14 @@ typedef struct oct_table_set {
     oct_entry *ways[OCT_TABLE_WAYS]; /* the last used first */
 } oct_table_set;
 
-/* Static: the sets are the owner's, zeros to begin with. */
+/* The sets are the owner's, zeros to begin with. */
 typedef struct oct_table {
     oct_table_set *sets;
     int most; /* sets */
     bool (*same)(const oct_entry *entry, const void *key);
     void (*free)(oct_entry *entry);
     atomic_int wanted; /* entries, one more than the environment says; 0: not asked yet */
+    int looks;         /* more, at a set that is in use */
 } oct_table;
 
 /* An entry that nobody else has yet; its maker is its user. */
@@ -70,8 +72,15 @@ void oct_entry_leave(oct_table *table, oct_entry *entry);
 
 /* The entry of a key, with the caller among its users; NULL where there is none. */
 oct_entry *oct_table_find(oct_table *table, uint64_t hash, const void *key);
+/* The same for who copies it at once: a set with the entry in front, in use until the caller
+ * leaves it by oct_leave_set; NULL likewise. */
+oct_table_set *oct_table_enter(oct_table *table, uint64_t hash, const void *key);
 /* Two threads that miss at once put an entry each; the one used less is pushed out. */
 void oct_table_put(oct_table *table, oct_entry *entry);
+/* The same, but an entry of this key makes room, if there is one. */
+void oct_table_replace(oct_table *table, oct_entry *entry, const void *key);
+/* Without entries again. No other thread uses the table. */
+void oct_table_clear(oct_table *table);
 
 /* What $OCTET_CACHE_ENTRIES bounds every cache to; a large number where it says nothing. */
 int oct_table_limit(void);

@@ -8,18 +8,15 @@
 
 #include "octet.h"
 
-/* A product, as far as the memory that it works in depends on it. */
+/* A product at its sizes, as far as the memory that it works in depends on it. */
 typedef struct oct_target_product {
     const octet_quantizer *a, *b; /* of its operands */
+    uint8_t gemm;                 /* octet_gemm */
+    uint8_t a_use, b_use;         /* octet_use */
     bool native;                  /* what the target's `multiplies` says of them */
     uint8_t dst, bias;            /* octet_dtype; bias NONE: there is none */
+    int64_t rows, cols, depth;    /* of dst; and of the sums */
 } oct_target_product;
-
-/* Memory that a product works in: so many lanes of so many bytes. No lanes: it needs none. */
-typedef struct oct_scratch {
-    uint32_t lanes;
-    uint32_t lane_bytes;
-} oct_scratch;
 
 typedef struct oct_target {
     /* Whether products of a scheme are made from its bytes as they are. */
@@ -36,16 +33,16 @@ typedef struct oct_target {
     /* Native products of the scheme take operands and dst in whole rows of row_bytes, and outer
      * indices in multiples of this many; a copy is padded where they are not. 0: any sizes. */
     uint16_t (*lines)(octet_scheme scheme);
-    /* threads: the caller's workers, at least 1. */
-    oct_scratch (*scratch)(const octet_device *device, const oct_target_product *product,
-                           uint32_t threads);
+    /* Bytes of memory that a product works in, where its device lays out what it wants; 0: it
+     * needs none. workers: at least 1. False: more than 64 bits count. */
+    bool (*scratch)(int64_t *bytes, const octet_device *device,
+                    const oct_target_product *product, int64_t workers);
 
-    uint16_t row_bytes;    /* rows of whole so many bytes are what products read best; 1: any */
-    uint8_t sum_rows_log2; /* a padded dst is summed by at most so many rows at a time */
-    uint16_t amaxes;       /* floats that a tensor's amax has: the maxima of so many parts */
-    uint16_t summed_rows;  /* columns are summed over so many rows, then joined; 0: at once */
-    bool pairs_steps;      /* two alike steps that do not depend on each other are one */
-    bool casts_make_factors; /* a cast makes the factor that amaxes give a later product */
+    uint16_t workers;     /* of the caller's that products have memory for, at most */
+    uint16_t row_bytes;   /* rows of whole so many bytes are what products read best; 1: any */
+    uint16_t amaxes;      /* floats that a tensor's amax has: the maxima of so many parts */
+    uint16_t summed_rows; /* columns are summed over so many rows, then joined; 0: at once */
+    uint8_t note_floats;  /* that a cast leaves for a product of tensors that have amaxes */
 } oct_target;
 
 /* The target of a device; its rows are in run/devices.c. A kind that is none is the CPU. */

@@ -31,11 +31,12 @@ static uint16_t any_size(octet_scheme scheme) {
 }
 
 /* A lane for each worker. */
-static oct_scratch scratch(const octet_device *device, const oct_target_product *product,
-                           uint32_t threads) {
+static bool scratch(int64_t *bytes, const octet_device *device,
+                    const oct_target_product *product, int64_t workers) {
     (void)device;
     (void)product;
-    return (oct_scratch){threads, OCT_CPU_LANE_BYTES};
+    *bytes = workers * OCT_CPU_LANE_BYTES;
+    return true;
 }
 
 const oct_target oct_cpu_target = {
@@ -45,6 +46,7 @@ const oct_target oct_cpu_target = {
     .reads_swizzled = no_scheme,
     .lines = any_size,
     .scratch = scratch,
+    .workers = (uint16_t)(((int64_t)2 << 30) / OCT_CPU_LANE_BYTES), /* 2 GiB of lanes */
     .row_bytes = 1,
     .amaxes = 1,
 };

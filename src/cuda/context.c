@@ -111,3 +111,7 @@ octet_status oct_cuda_held(void **out, octet_cuda *cuda, const oct_cuda_holder *
     *out = atomic_load_explicit(&cuda->held, memory_order_acquire);
     return status;
 }
+
+void *oct_cuda_held_now(octet_cuda *cuda) {
+    return atomic_load_explicit(&cuda->held, memory_order_acquire);
+}

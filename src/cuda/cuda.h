@@ -1,8 +1,9 @@
 /* cuda.h - the CUDA device: operations over device memory, launched on a stream.
  *
- * Every operation only launches: it allocates nothing, waits for nothing, and may be captured
- * in a graph. Quantized bytes are those of the CPU device, bit for bit. Arguments are valid:
- * the plan and octet_run have checked them; matrices may have no rows or no columns. */
+ * Every operation only launches: it waits for nothing, and may be captured in a graph. It
+ * allocates nothing but what a kernel or a product needs at its first use, on the host.
+ * Quantized bytes are those of the CPU device, bit for bit. Arguments are valid: the plan and
+ * octet_run have checked them; matrices may have no rows or no columns. */
 #ifndef OCT_CUDA_CUDA_H
 #define OCT_CUDA_CUDA_H
 

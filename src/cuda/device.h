@@ -98,5 +98,7 @@ typedef struct oct_cuda_holder {
 /* Every call on a GPU names the same holder. Without a lock once it is made. */
 octet_status oct_cuda_held(void **out, octet_cuda *cuda, const oct_cuda_holder *holder,
                            octet_error *err);
+/* The same where it is made already; else NULL. */
+void *oct_cuda_held_now(octet_cuda *cuda);
 
 #endif

@@ -1,83 +1,66 @@
-/* lt_cache.c - algorithms by matmul, in sets of four; each slot carries a version. */
+/* lt_cache.c - algorithms by matmul, as entries of a table. */
 #include "cuda/lt_cache.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-static uint32_t set_of(const uint64_t key[OCT_LT_KEY]) {
-    uint64_t hash = 0;
-    for (int i = 0; i < OCT_LT_KEY; i++) {
-        hash = (hash ^ key[i]) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 29;
-    }
-    return (uint32_t)(hash >> 32) % OCT_LT_SETS;
+/* The library takes many times as long to choose as a set is in use: so a thread that meets
+ * another one in a set looks again, for less time than asking the library would take. */
+#define LOOKS 1000
+
+/* An entry does not change; what becomes known of its matmul is another one. */
+typedef struct solved {
+    oct_entry entry;
+    uint64_t key[OCT_LT_KEY];
+    oct_lt_algorithm value;
+} solved;
+
+static bool same_matmul(const oct_entry *entry, const void *key) {
+    const solved *s = (const solved *)entry;
+    return !memcmp(s->key, key, sizeof s->key);
 }
 
-static bool holds(oct_lt_slot *slot, const uint64_t key[OCT_LT_KEY]) {
-    for (int i = 0; i < OCT_LT_KEY; i++) {
-        if (atomic_load_explicit(&slot->words[i], memory_order_acquire) != key[i]) {
-            return false;
-        }
-    }
-    return true;
+static void free_solved(oct_entry *entry) {
+    free(entry);
 }
 
-/* Each word is acquired, so the second look at the version comes after them: whoever sees a
- * word of a later entry sees the version that its writer set before. */
-static bool read_slot(oct_lt_algorithm *out, oct_lt_slot *slot,
-                      const uint64_t key[OCT_LT_KEY]) {
-    uint64_t value[OCT_LT_VALUE];
-    unsigned version = atomic_load_explicit(&slot->version, memory_order_acquire);
-    if (version == 0 || version % 2 || !holds(slot, key)) {
-        return false;
-    }
-    for (size_t i = 0; i < OCT_LT_VALUE; i++) {
-        value[i] = atomic_load_explicit(&slot->words[OCT_LT_KEY + i], memory_order_acquire);
-    }
-    if (atomic_load_explicit(&slot->version, memory_order_relaxed) != version) {
-        return false;
-    }
-    memcpy(out, value, sizeof *out);
-    return true;
+static uint64_t hash_of(const uint64_t key[OCT_LT_KEY]) {
+    return oct_mix_bytes(0, key, OCT_LT_KEY * sizeof *key);
+}
+
+void oct_lt_cache_start(oct_lt_cache *cache) {
+    memset(cache->sets, 0, sizeof cache->sets);
+    cache->table = (oct_table){.sets = cache->sets,
+                               .most = OCT_LT_SETS,
+                               .same = same_matmul,
+                               .free = free_solved,
+                               .looks = LOOKS};
+}
+
+void oct_lt_cache_end(oct_lt_cache *cache) {
+    oct_table_clear(&cache->table);
 }
 
 bool oct_lt_cache_find(oct_lt_algorithm *out, oct_lt_cache *cache,
                        const uint64_t key[OCT_LT_KEY]) {
-    oct_lt_slot *set = cache->slots[set_of(key)];
-    for (int way = 0; way < OCT_LT_WAYS; way++) {
-        if (read_slot(out, &set[way], key)) {
-            return true;
-        }
+    oct_table_set *set = oct_table_enter(&cache->table, hash_of(key), key);
+    if (!set) {
+        return false;
     }
-    return false;
-}
-
-static oct_lt_slot *slot_for(oct_lt_cache *cache, const uint64_t key[OCT_LT_KEY]) {
-    uint32_t at = set_of(key);
-    oct_lt_slot *set = cache->slots[at], *empty = NULL;
-    for (int way = 0; way < OCT_LT_WAYS; way++) {
-        bool used = atomic_load_explicit(&set[way].version, memory_order_acquire) != 0;
-        if (used && holds(&set[way], key)) {
-            return &set[way];
-        }
-        empty = !used && !empty ? &set[way] : empty;
-    }
-    unsigned next =
-        empty ? 0 : atomic_fetch_add_explicit(&cache->next[at], 1, memory_order_relaxed);
-    return empty ? empty : &set[next % OCT_LT_WAYS];
+    *out = ((const solved *)set->ways[0])->value;
+    oct_leave_set(&set->in_use);
+    return true;
 }
 
 void oct_lt_cache_put(oct_lt_cache *cache, const uint64_t key[OCT_LT_KEY],
                       const oct_lt_algorithm *value) {
-    oct_lt_slot *slot = slot_for(cache, key);
-    uint64_t words[OCT_LT_KEY + OCT_LT_VALUE];
-    memcpy(words, key, sizeof(uint64_t) * OCT_LT_KEY);
-    memcpy(words + OCT_LT_KEY, value, sizeof *value);
-    unsigned version = atomic_load_explicit(&slot->version, memory_order_relaxed);
-    if (version % 2 || !atomic_compare_exchange_strong(&slot->version, &version, version + 1)) {
+    solved *made = malloc(sizeof *made);
+    if (!made) {
         return;
     }
-    for (size_t i = 0; i < OCT_LT_KEY + OCT_LT_VALUE; i++) {
-        atomic_store_explicit(&slot->words[i], words[i], memory_order_release);
-    }
-    atomic_store_explicit(&slot->version, version + 2, memory_order_release);
+    oct_entry_start(&made->entry, hash_of(key));
+    memcpy(made->key, key, sizeof made->key);
+    made->value = *value;
+    oct_table_replace(&cache->table, &made->entry, key);
+    oct_entry_leave(&cache->table, &made->entry);
 }

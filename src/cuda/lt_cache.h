@@ -1,10 +1,8 @@
-/* lt_cache.h - algorithms by matmul: bounded, read without a lock. */
+/* lt_cache.h - algorithms by matmul: a bounded table of a GPU's. */
 #ifndef OCT_CUDA_LT_CACHE_H
 #define OCT_CUDA_LT_CACHE_H
 
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/table.h"
 
 #define OCT_LT_KEY 9 /* words of a matmul */
 
@@ -21,27 +19,24 @@ typedef struct oct_lt_algorithm {
     uint64_t a[8], b[8], d[8]; /* layouts */
 } oct_lt_algorithm;
 
-#define OCT_LT_VALUE (sizeof(oct_lt_algorithm) / sizeof(uint64_t))
-#define OCT_LT_SETS 1024
-#define OCT_LT_WAYS 4
+#define OCT_LT_MATMULS 4096 /* that a GPU remembers, at most */
+#define OCT_LT_SETS (OCT_LT_MATMULS / OCT_TABLE_WAYS)
 
-/* version: 0 empty, odd while it is written. A reader that sees the same even version before
- * and after has read one entry whole. */
-typedef struct oct_lt_slot {
-    atomic_uint version;
-    _Atomic uint64_t words[OCT_LT_KEY + OCT_LT_VALUE];
-} oct_lt_slot;
-
-/* Zeroed is empty. */
 typedef struct oct_lt_cache {
-    oct_lt_slot slots[OCT_LT_SETS][OCT_LT_WAYS];
-    atomic_uint next[OCT_LT_SETS]; /* the way that gives up its entry */
+    oct_table table;
+    oct_table_set sets[OCT_LT_SETS];
 } oct_lt_cache;
 
+/* An empty one, which stays where it is. */
+void oct_lt_cache_start(oct_lt_cache *cache);
+/* Nobody uses it any more. */
+void oct_lt_cache_end(oct_lt_cache *cache);
+
+/* A copy of what was put last. Any number of threads may call, here and below. */
 bool oct_lt_cache_find(oct_lt_algorithm *out, oct_lt_cache *cache,
                        const uint64_t key[OCT_LT_KEY]);
-/* Takes the place of the key's entry, of an empty slot, or of another matmul's entry; does
- * nothing where another thread is writing that slot. */
+/* Takes the place of the key's entry, or else of the one in its set that was not used for
+ * longest. Without memory it is not remembered. */
 void oct_lt_cache_put(oct_lt_cache *cache, const uint64_t key[OCT_LT_KEY],
                       const oct_lt_algorithm *value);
 

@@ -49,6 +49,7 @@ static octet_status make(void **out, octet_cuda *cuda, octet_error *err) {
     lt->target.arch = oct_cuda_facts_of(cuda)->arch;
     lt->pick = pick ? atoi(pick) : 0;
     lt->pick = lt->pick < 0 ? 0 : lt->pick;
+    oct_lt_cache_start(&lt->algorithms);
     octet_status status = open_library(lt, cuda, err);
     if (status) {
         free(lt);
@@ -64,6 +65,7 @@ static void give_up(void *held, octet_cuda *cuda) {
     if (lt->api) {
         (void)lt->api->cublasLtDestroy(lt->handle);
     }
+    oct_lt_cache_end(&lt->algorithms);
     free(lt);
 }
 
@@ -78,6 +80,13 @@ octet_status octet_cuda_target(octet_device *out, octet_cuda *cuda, octet_error 
         out->arch = lacks_blocks ? (uint16_t)oct_arch_without_blocks(out->arch) : out->arch;
     }
     return status;
+}
+
+int octet_cuda_algorithms(int *most, octet_cuda *cuda) {
+    oct_table empty = {.most = OCT_LT_SETS}; /* of a GPU that has not multiplied yet */
+    oct_lt *lt = cuda ? oct_cuda_held_now(cuda) : NULL;
+    *most = oct_table_capacity(lt ? &lt->algorithms.table : &empty);
+    return lt ? oct_table_count(&lt->algorithms.table) : 0;
 }
 
 octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err) {

@@ -1,8 +1,10 @@
 /* target.c - what planners ask of a GPU, and all rules about compute capabilities. */
 #include "cuda/target.h"
 
+#include "core/size.h"
 #include "cuda/lt.h"
 #include "cuda/quantize.h"
+#include "cuda/room.h"
 
 /* ---- architectures --------------------------------------------------------------------- */
 
@@ -91,25 +93,14 @@ static uint16_t lines(octet_scheme scheme) {
     return schemes[scheme].lines;
 }
 
-/* The library multiplies per-tensor bytes by kernels that want no memory, and finishes dst, but
- * for a bias that it does not add to a narrow result: that takes sums. All other products have
- * room for sums, and for a workspace of the library's where it has one. */
-static oct_scratch scratch(const octet_device *device, const oct_target_product *product,
-                           uint32_t threads) {
-    bool one_scale = product->native && is_one_scale(product->a) && is_one_scale(product->b);
-    bool blocks = product->native && product->a->scheme == OCTET_FP8_BLOCK;
-    bool finishes = product->bias == OCTET_NONE || product->dst == OCTET_F32 ||
-                    product->bias == product->dst;
-    bool workspace = !one_scale && (oct_arch_wants_workspace(device->arch) || blocks);
-    (void)threads;
-    if (one_scale && finishes) {
-        return (oct_scratch){0, 0};
-    }
-    return (oct_scratch){1, OCT_CUDA_SUMS_BYTES + (workspace ? OCT_CUDA_WORKSPACE_BYTES : 0)};
+static bool scratch(int64_t *bytes, const octet_device *device,
+                    const oct_target_product *product, int64_t workers) {
+    oct_cuda_room room;
+    (void)workers;
+    return oct_cuda_room_of(&room, product) &&
+           oct_size_add(bytes, room.rest_at, oct_cuda_rest_bytes(device, product));
 }
 
-/* 2^10 rows of sums: with a few thousand columns they fill a GPU, and its cache holds them
- * until they are rounded. */
 const oct_target oct_cuda_target = {
     .native = native,
     .multiplies = multiplies,
@@ -117,10 +108,9 @@ const oct_target oct_cuda_target = {
     .reads_swizzled = reads_swizzled,
     .lines = lines,
     .scratch = scratch,
+    .workers = 1, /* the GPU */
     .row_bytes = OCT_LT_ROW_BYTES,
-    .sum_rows_log2 = 10,
     .amaxes = OCT_AMAX_SHARES,
     .summed_rows = OCT_TILE,
-    .pairs_steps = true,
-    .casts_make_factors = true,
+    .note_floats = 2, /* alpha and beta */
 };

@@ -35,16 +35,39 @@ static bool is_rounded_up(const octet_plan_buffer *buffer, const octet_extents *
         octet_dim dim = buffer->dims[i];
         int64_t exact = 0;
         dim.align = 1;
-        dim.most = 0;
         rounded |= oct_dim_number(&exact, &dim, extents) && exact % buffer->dims[i].align;
     }
     return rounded;
+}
+
+/* What the product that wants most works in. */
+static bool number_scratch(octet_plan *plan, octet_plan_buffer *buffer) {
+    const oct_target *target = oct_target_of(&plan->device);
+    uint8_t index = (uint8_t)(buffer - plan->buffers);
+    buffer->bytes = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        oct_target_product product;
+        int64_t bytes = 0;
+        if (step->op != OCTET_OP_GEMM || step->scratch != index) {
+            continue;
+        }
+        if (!oct_product_at(&product, plan, step) ||
+            !target->scratch(&bytes, &plan->device, &product, buffer->shape[0])) {
+            return false;
+        }
+        buffer->bytes = bytes > buffer->bytes ? bytes : buffer->bytes;
+    }
+    return true;
 }
 
 static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
     buffer->bytes = octet_dtype_bits(buffer->dtype) / 8;
     if (!number_dims(buffer->shape, &buffer->bytes, buffer->dims, buffer->ndim,
                      &plan->extents)) {
+        return false;
+    }
+    if (buffer->sized && !number_scratch(plan, buffer)) {
         return false;
     }
     /* The tensor itself has whole rows at these sizes: no copy, no bytes. */

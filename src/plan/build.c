@@ -112,7 +112,6 @@ static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) 
     whole.mul = (uint16_t)(dim->mul * axis->mul);
     whole.div = (uint16_t)(dim->div * axis->div);
     whole.align = axis->align > dim->align ? axis->align : dim->align;
-    whole.most = axis->most;
     return whole;
 }
 
@@ -268,11 +267,9 @@ static void carry_between_phases(oct_builder *b) {
 
 octet_status oct_build_finish(oct_builder *b) {
     octet_plan *plan = b->plan;
-    /* Each pass reads all steps. Factors come before pairs: a cast that makes one reads more
-     * buffers, and depends on more steps. */
+    /* Each pass reads all steps. */
     oct_drop_bytes(b);
-    oct_place_alphas(b);
-    oct_pair_steps(b);
+    oct_place_notes(b);
     carry_between_phases(b);
     plan->phases = (uint8_t)(b->phase + 1);
     return b->status ? b->status : oct_plan_number(plan, b->err);

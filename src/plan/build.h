@@ -90,12 +90,11 @@ void oct_step_done(oct_builder *b, octet_step *step);
 
 /* Says of casts which of their bytes only products read that have what they decode to. */
 void oct_drop_bytes(oct_builder *b);
-/* Finds the casts that make products their factors, where the target has any. */
-void oct_place_alphas(oct_builder *b);
-/* The amaxes that a product's elements lack, as buffers. */
-uint64_t oct_alpha_factors(const octet_plan *plan, const octet_step *gemm);
-/* Finds what the target does two at a time, once all steps are there. */
-void oct_pair_steps(oct_builder *b);
+/* Room for what casts leave for products, where the target has such notes. */
+void oct_place_notes(oct_builder *b);
+/* A product of a plan at its sizes, as targets are asked about it; false: a size does not fit.
+ */
+bool oct_product_at(oct_target_product *out, const octet_plan *plan, const octet_step *gemm);
 
 /* Delayed scaling's slot buffers and the seed of stochastic rounding, made when first used. */
 uint8_t oct_scale_slot(oct_builder *b, int slot);

@@ -48,8 +48,8 @@ void oct_drop_bytes(oct_builder *b) {
     for (int i = 0; i < b->plan->step_count; i++) {
         octet_step *step = &b->plan->steps[i];
         if (step->op == OCTET_OP_QUANTIZE) {
-            step->row_passes = may_drop(b->plan, step, OCTET_USE_ROW);
-            step->col_passes = may_drop(b->plan, step, OCTET_USE_COL);
+            step->row_unread = may_drop(b->plan, step, OCTET_USE_ROW);
+            step->col_unread = may_drop(b->plan, step, OCTET_USE_COL);
         }
     }
 }

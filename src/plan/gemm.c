@@ -84,23 +84,11 @@ static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
     return copy;
 }
 
-/* Scales of 1 x 128 blocks lie in rows of one for each outer index: each block has a row. */
-static uint8_t padded_scales(oct_builder *b, uint8_t of, octet_dim depth, octet_dim lines) {
-    octet_quantizer q = oct_tensor_at(b, of)->quantizer;
-    /* A scale of a 128 x 128 block serves 128 outer indices: there is nothing to pad. */
-    if (q.block_rows > 1) {
-        return OCTET_ABSENT;
-    }
-    depth.div = (uint16_t)(depth.div * q.block_cols);
-    depth.align = 1;
-    return padded(b, of, OCTET_F32, depth, lines);
-}
-
 /* A GPU's library takes rows of whole 16 bytes, of both operands and of dst, and 128-blocks in
  * eights: `lines`. What has others is copied where it is multiplied, so that tensors keep their
  * layout, which everyone sees. Outer indices that are rounded up are dst's columns, and its
  * rows where a lies across the product. Rows of 128-blocks are not: those behind whole eights
- * are few, and the product has room for them in its scratch. */
+ * are few. What becomes of dst and of the scales is the device's affair, in its scratch. */
 static void pad(oct_builder *b, octet_step *step, uint16_t lines) {
     const octet_plan_tensor *x = oct_tensor_at(b, step->a), *dst = oct_tensor_at(b, step->dst);
     bool a_across = (step->gemm == OCTET_WGRAD) != (step->a_use == OCTET_USE_COL);
@@ -112,17 +100,14 @@ static void pad(oct_builder *b, octet_step *step, uint16_t lines) {
         cols = whole(b, cols, b_across ? (uint8_t)OCTET_U8 : dst->dtype);
         rows = a_across ? whole(b, rows, OCTET_U8) : rows;
     } else {
-        /* 128-blocks: dst's columns in eights, and scales for the columns that are added. */
+        /* 128-blocks: dst's columns in eights. */
         cols.align = lines;
-        step->b_scales = padded_scales(b, step->b, depth, cols);
     }
     depth = a_across && b_across ? depth : whole(b, depth, OCTET_U8);
     step->a_copy =
         padded(b, step->a, OCTET_U8, a_across ? depth : rows, a_across ? rows : depth);
     step->b_copy =
         padded(b, step->b, OCTET_U8, b_across ? depth : cols, b_across ? cols : depth);
-    rows.most = b->target->sum_rows_log2;
-    step->dst_copy = padded(b, step->dst, OCTET_F32, rows, cols);
 }
 
 /* ---- operands -------------------------------------------------------------------------- */
@@ -154,37 +139,39 @@ static oct_operand swizzled(oct_builder *b, oct_operand operand) {
     return (oct_operand){made, operand.use};
 }
 
-/* The memory that a product works in, as the device says. */
-static oct_scratch scratch_of(oct_builder *b, const oct_product *product, bool native) {
-    bool biased = product->bias != OCTET_ABSENT;
-    oct_target_product what = {.a = &oct_tensor_at(b, product->a.tensor)->quantizer,
-                               .b = &oct_tensor_at(b, product->b.tensor)->quantizer,
-                               .native = native,
-                               .dst = oct_tensor_at(b, product->dst)->dtype,
-                               .bias = biased ? b->plan->buffers[product->bias].dtype
-                                              : (uint8_t)OCTET_NONE};
-    return b->target->scratch(&b->device, &what, b->threads);
-}
-
-/* Lanes of workspace, as far as a dimension counts. All GEMMs of a plan use the same, one after
- * the other, as large as the one that wants most. */
-static uint8_t provide_scratch(oct_builder *b, oct_scratch wanted) {
-    enum { COLS = 1 << 15 };
-    uint32_t rows = wanted.lane_bytes / COLS, most = UINT16_MAX / rows;
-    uint32_t lanes = wanted.lanes > most ? most : wanted.lanes;
-    octet_dim dim = oct_axis_times(OCTET_AXIS_ONE, (uint16_t)(rows * lanes));
+/* The memory that products work in, as large as the one that wants most: all of a plan use the
+ * same, one after the other. How large that is, the device says at the sizes that are bound. */
+static uint8_t provide_scratch(oct_builder *b) {
     if (b->scratch == OCTET_ABSENT) {
-        /* The first product that needs any. */
+        uint32_t most = b->target->workers, workers = b->threads < most ? b->threads : most;
         uint8_t tensor = oct_tensor(b, OCTET_NAME_SCRATCH, OCTET_FORM_GIVEN, OCTET_U8, NULL);
-        oct_tensor_shape(b, tensor, dim, oct_axis_times(OCTET_AXIS_ONE, COLS));
+        oct_tensor_shape(b, tensor, oct_dim_of(OCTET_AXIS_ONE, 1, 1),
+                         oct_axis_times(OCTET_AXIS_ONE, workers));
         oct_place(b, tensor, OCT_ALL_PARTS, OCTET_PLACE_WORK);
         b->scratch = oct_buffer_of(b, tensor);
-    } else if (b->plan->buffers[b->scratch].dims[0].mul < dim.mul) {
-        /* This one needs more than those before it. */
-        octet_plan_buffer *buffer = &b->plan->buffers[b->scratch];
-        buffer->dims[0] = oct_tensor_at(b, buffer->tensor)->rows = dim;
+        if (!b->status) {
+            b->plan->buffers[b->scratch].sized = 1;
+        }
     }
     return b->scratch;
+}
+
+bool oct_product_at(oct_target_product *out, const octet_plan *plan, const octet_step *gemm) {
+    const octet_plan_tensor *a = &plan->tensors[gemm->a], *dst = &plan->tensors[gemm->dst];
+    bool biased = gemm->bias != OCTET_ABSENT;
+    *out = (oct_target_product){.a = &a->quantizer,
+                                .b = &plan->tensors[gemm->b].quantizer,
+                                .gemm = gemm->gemm,
+                                .a_use = gemm->a_use,
+                                .b_use = gemm->b_use,
+                                .native = gemm->native,
+                                .dst = dst->dtype,
+                                .bias = biased ? plan->buffers[gemm->bias].dtype
+                                               : (uint8_t)OCTET_NONE};
+    return oct_dim_number(&out->rows, &dst->rows, &plan->extents) &&
+           oct_dim_number(&out->cols, &dst->cols, &plan->extents) &&
+           oct_dim_number(&out->depth, gemm->gemm == OCTET_WGRAD ? &a->rows : &a->cols,
+                          &plan->extents);
 }
 
 static bool needs_split(const octet_quantizer *q) {
@@ -209,8 +196,7 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
         x_copy = decoded(b, x, exact ? OCTET_BF16 : OCTET_F32);
         y_copy = decoded(b, y, exact ? OCTET_BF16 : OCTET_F32);
     }
-    oct_scratch wanted = scratch_of(b, product, native);
-    uint8_t scratch = wanted.lanes ? provide_scratch(b, wanted) : OCTET_ABSENT;
+    uint8_t scratch = provide_scratch(b);
     octet_step *step = oct_step(b, OCTET_OP_GEMM);
     step->gemm = (uint8_t)product->gemm;
     step->a = x.tensor;

@@ -4,7 +4,7 @@
 static const char *const name_words[OCTET_NAMES] = {
     "input",       "weight",    "bias",      "output",         "grad_output", "grad_input",
     "grad_weight", "grad_bias", "main_grad", "bias_main_grad", "input_scale", "weight_scale",
-    "scale",       "amax",      "seed",      "scratch",        "alpha",
+    "scale",       "amax",      "seed",      "scratch",        "notes",
 };
 
 static const char *const form_words[OCTET_FORMS] = {

@@ -73,10 +73,29 @@ static bool is_used(const octet_plan *plan, uint8_t copy) {
            plan->buffers[plan->tensors[copy].buffers[OCTET_PART_VALUES]].bytes > 0;
 }
 
+static bool is_rounded_up(const octet_plan *plan, const octet_dim *dim) {
+    octet_dim exact = *dim;
+    int64_t size = 0;
+    exact.align = 1;
+    return !octet_dim_eval(&size, &exact, &plan->extents, NULL) && size % dim->align;
+}
+
+/* Whether a native product has more rows or columns than dst, and dst comes of sums. */
+static bool has_sums(const octet_plan *plan, const octet_step *s) {
+    if (s->a_copy == OCTET_ABSENT || !is_used(plan, s->dst)) {
+        return false;
+    }
+    const octet_plan_tensor *a = &plan->tensors[s->a_copy], *b = &plan->tensors[s->b_copy];
+    bool a_across = (s->gemm == OCTET_WGRAD) != (s->a_use == OCTET_USE_COL);
+    bool b_across = (s->gemm != OCTET_FPROP) != (s->b_use == OCTET_USE_COL);
+    return is_rounded_up(plan, a_across ? &a->cols : &a->rows) ||
+           is_rounded_up(plan, b_across ? &b->cols : &b->rows);
+}
+
 /* Of a native product, what is copied into rows of whole 16 bytes. */
 static void write_padding(oct_writer *w, const octet_plan *plan, const octet_step *s) {
     bool operands = is_used(plan, s->a_copy) || is_used(plan, s->b_copy);
-    bool sums = is_used(plan, s->dst_copy);
+    bool sums = has_sums(plan, s);
     if (operands || sums) {
         oct_write(w, operands && sums ? ", operands and sums padded"
                      : operands       ? ", operands padded"
@@ -88,7 +107,7 @@ static void write_padding(oct_writer *w, const octet_plan *plan, const octet_ste
 static void write_rows_behind(oct_writer *w, const octet_plan *plan, const octet_step *s) {
     octet_scheme scheme = (octet_scheme)plan->tensors[s->a].quantizer.scheme;
     int64_t rows = 0, lines = oct_target_of(&plan->device)->lines(scheme);
-    if (lines && s->dst_copy != OCTET_ABSENT &&
+    if (lines && s->a_copy != OCTET_ABSENT &&
         !octet_dim_eval(&rows, &plan->tensors[s->dst].rows, &plan->extents, NULL) &&
         rows % lines) {
         oct_write(w, ", rows behind whole eights: ");
@@ -164,9 +183,8 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
                                                  : ", columnwise decoded to ");
         oct_write(w, octet_dtype_name(plan->tensors[copy].dtype));
     }
-    for (int i = 0; i < 2 && s->alphas[i] != OCTET_ABSENT; i++) {
-        oct_write(w, ", factor of step ");
-        oct_write_i64(w, s->alphas[i] + 1);
+    if (s->scratch != OCTET_ABSENT) {
+        oct_write(w, ", notes for products");
     }
 }
 
@@ -227,10 +245,6 @@ static void write_step(oct_writer *w, const octet_plan *plan, int index) {
         write_simple(w, plan, step);
     }
     write_sums(w, plan, step);
-    if (step->with != OCTET_ABSENT) {
-        oct_write(w, ", together with ");
-        oct_write_i64(w, step->with + 1);
-    }
     oct_write(w, "\n");
 }
 
@@ -299,7 +313,7 @@ static void write_workspace(oct_writer *w, const octet_plan *plan) {
     write_bytes(w, plan->workspace_bytes);
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[i];
-        if (plan->tensors[buffer->tensor].name == OCTET_NAME_SCRATCH) {
+        if (plan->tensors[buffer->tensor].name == OCTET_NAME_SCRATCH && buffer->bytes) {
             oct_write(w, ", of it ");
             write_bytes(w, buffer->bytes);
             oct_write(w, " for the products' own use");

@@ -24,9 +24,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->phase = b->phase;
     step->dst = step->a = step->b = step->a_copy = step->b_copy = OCTET_ABSENT;
     step->from = step->to = step->bias = OCTET_ABSENT;
-    step->scale = step->amax = step->seed = step->scratch = step->dst_copy = OCTET_ABSENT;
-    step->b_scales = step->sums = OCTET_ABSENT;
-    step->with = step->alpha = step->alphas[0] = step->alphas[1] = OCTET_ABSENT;
+    step->scale = step->amax = step->seed = step->scratch = step->sums = OCTET_ABSENT;
     return step;
 }
 
@@ -73,17 +71,6 @@ static uint32_t use_parts(uint8_t use) {
                                   : OCT_PART(VALUES);
 }
 
-/* The factors of products that a cast makes on the way. */
-static void alpha_masks(const oct_builder *b, octet_step *step) {
-    for (int i = 0; i < 2; i++) {
-        if (step->alphas[i] != OCTET_ABSENT) {
-            const octet_step *gemm = &b->plan->steps[step->alphas[i]];
-            step->reads |= oct_alpha_factors(b->plan, gemm);
-            step->writes |= bit(gemm->alpha);
-        }
-    }
-}
-
 /* A cast takes its scale from one of three: a given scale (delayed scaling), and then it writes
  * the amax that it saw; an amax that was measured before (one scale a tensor), which it reads;
  * or amaxes that are parts of dst (NVFP4), which it reads, too. */
@@ -97,7 +84,6 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
                    part_bits(b, step->b_copy, OCT_PART(VALUES)) |
                    part_bits(b, step->sums, OCT_PART(VALUES));
     step->writes |= step->scale == OCTET_ABSENT ? 0 : bit(step->amax);
-    alpha_masks(b, step);
 }
 
 /* Whether a cast has written what it decodes to, or a step before the sums of its columns. */
@@ -125,11 +111,9 @@ static void gemm_masks(const oct_builder *b, octet_step *step) {
     step->writes = part_bits(b, step->dst, OCT_PART(VALUES));
     step->reads = part_bits(b, step->a, use_parts(step->a_use)) |
                   part_bits(b, step->b, use_parts(step->b_use)) | bit(step->bias) |
-                  bit(step->alpha) | (step->accumulate ? step->writes : 0);
+                  (step->accumulate ? step->writes : 0);
     made_masks(b, step, step->a_copy);
     made_masks(b, step, step->b_copy);
-    step->writes |= part_bits(b, step->dst_copy, OCT_PART(VALUES)) |
-                    part_bits(b, step->b_scales, OCT_PART(VALUES));
 }
 
 /* TRANSPOSE reads a direction without the amaxes' other half; SWIZZLE reads one scale. */

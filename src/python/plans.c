@@ -3,6 +3,7 @@
 
 #include "octet_c.h"
 #include "torch/check.h"
+#include "torch/cuda.h"
 #include "torch/ops.h"
 #include "torch/plan_cache.h"
 #include "torch/problem.h"
@@ -323,6 +324,13 @@ static PyObject *replays(PyObject *self, PyObject *unused) {
     return Py_BuildValue("(iiL)", counts.graphs, counts.most, (long long)counts.replays);
 }
 
+static PyObject *algorithms(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    int most, cached = oct_torch_cuda_algorithms(&most);
+    return Py_BuildValue("(ii)", cached, most);
+}
+
 static PyObject *allow_replays(PyObject *self, PyObject *allow) {
     (void)self;
     int is_true = PyObject_IsTrue(allow);
@@ -346,6 +354,8 @@ PyMethodDef oct_py_plan_methods[] = {
      "plannings, (prepared plans, at most), (rules of delayed scaling, at most))"},
     {"replays", replays, METH_NOARGS,
      "replays() -> (graphs that the ops cache, how many they may, runs that were one)"},
+    {"algorithms", algorithms, METH_NOARGS,
+     "algorithms() -> (algorithms of cuBLASLt that GPUs remember, how many they may)"},
     {"allow_replays", allow_replays, METH_O,
      "allow_replays(bool) -> bool: whether runs may be graphs; gives what was"},
     {"register_ops", register_ops, METH_VARARGS,

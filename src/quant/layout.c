@@ -132,18 +132,12 @@ octet_status octet_layout_make(octet_layout *out, const octet_quantizer *quantiz
 bool oct_dim_number(int64_t *out, const octet_dim *dim, const octet_extents *extents) {
     const int64_t axes[] = {1, extents->m, extents->k, extents->n, extents->m};
     int64_t size;
-    if (dim->mul == 1 && dim->div == 1 && dim->align == 1 && !dim->most) {
+    if (dim->mul == 1 && dim->div == 1 && dim->align == 1) {
         *out = axes[dim->axis];
         return true;
     }
-    if (!oct_size_mul(&size, axes[dim->axis], dim->mul) ||
-        !oct_size_round_up(out, oct_size_ceil_div(size, dim->div), dim->align)) {
-        return false;
-    }
-    if (dim->most && *out > (int64_t)1 << dim->most) {
-        *out = (int64_t)1 << dim->most;
-    }
-    return true;
+    return oct_size_mul(&size, axes[dim->axis], dim->mul) &&
+           oct_size_round_up(out, oct_size_ceil_div(size, dim->div), dim->align);
 }
 
 octet_status octet_dim_eval(int64_t *out, const octet_dim *dim, const octet_extents *extents,
@@ -155,12 +149,12 @@ octet_status octet_dim_eval(int64_t *out, const octet_dim *dim, const octet_exte
         return status;
     }
     if (dim->axis > OCTET_AXIS_LEADING || !dim->mul || !dim->div || !dim->align ||
-        dim->most > 62) {
+        dim->reserved) {
         return oct_fail(
             err, OCTET_INVALID,
-            "a dimension has axis %u, mul %u, div %u, align %u, most %u; the axis must be an "
-            "octet_axis, most 62 at most and the others at least 1",
-            dim->axis, dim->mul, dim->div, dim->align, dim->most);
+            "a dimension has axis %u, reserved %u, mul %u, div %u, align %u; the axis must be "
+            "an octet_axis, reserved 0 and the others at least 1",
+            dim->axis, dim->reserved, dim->mul, dim->div, dim->align);
     }
     if (extents->m < 0 || extents->k < 0 || extents->n < 0) {
         return oct_fail(err, OCTET_INVALID,

@@ -135,13 +135,6 @@ static void end(const oct_phase *phase) {
     (void)phase;
 }
 
-/* The target pairs no steps. */
-static octet_status work_two(const oct_work *a, const oct_work *b, const oct_phase *phase,
-                             octet_error *err) {
-    octet_status status = work_one(a, phase, err);
-    return status ? status : work_one(b, phase, err);
-}
-
 /* ---- delayed scaling ------------------------------------------------------------------- */
 
 static octet_status record(const octet_delayed *state, const float *amax,
@@ -176,7 +169,6 @@ const oct_runner oct_cpu_runner = {
     .begin = begin,
     .end = end,
     .work = work_one,
-    .work_two = work_two,
     .record = record,
     .update = update,
     .update_all = update_all,

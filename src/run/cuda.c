@@ -1,6 +1,7 @@
 /* cuda.c - steps and delayed scaling as calls of the CUDA device, on the caller's stream. */
 #include "cuda/cuda.h"
 #include "cuda/list.h"
+#include "cuda/room.h"
 #include "run/run.h"
 
 static oct_cuda_on on_of(const oct_phase *phase) {
@@ -132,8 +133,8 @@ static oct_cuda_live live_of(const oct_work *work) {
                            .alphas = work->alphas,
                            .row_copy = &work->a_copy,
                            .col_copy = &work->b_copy,
-                           .row_passes = work->step->row_passes,
-                           .col_passes = work->step->col_passes,
+                           .row_passes = work->step->row_unread,
+                           .col_passes = work->step->col_unread,
                            .measured = work->a_measured};
 }
 
@@ -160,6 +161,43 @@ static octet_status do_assemble(const oct_work *work, const oct_cuda_on *on, oct
     return oct_cuda_assemble(on, &work->dst, &work->a, work->ranks, err);
 }
 
+/* A matrix of fp32 in scratch; without rows none. */
+static oct_matrix room_at(const oct_work *work, int64_t at, int64_t rows, int64_t cols) {
+    oct_matrix m = {.dtype = OCTET_F32, .rows = rows, .cols = cols, .stride = cols};
+    m.parts[OCTET_PART_VALUES] = rows ? (char *)work->scratch + at : NULL;
+    return m;
+}
+
+/* Lays out a product's scratch. All products of a plan have the same one: what it has beyond
+ * the needs of this one is the rest's, as far as any product has a use for it. */
+static void set_scratch(oct_cuda_gemm_call *call, const oct_work *work) {
+    enum { MOST = OCT_CUDA_SUMS_BYTES + OCT_CUDA_WORKSPACE_BYTES };
+    const octet_step *step = work->step;
+    bool down = step->gemm == OCTET_WGRAD;
+    if (!step->native || step->a_copy == OCTET_ABSENT) { /* nothing is padded */
+        call->scratch = work->scratch;
+        call->scratch_bytes = work->scratch_bytes < MOST ? work->scratch_bytes : MOST;
+        return;
+    }
+    oct_target_product product = {.a = &work->a.quantizer,
+                                  .b = &work->b.quantizer,
+                                  .gemm = step->gemm,
+                                  .a_use = step->a_use,
+                                  .b_use = step->b_use,
+                                  .native = step->native,
+                                  .dst = work->dst.dtype,
+                                  .rows = work->dst.rows,
+                                  .cols = work->dst.cols,
+                                  .depth = down ? work->a.rows : work->a.cols};
+    oct_cuda_room room;
+    (void)oct_cuda_room_of(&room, &product); /* the plan has found that it fits */
+    int64_t rest = work->scratch_bytes - room.rest_at;
+    call->dst_copy = room_at(work, 0, room.sum_rows, room.sum_cols);
+    call->b_scales = room_at(work, room.scales_at, room.scale_rows, room.scale_cols);
+    call->scratch = rest > 0 ? (char *)work->scratch + room.rest_at : NULL;
+    call->scratch_bytes = rest < MOST ? rest : MOST;
+}
+
 static octet_status do_gemm(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
     const octet_step *step = work->step;
     oct_cuda_gemm_call call = {.gemm = (octet_gemm)step->gemm,
@@ -172,15 +210,12 @@ static octet_status do_gemm(const oct_work *work, const oct_cuda_on *on, octet_e
                                .b_copy = work->b_copy,
                                .a_made = work->a_made,
                                .b_made = work->b_made,
-                               .dst_copy = work->dst_copy,
-                               .b_scales = work->b_scales,
                                .bias = work->bias,
                                .alpha = work->alpha,
                                .accumulate = step->accumulate,
                                .split = step->split,
-                               .native = step->native,
-                               .scratch = work->scratch,
-                               .scratch_bytes = work->scratch_bytes};
+                               .native = step->native};
+    set_scratch(&call, work);
     return oct_cuda_gemm(on, &call, err);
 }
 
@@ -293,6 +328,7 @@ static octet_status do_again(oct_list_place *place, const oct_phase *phase, octe
     oct_phase direct = *phase;
     uint32_t done = 0;
     direct.list = NULL;
+    oct_phase_decide(&direct);
     place->at = oct_list_behind(phase->list, place->at);
     return oct_run_step(&direct, place->step, &done, err);
 }

@@ -1,6 +1,8 @@
 /* run.c - a plan or one of its phases: checked, then step by step on its device. */
 #include "run/run.h"
 
+#include <string.h>
+
 #include "core/fail.h"
 
 static octet_status check_structs(const octet_plan *plan, const octet_memory *memory,
@@ -19,10 +21,18 @@ static octet_status check_structs(const octet_plan *plan, const octet_memory *me
 
 _Static_assert(OCTET_PLAN_STEPS <= 32, "steps that are done are bits of a word");
 
+void oct_phase_decide(oct_phase *phase) {
+    if (oct_runner_of(&phase->plan->device)->work_two) {
+        oct_pairs_of(phase->with, phase->plan, phase->number);
+    } else {
+        memset(phase->with, OCTET_ABSENT, sizeof phase->with);
+    }
+}
+
 octet_status oct_run_step(const oct_phase *phase, int index, uint32_t *done, octet_error *err) {
     const octet_plan *plan = phase->plan;
     const oct_runner *runner = oct_runner_of(&plan->device);
-    uint8_t with = plan->steps[index].with;
+    uint8_t with = phase->with[index];
     oct_work work, other;
     *done |= (uint32_t)1 << index;
     oct_work_of(&work, plan, phase->memory, &plan->steps[index]);
@@ -42,6 +52,7 @@ octet_status oct_run_steps(oct_phase *phase, octet_error *err) {
     if (status) {
         return status;
     }
+    oct_phase_decide(phase);
     for (int i = 0; !status && i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         bool here = step->phase == phase->number && step->op != OCTET_OP_COLLECTIVE;

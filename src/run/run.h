@@ -60,7 +60,7 @@ void *oct_memory_at(const octet_plan *plan, const octet_memory *memory, uint8_t 
  * What the step does not have is zero. */
 typedef struct oct_work {
     const octet_step *step;
-    oct_matrix dst, a, b, a_copy, b_copy, dst_copy, b_scales, sums;
+    oct_matrix dst, a, b, a_copy, b_copy, sums;
     bool a_made, b_made, sums_made; /* an earlier step has written them */
     bool a_measured;                /* an earlier step of this phase has taken its amax */
     oct_vector bias;
@@ -70,8 +70,8 @@ typedef struct oct_work {
     float *amax;
     int64_t amaxes;      /* floats there */
     const int64_t *seed; /* stochastic rounding's */
-    const float *alpha;  /* a GEMM's, where a cast has made it */
-    oct_alpha alphas[2]; /* those that a cast makes */
+    const float *alpha;  /* a GEMM's, where a cast has left it */
+    oct_alpha alphas[2]; /* those that a cast leaves */
     void *scratch;       /* a GEMM's */
     int64_t scratch_bytes;
     int64_t ranks;
@@ -90,7 +90,12 @@ typedef struct oct_phase {
     const octet_exec *exec;
     void *list;   /* what is launched goes there instead; NULL: it is not asked for */
     bool entered; /* what the runner's `begin` leaves for its `end` */
+    /* What its device decides before the first step, by the plan alone: oct_phase_decide. */
+    uint8_t with[OCTET_PLAN_STEPS]; /* a later step that is done together with this one */
 } oct_phase;
+
+/* Which steps of a phase can be done two at a time: a pure function of the plan. */
+void oct_pairs_of(uint8_t with[OCTET_PLAN_STEPS], const octet_plan *plan, int phase);
 
 /* A phase that is walked, not decided: where the regions that its list refers to begin, rounded
  * down to OCT_START_ALIGN. */
@@ -108,7 +113,7 @@ typedef struct oct_runner {
     void (*end)(const oct_phase *phase);
     /* A step that is no collective. */
     octet_status (*work)(const oct_work *work, const oct_phase *phase, octet_error *err);
-    /* Two steps that the plan does as one: of a target that has such pairs. */
+    /* Two steps as one; NULL: of a device that does none so. */
     octet_status (*work_two)(const oct_work *a, const oct_work *b, const oct_phase *phase,
                              octet_error *err);
     /* Of a device that has lists of launches; else NULL. One to fill: begin and work put into
@@ -132,7 +137,10 @@ typedef struct oct_runner {
                                octet_error *err);
 } oct_runner;
 
-/* A step of a phase, and the one that the plan does with it. Bits of `done` are steps. */
+/* All that is decided before the first step. */
+void oct_phase_decide(oct_phase *phase);
+/* A step of a phase that is decided, and the one that is done with it. Bits of `done` are
+ * steps. */
 octet_status oct_run_step(const oct_phase *phase, int index, uint32_t *done, octet_error *err);
 /* All steps, between the runner's begin and end. */
 octet_status oct_run_steps(oct_phase *phase, octet_error *err);

@@ -1,6 +1,7 @@
 /* work.c - one step of a plan in the caller's memory. */
 #include "run/run.h"
 
+#include "format/scheme.h"
 #include "quant/layout.h"
 
 typedef struct running {
@@ -62,12 +63,39 @@ static void set_copy(oct_matrix *out, const running *r, uint8_t tensor, uint64_t
     }
 }
 
-/* What a cast needs for the factors of a product. */
-static void set_alpha(oct_alpha *out, const running *r, uint8_t index) {
-    if (index == OCTET_ABSENT) {
-        return;
+/* ---- factors of products ----------------------------------------------------------------- */
+
+/* Whether a product reads what a cast leaves. */
+static bool reads_notes(const octet_step *gemm, const octet_step *cast) {
+    return gemm->op == OCTET_OP_GEMM && gemm->reads >> cast->scratch & 1;
+}
+
+static bool leaves_notes(const octet_step *step) {
+    return step->op == OCTET_OP_QUANTIZE && step->scratch != OCTET_ABSENT;
+}
+
+/* A product's two factors among the notes of a cast, which lie in the order of products. */
+static float *note_at(const running *r, const octet_step *cast, const octet_step *gemm) {
+    float *notes = at(r, cast->scratch);
+    for (const octet_step *s = cast + 1; s < gemm; s++) {
+        notes += reads_notes(s, cast) ? 2 : 0;
     }
-    const octet_step *gemm = &r->plan->steps[index];
+    return notes;
+}
+
+/* Those that a cast has left for a product; NULL: none. */
+static const float *alpha_of(const running *r, const octet_step *gemm) {
+    for (const octet_step *s = r->plan->steps; s < gemm; s++) {
+        if (leaves_notes(s) && reads_notes(gemm, s)) {
+            return note_at(r, s, gemm);
+        }
+    }
+    return NULL;
+}
+
+/* What a cast needs for them. */
+static void set_alpha(oct_alpha *out, const running *r, const octet_step *cast,
+                      const octet_step *gemm) {
     const uint8_t tensors[2] = {gemm->a, gemm->b}, uses[2] = {gemm->a_use, gemm->b_use};
     for (int i = 0; i < 2; i++) {
         const octet_plan_tensor *t = &r->plan->tensors[tensors[i]];
@@ -75,8 +103,18 @@ static void set_alpha(oct_alpha *out, const running *r, uint8_t index) {
         out->amaxes[i] = at(r, t->buffers[row ? OCTET_PART_ROW_AMAX : OCTET_PART_COL_AMAX]);
         out->quantizers[i] = &t->quantizer;
     }
-    out->to = at(r, gemm->alpha);
+    out->to = note_at(r, cast, gemm);
     out->accumulate = gemm->accumulate;
+}
+
+static void set_alphas(oct_alpha out[2], const running *r, const octet_step *cast) {
+    const octet_step *end = r->plan->steps + r->plan->step_count;
+    int count = 0;
+    for (const octet_step *s = cast + 1; s < end && count < 2; s++) {
+        if (reads_notes(s, cast)) {
+            set_alpha(&out[count++], r, cast, s);
+        }
+    }
 }
 
 /* A quantized dst is also read: its amaxes are there before its data. */
@@ -90,8 +128,6 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     set_matrix(&out->b, &r, step->b, step->reads);
     set_copy(&out->a_copy, &r, step->a_copy, step->reads | step->writes);
     set_copy(&out->b_copy, &r, step->b_copy, step->reads | step->writes);
-    set_copy(&out->dst_copy, &r, step->dst_copy, step->writes);
-    set_copy(&out->b_scales, &r, step->b_scales, step->writes);
     set_copy(&out->sums, &r, step->sums, step->reads | step->writes);
     out->a_made = is_made(plan, step, step->a_copy);
     out->b_made = is_made(plan, step, step->b_copy);
@@ -105,11 +141,14 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
         out->amaxes = plan->buffers[step->amax].bytes / (int64_t)sizeof(float);
     }
     out->seed = at(&r, step->seed);
-    out->alpha = at(&r, step->alpha);
-    set_alpha(&out->alphas[0], &r, step->alphas[0]);
-    set_alpha(&out->alphas[1], &r, step->alphas[1]);
+    if (leaves_notes(step)) {
+        set_alphas(out->alphas, &r, step);
+    }
     out->bias.at = at(&r, step->bias);
     out->bias.dtype = step->bias == OCTET_ABSENT ? 0 : plan->buffers[step->bias].dtype;
-    out->scratch = at(&r, step->scratch);
-    out->scratch_bytes = step->scratch == OCTET_ABSENT ? 0 : plan->buffers[step->scratch].bytes;
+    if (step->op == OCTET_OP_GEMM) {
+        out->alpha = oct_scheme_of(&out->a.quantizer)->amax ? alpha_of(&r, step) : NULL;
+        out->scratch = at(&r, step->scratch);
+        out->scratch_bytes = plan->buffers[step->scratch].bytes;
+    }
 }

@@ -130,3 +130,17 @@ void oct_torch_cuda_give_back(void *memory) {
         (void)found.release(memory);
     }
 }
+
+int oct_torch_cuda_algorithms(int *most) {
+    int cached = 0, each = octet_cuda_algorithms(most, NULL);
+    bool first = true;
+    for (int i = 0; i < GPUS; i++) {
+        octet_cuda *cuda = atomic_load_explicit(&opened[i], memory_order_acquire);
+        if (cuda) {
+            cached += octet_cuda_algorithms(&each, cuda);
+            *most += first ? 0 : each;
+            first = false;
+        }
+    }
+    return cached;
+}

@@ -21,4 +21,8 @@ octet_status oct_torch_cuda_exec(octet_exec *exec, int index, octet_error *err);
 bool oct_torch_cuda_take(void **out, int index, int64_t bytes);
 void oct_torch_cuda_give_back(void *memory);
 
+/* Algorithms of cuBLASLt that all GPUs in use remember, and how many they may; without a GPU
+ * that is one's bound. */
+int oct_torch_cuda_algorithms(int *most);
+
 #endif

@@ -61,8 +61,8 @@ static void free_structure(oct_entry *entry) {
 }
 
 static oct_table_set text_sets[OCT_CACHED_STRUCTURES / OCT_TABLE_WAYS];
-static oct_table texts = {text_sets, OCT_CACHED_STRUCTURES / OCT_TABLE_WAYS, same_text,
-                          free_structure, 0};
+static oct_table texts = {
+    text_sets, OCT_CACHED_STRUCTURES / OCT_TABLE_WAYS, same_text, free_structure, 0, 0};
 
 static uint64_t hash_of(const oct_problem *p, size_t length) {
     const octet_device *d = &p->device;
@@ -147,8 +147,8 @@ static void free_bound(oct_entry *entry) {
 }
 
 static oct_table_set size_sets[OCT_CACHED_PLANS / OCT_TABLE_WAYS];
-static oct_table sizes = {size_sets, OCT_CACHED_PLANS / OCT_TABLE_WAYS, same_sizes, free_bound,
-                          0};
+static oct_table sizes = {
+    size_sets, OCT_CACHED_PLANS / OCT_TABLE_WAYS, same_sizes, free_bound, 0, 0};
 
 /* The plans before it are bound first, for the places of what they saved. */
 static octet_status bind(octet_plan *out, const wanted *w, octet_error *err) {

@@ -34,7 +34,7 @@ static void free_rule(oct_entry *entry) {
 }
 
 static oct_table_set rule_sets[OCT_CACHED_RULES / OCT_TABLE_WAYS];
-static oct_table rules = {rule_sets, OCT_CACHED_RULES / OCT_TABLE_WAYS, same_rule, free_rule,
+static oct_table rules = {rule_sets, OCT_CACHED_RULES / OCT_TABLE_WAYS, same_rule, free_rule, 0,
                           0};
 
 /* Where there is no memory it is read again. */

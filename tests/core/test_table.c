@@ -48,7 +48,7 @@ static number *get(oct_table *table, int value) {
 
 TEST(table__gives_what_was_put) {
     oct_table_set sets[SETS] = {0};
-    oct_table table = {sets, SETS, same, free_number, 0};
+    oct_table table = {sets, SETS, same, free_number, 0, 0};
     int seven = 7;
     CHECK(oct_table_find(&table, hash_of(7), &seven) == NULL);
     number *first = get(&table, 7), *again = get(&table, 7);
@@ -66,7 +66,7 @@ TEST(table__gives_what_was_put) {
 /* Of one hash, and so of one set: the key decides, and the one that was not used goes. */
 TEST(table__the_least_recently_used_is_pushed_out) {
     oct_table_set sets[SETS] = {0};
-    oct_table table = {sets, SETS, same, free_number, 0};
+    oct_table table = {sets, SETS, same, free_number, 0, 0};
     for (int i = 0; i < OCT_TABLE_WAYS; i++) {
         number *n = make(i, 5);
         oct_table_put(&table, &n->entry);
@@ -90,7 +90,7 @@ TEST(table__the_least_recently_used_is_pushed_out) {
 /* Whoever has an entry may read it, although others have pushed it out. */
 TEST(table__an_entry_lives_as_long_as_it_is_used) {
     oct_table_set sets[SETS] = {0};
-    oct_table table = {sets, SETS, same, free_number, 0};
+    oct_table table = {sets, SETS, same, free_number, 0, 0};
     number *held = get(&table, 1);
     for (int i = 2; i < 100 * MOST; i++) {
         number *n = get(&table, i);
@@ -108,8 +108,49 @@ TEST(table__an_entry_lives_as_long_as_it_is_used) {
     CHECK_EQ_INT(atomic_load(&alive), 0);
 }
 
+/* What is known of a key changes: the old entry goes, and no other. */
+TEST(table__an_entry_takes_the_place_of_its_keys) {
+    oct_table_set sets[SETS] = {0};
+    oct_table table = {sets, SETS, same, free_number, 0, 0};
+    number *old[OCT_TABLE_WAYS];
+    for (int i = 0; i < OCT_TABLE_WAYS; i++) {
+        old[i] = make(i, 5);
+        oct_table_replace(&table, &old[i]->entry, &i);
+    }
+    for (int i = 0; i < OCT_TABLE_WAYS; i++) {
+        number *again = make(i, 5);
+        oct_table_replace(&table, &again->entry, &i);
+        CHECK(oct_table_find(&table, 5, &i) == &again->entry);
+        CHECK_EQ_INT(oct_table_count(&table), OCT_TABLE_WAYS);
+        oct_entry_leave(&table, &again->entry);
+        oct_entry_leave(&table, &again->entry);
+        oct_entry_leave(&table, &old[i]->entry);
+        CHECK_EQ_INT(atomic_load(&alive), OCT_TABLE_WAYS);
+    }
+    oct_table_clear(&table);
+    CHECK_EQ_INT(oct_table_count(&table), 0);
+    CHECK_EQ_INT(atomic_load(&alive), 0);
+}
+
+/* Who looks again finds what is there once the set is free, and does not wait for ever. */
+TEST(table__a_set_in_use_is_looked_at_again) {
+    oct_table_set sets[SETS] = {0};
+    oct_table table = {sets, SETS, same, free_number, 0, 100};
+    number *n = get(&table, 7);
+    int seven = 7;
+    atomic_bool *in_use = &sets[hash_of(7) % SETS].in_use;
+    CHECK(oct_enter_set(in_use));
+    CHECK(oct_table_find(&table, hash_of(7), &seven) == NULL);
+    oct_leave_set(in_use);
+    CHECK(oct_table_find(&table, hash_of(7), &seven) == &n->entry);
+    oct_entry_leave(&table, &n->entry);
+    oct_entry_leave(&table, &n->entry);
+    oct_table_clear(&table);
+    CHECK_EQ_INT(atomic_load(&alive), 0);
+}
+
 static oct_table_set shared_sets[SETS];
-static oct_table shared = {shared_sets, SETS, same, free_number, 0};
+static oct_table shared = {shared_sets, SETS, same, free_number, 0, 0};
 
 static void *ask(void *arg) {
     int *wrong = arg;
@@ -135,4 +176,6 @@ TEST(table__threads_share_it) {
 }
 
 TEST_MAIN(table__gives_what_was_put, table__the_least_recently_used_is_pushed_out,
-          table__an_entry_lives_as_long_as_it_is_used, table__threads_share_it)
+          table__an_entry_lives_as_long_as_it_is_used,
+          table__an_entry_takes_the_place_of_its_keys, table__a_set_in_use_is_looked_at_again,
+          table__threads_share_it)

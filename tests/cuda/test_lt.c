@@ -423,6 +423,7 @@ static oct_lt_algorithm value_of(uint64_t n, uint64_t version) {
 
 TEST(cache__the_last_put_is_found) {
     oct_lt_cache *cache = calloc(1, sizeof *cache);
+    oct_lt_cache_start(cache);
     oct_lt_algorithm got, none = {.found = OCT_LT_REFUSED};
     uint64_t key[OCT_LT_KEY];
     for (uint64_t n = 0; n < 100; n++) {
@@ -440,13 +441,15 @@ TEST(cache__the_last_put_is_found) {
         key_of(key, n);
         kept += oct_lt_cache_find(&got, cache, key) && got.algo[7] == n * 1000003;
     }
-    CHECK(kept > 95); /* of 1024 places, in sets of 4 */
+    CHECK(kept > 95); /* of 4096 places, in sets of 4 */
+    oct_lt_cache_end(cache);
     free(cache);
 }
 
 TEST(cache__more_matmuls_than_places_replace_each_other) {
     oct_lt_cache *cache = calloc(1, sizeof *cache);
-    uint64_t key[OCT_LT_KEY], count = 10 * OCT_LT_SETS * OCT_LT_WAYS, kept = 0;
+    oct_lt_cache_start(cache);
+    uint64_t key[OCT_LT_KEY], count = 10 * OCT_LT_MATMULS, kept = 0;
     oct_lt_algorithm got;
     for (uint64_t n = 0; n < count; n++) {
         oct_lt_algorithm value = value_of(n, 0);
@@ -458,8 +461,38 @@ TEST(cache__more_matmuls_than_places_replace_each_other) {
         key_of(key, n);
         kept += oct_lt_cache_find(&got, cache, key);
     }
-    CHECK_EQ_INT(kept, OCT_LT_SETS * OCT_LT_WAYS);
+    CHECK_EQ_INT(kept, OCT_LT_MATMULS);
+    CHECK_EQ_INT(oct_table_count(&cache->table), OCT_LT_MATMULS);
+    oct_lt_cache_end(cache);
     free(cache);
+}
+
+TEST(cache__the_environment_bounds_it) {
+    oct_lt_cache *cache = calloc(1, sizeof *cache);
+    int most = 0;
+    CHECK_EQ_INT(octet_cuda_algorithms(&most, NULL), 0);
+    CHECK_EQ_INT(most, OCT_LT_MATMULS);
+    CHECK_EQ_INT(setenv("OCTET_CACHE_ENTRIES", "8", 1), 0);
+    oct_lt_cache_start(cache);
+    for (uint64_t n = 0; n < 100; n++) {
+        uint64_t key[OCT_LT_KEY];
+        oct_lt_algorithm value = value_of(n, 0);
+        key_of(key, n);
+        oct_lt_cache_put(cache, key, &value);
+    }
+    CHECK_EQ_INT(oct_table_count(&cache->table), 8);
+    CHECK_EQ_INT(octet_cuda_algorithms(&most, NULL), 0);
+    CHECK_EQ_INT(most, 8);
+    CHECK_EQ_INT(unsetenv("OCTET_CACHE_ENTRIES"), 0);
+    oct_lt_cache_end(cache);
+    free(cache);
+}
+
+/* One algorithm for each kind of product. */
+TEST(cache__a_gpu_says_what_it_remembers) {
+    octet_cuda *cuda = cuda_on()->cuda;
+    int most = 0, before = octet_cuda_algorithms(&most, cuda);
+    CHECK(before > 0 && most == OCT_LT_MATMULS); /* of the tests before */
 }
 
 typedef struct racer {
@@ -491,6 +524,7 @@ static void *race(void *arg) {
 TEST(cache__threads_never_see_half_an_entry) {
     enum { THREADS = 4 };
     oct_lt_cache *cache = calloc(1, sizeof *cache);
+    oct_lt_cache_start(cache);
     pthread_t threads[THREADS];
     racer racers[THREADS];
     for (int t = 0; t < THREADS; t++) {
@@ -502,6 +536,7 @@ TEST(cache__threads_never_see_half_an_entry) {
         CHECK_EQ_INT(racers[t].torn, 0);
         CHECK(racers[t].hits > 0);
     }
+    oct_lt_cache_end(cache);
     free(cache);
 }
 
@@ -511,4 +546,5 @@ TEST_MAIN(lt__each_scheme_and_product_is_the_right_matmul, lt__an_older_library_
           lt__a_kernel_is_loaded_where_a_capture_allows_it,
           lt__a_failure_of_the_library_is_told_as_what_it_is, lt__environment_picks_the_kernel,
           cache__the_last_put_is_found, cache__more_matmuls_than_places_replace_each_other,
+          cache__the_environment_bounds_it, cache__a_gpu_says_what_it_remembers,
           cache__threads_never_see_half_an_entry)

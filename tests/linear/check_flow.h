@@ -56,44 +56,7 @@ static inline void check_phases(check_report *report, const octet_plan *plan) {
               "there are %d phases, the last without a step", plan->phases);
 }
 
-/* Whether a step may be done before others that come before it: none of them makes what it
- * reads, nor has to do with what it writes. */
-static inline bool check_may_hasten(const octet_plan *plan, int from, int step) {
-    const octet_step *hastened = &plan->steps[step];
-    bool may = step > from && hastened->phase == plan->steps[from].phase;
-    for (int i = from; may && i < step; i++) {
-        bool is_done = false; /* with an earlier one, itself hastened */
-        for (int k = 0; k < from; k++) {
-            is_done = is_done || plan->steps[k].with == i;
-        }
-        const octet_step *other = &plan->steps[i];
-        may = is_done || (!(other->writes & hastened->reads) &&
-                          !((other->reads | other->writes) & hastened->writes));
-    }
-    return may;
-}
-
-/* Two steps that are done as one: of one kind, on a GPU, and each of them once. */
-static inline void check_pairs(check_report *report, const octet_plan *plan) {
-    uint64_t seen = 0;
-    for (int i = 0; i < plan->step_count; i++) {
-        int with = plan->steps[i].with;
-        if (with == OCTET_ABSENT) {
-            continue;
-        }
-        bool alike = plan->device.kind == OCTET_CUDA &&
-                     plan->steps[i].op == plan->steps[with].op &&
-                     plan->steps[with].with == OCTET_ABSENT;
-        CHECK_LAW(report, LAW_READS, alike && !check_has(seen, with) && !check_has(seen, i),
-                  "steps %d and %d cannot be one", i, with);
-        CHECK_LAW(report, LAW_READS, check_may_hasten(plan, i, with),
-                  "step %d is done with step %d, but not what it needs by then", with, i);
-        seen |= check_bit(with);
-    }
-}
-
 static inline void check_reads(check_report *report, const octet_plan *plan) {
-    check_pairs(report, plan);
     uint64_t ready = check_place_mask(plan, OCTET_PLACE_ARG, -1) |
                      check_slot_mask(plan->restored, plan->restored_count);
     check_phases(report, plan);
@@ -249,10 +212,10 @@ static inline void check_passing(check_report *report, const octet_plan *plan,
 static inline void check_all_passing(check_report *report, const octet_plan *plan) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        if (step->row_passes) {
+        if (step->row_unread) {
             check_passing(report, plan, step, OCTET_USE_ROW);
         }
-        if (step->col_passes) {
+        if (step->col_unread) {
             check_passing(report, plan, step, OCTET_USE_COL);
         }
     }

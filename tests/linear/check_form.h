@@ -27,16 +27,11 @@ static inline bool check_blank(const octet_dim *dims, const int64_t *shape, int 
     return blank;
 }
 
-/* What a caller sees has neither a limit nor a size that depends on rounding. */
-static inline bool check_unlimited(const octet_dim *dims) {
-    return !(dims[0].most | dims[1].most | dims[2].most);
-}
-
 static inline bool check_port_form(const octet_port *port, int arg_count) {
     return port->name < OCTET_NAMES && port->form < OCTET_FORMS && port->part < OCTET_PARTS &&
            octet_dtype_bits((octet_dtype)port->dtype) > 0 &&
-           check_blank(port->dims, port->shape, port->ndim) && check_unlimited(port->dims) &&
-           !port->reserved && port->is_mutable <= 1 && check_index(port->alias, arg_count);
+           check_blank(port->dims, port->shape, port->ndim) && !port->reserved &&
+           port->is_mutable <= 1 && check_index(port->alias, arg_count);
 }
 
 static inline bool check_buffer_form(const octet_plan *plan, const octet_plan_buffer *buffer) {
@@ -50,11 +45,11 @@ static inline bool check_buffer_form(const octet_plan *plan, const octet_plan_bu
     };
     bool work = buffer->place == OCTET_PLACE_WORK;
     return buffer->tensor < plan->tensor_count && buffer->part < OCTET_PARTS &&
-           buffer->ragged <= 1 &&
-           (work || (!buffer->ragged && check_unlimited(buffer->dims))) &&
-           buffer->place < OCTET_PLACES && buffer->port < ports[buffer->place] &&
+           buffer->ragged <= 1 && buffer->sized <= 1 &&
+           (work || !(buffer->ragged | buffer->sized)) && buffer->place < OCTET_PLACES &&
+           buffer->port < ports[buffer->place] &&
            octet_dtype_bits((octet_dtype)buffer->dtype) > 0 &&
-           check_blank(buffer->dims, buffer->shape, buffer->ndim) && !buffer->reserved;
+           check_blank(buffer->dims, buffer->shape, buffer->ndim);
 }
 
 static inline bool check_tensor_form(const octet_plan *plan, const octet_plan_tensor *tensor) {
@@ -102,29 +97,28 @@ static inline bool check_operands_present(const octet_step *step) {
 static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
-                 step->row_passes <= 1 && step->col_passes <= 1;
-    flags = flags && !step->reserved && (step->seed != OCTET_ABSENT || !step->stream);
+                 step->row_unread <= 1 && step->col_unread <= 1;
+    for (size_t i = 0; i < sizeof step->reserved; i++) {
+        flags = flags && !step->reserved[i];
+    }
+    flags = flags && (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
-    bool product =
-        (!step->accumulate || adds) &&
-        !(step->gemm | step->split | step->native | step->b_use) &&
-        (step->b & step->dst_copy & step->b_scales & step->scratch) == OCTET_ABSENT &&
-        (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
-    bool passing = quantize ? step->row_passes <= (step->a_copy != OCTET_ABSENT) &&
-                                  step->col_passes <= (step->b_copy != OCTET_ABSENT)
-                            : !(step->row_passes | step->col_passes);
+    bool product = (!step->accumulate || adds) &&
+                   !(step->gemm | step->split | step->native | step->b_use) &&
+                   step->b == OCTET_ABSENT && (quantize || step->scratch == OCTET_ABSENT) &&
+                   (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
+    bool passing = quantize ? step->row_unread <= (step->a_copy != OCTET_ABSENT) &&
+                                  step->col_unread <= (step->b_copy != OCTET_ABSENT)
+                            : !(step->row_unread | step->col_unread);
     bool scaling = (step->scale & step->seed) == OCTET_ABSENT &&
                    (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
                     step->op == OCTET_OP_SWIZZLE;
     bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->sums == OCTET_ABSENT ||
                 (step->op == OCTET_OP_AMAX && step->dst != OCTET_ABSENT);
-    bool alphas = (gemm || step->alpha == OCTET_ABSENT) &&
-                  (quantize || (step->alphas[0] & step->alphas[1]) == OCTET_ABSENT) &&
-                  (step->alphas[0] != OCTET_ABSENT || step->alphas[1] == OCTET_ABSENT);
     bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE;
     return flags && passing && (gemm || product) && (quantize || scaling) && moving && sums &&
-           alphas && (directed || step->a_use == OCTET_USE_VALUES);
+           (directed || step->a_use == OCTET_USE_VALUES);
 }
 
 static inline bool check_step_form(const octet_plan *plan, const octet_step *step) {
@@ -135,15 +129,11 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            step->collective <= OCTET_ALL_REDUCE_MAX && step->phase < plan->phases &&
            check_index(step->dst, tensors) && check_index(step->a, tensors) &&
            check_index(step->b, tensors) && check_index(step->a_copy, tensors) &&
-           check_index(step->b_copy, tensors) && check_index(step->dst_copy, tensors) &&
-           check_index(step->b_scales, tensors) && check_index(step->sums, tensors) &&
+           check_index(step->b_copy, tensors) && check_index(step->sums, tensors) &&
            check_index(step->from, buffers) && check_index(step->to, buffers) &&
            check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
            check_index(step->amax, buffers) && check_index(step->seed, buffers) &&
-           check_index(step->scratch, buffers) && check_index(step->with, plan->step_count) &&
-           check_index(step->alpha, buffers) &&
-           check_index(step->alphas[0], plan->step_count) &&
-           check_index(step->alphas[1], plan->step_count) &&
+           check_index(step->scratch, buffers) &&
            ((step->reads | step->writes) & beyond) == 0 && check_operands_present(step) &&
            check_step_blank(step);
 }

@@ -3,6 +3,7 @@
 #define OCTET_CHECK_GEMMS_H
 
 #include "check_padding.h"
+#include "cpu/cpu.h"
 
 typedef struct check_operand {
     uint8_t name;       /* octet_plan_name */
@@ -141,36 +142,57 @@ static inline bool check_per_tensor(const octet_quantizer *quantizer) {
     return quantizer->scheme == OCTET_FP8_TENSOR || quantizer->scheme == OCTET_FP8_DELAYED;
 }
 
-/* Only what a GPU multiplies and finishes without memory of its own goes without scratch. */
-static inline void check_own_memory(const check_gemm *gemm) {
-    const octet_plan *plan = gemm->plan;
-    const octet_step *step = gemm->step;
-    uint8_t dtype = plan->tensors[step->dst].dtype;
-    bool bytes = check_per_tensor(&plan->tensors[step->a].quantizer) &&
-                 check_per_tensor(&plan->tensors[step->b].quantizer) && step->native;
-    bool finished = step->bias == OCTET_ABSENT || dtype == OCTET_F32 ||
-                    plan->buffers[step->bias].dtype == dtype;
-    bool without = plan->device.kind == OCTET_CUDA && bytes && finished;
-    CHECK_LAW(gemm->report, LAW_GEMMS, without == (step->scratch == OCTET_ABSENT),
-              "%s %s scratch", gemm->product->name, without ? "needs no" : "lacks its");
-    CHECK_LAW(gemm->report, LAW_GEMMS,
-              step->scratch == OCTET_ABSENT ||
-                  check_name_of(plan, step->scratch) == OCTET_NAME_SCRATCH,
-              "%s works in what is no scratch", gemm->product->name);
+/* Native FP8 on a GPU, but for MXFP8, has rows that the library takes; no other. */
+static inline bool check_pads(const octet_plan *plan, const octet_step *step) {
+    const octet_quantizer *q = &plan->tensors[step->a].quantizer;
+    return plan->device.kind == OCTET_CUDA && step->native &&
+           (check_per_tensor(q) || q->scheme == OCTET_FP8_BLOCK);
 }
 
-/* Native FP8 on a GPU, but for MXFP8, has room for rows that the library takes; no other. */
+/* What a product works in. A CPU has a lane for each worker. A GPU has sums, a workspace for
+ * its library, and what is padded; only what it multiplies and finishes without memory of its
+ * own goes without. */
+static inline int64_t check_scratch_bytes(const octet_plan *plan, const octet_step *step) {
+    uint8_t dtype = plan->tensors[step->dst].dtype, arch = (uint8_t)plan->device.arch;
+    bool bytes = check_per_tensor(&plan->tensors[step->a].quantizer) &&
+                 check_per_tensor(&plan->tensors[step->b].quantizer) && step->native;
+    bool blocks = step->native && plan->tensors[step->a].quantizer.scheme == OCTET_FP8_BLOCK;
+    bool finished = step->bias == OCTET_ABSENT || dtype == OCTET_F32 ||
+                    plan->buffers[step->bias].dtype == dtype;
+    if (plan->device.kind != OCTET_CUDA) {
+        return plan->buffers[step->scratch].shape[0] * OCT_CPU_LANE_BYTES;
+    }
+    int64_t padded = check_pads(plan, step) ? check_padded_bytes(plan, step) : 0;
+    int64_t own =
+        bytes && finished ? 0 : (24 << 20) + (!bytes && (arch != 90 || blocks) ? 8 << 20 : 0);
+    return padded + own;
+}
+
+/* All products of a plan have one scratch, as large as the largest that one of them wants. */
+static inline void check_own_memory(const check_gemm *gemm) {
+    const octet_plan *plan = gemm->plan;
+    uint8_t scratch = gemm->step->scratch;
+    bool is_one = scratch != OCTET_ABSENT && check_name_of(plan, scratch) == OCTET_NAME_SCRATCH;
+    CHECK_LAW(gemm->report, LAW_GEMMS, is_one, "%s works in what is no scratch",
+              gemm->product->name);
+    int64_t most = 0;
+    for (int i = 0; is_one && i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        bool here = step->op == OCTET_OP_GEMM && step->scratch == scratch;
+        int64_t bytes = here ? check_scratch_bytes(plan, step) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    CHECK_LAW(gemm->report, LAW_GEMMS, !is_one || plan->buffers[scratch].bytes == most,
+              "%s has %lld bytes of scratch, not %lld", gemm->product->name,
+              (long long)(is_one ? plan->buffers[scratch].bytes : 0), (long long)most);
+}
+
 static inline void check_padding(const check_gemm *gemm) {
     const octet_plan *plan = gemm->plan;
     const octet_step *step = gemm->step;
-    const octet_quantizer *q = &plan->tensors[step->a].quantizer;
-    bool one_scale = check_per_tensor(q);
-    bool padded = plan->device.kind == OCTET_CUDA && step->native &&
-                  (one_scale || q->scheme == OCTET_FP8_BLOCK);
+    bool one_scale = check_per_tensor(&plan->tensors[step->a].quantizer);
     CHECK_LAW(gemm->report, LAW_GEMMS,
-              padded || (step->dst_copy & step->b_scales) == OCTET_ABSENT,
-              "%s has no use for padded sums and scales", gemm->product->name);
-    CHECK_LAW(gemm->report, LAW_GEMMS, !padded || check_is_padded(plan, step, one_scale),
+              !check_pads(plan, step) || check_is_padded(plan, step, one_scale),
               "%s multiplies rows that are no whole 16 bytes", gemm->product->name);
 }
 

@@ -44,11 +44,13 @@ static inline check_traffic check_quantize(const octet_plan *plan, const octet_s
     };
     *(step->scale != OCTET_ABSENT ? &traffic.writes : &traffic.reads) |= check_bit(step->amax);
     traffic.reads |= step->accumulate ? check_bit(step->amax) : 0;
-    for (int i = 0; i < 2; i++) {
-        const octet_step *gemm = check_alpha_of(plan, step, i);
-        traffic.reads |= gemm ? check_factors(plan, gemm) : 0;
-        traffic.writes |= gemm ? check_bit(gemm->alpha) : 0;
+    /* A note is made of the amaxes of a product that reads it. */
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *gemm = &plan->steps[i];
+        bool noted = gemm->op == OCTET_OP_GEMM && (gemm->reads & check_notes_mask(step));
+        traffic.reads |= noted ? check_factors(plan, gemm) : 0;
     }
+    traffic.writes |= check_notes_mask(step);
     return traffic;
 }
 
@@ -109,7 +111,8 @@ static inline check_traffic check_gemm_traffic(const octet_plan *plan, const oct
     check_traffic traffic = {
         .reads = check_use_mask(plan, step->a, (octet_use)step->a_use) |
                  check_use_mask(plan, step->b, (octet_use)step->b_use) | check_bit(step->bias) |
-                 check_bit(step->alpha) | (step->accumulate ? dst : 0) | (copies & made),
+                 (step->accumulate ? dst : 0) | (copies & made) |
+                 (step->reads & check_all_notes(plan)), /* which, check_notes says */
         .writes = dst | (copies & ~made),
     };
     return traffic;
@@ -185,7 +188,8 @@ static inline void check_mask(check_report *report, const octet_plan *plan, int 
 static inline bool check_works_in(const octet_plan *plan, int buffer) {
     bool found = false;
     for (int i = 0; i < plan->step_count; i++) {
-        found = found || plan->steps[i].scratch == buffer;
+        bool gemm = plan->steps[i].op == OCTET_OP_GEMM;
+        found = found || (gemm && plan->steps[i].scratch == buffer);
     }
     return found;
 }

@@ -52,52 +52,43 @@ static inline bool check_padded_room(const octet_plan *plan, int tensor, octet_d
            !(check_is_whole(plan) && buffer->bytes);
 }
 
-/* dst as the library writes it: its own rows, or fp32 sums of some of them at a time. Rows of
- * 128-blocks that are no whole eights are the product's own affair. */
-static inline bool check_padded_dst(const octet_plan *plan, const octet_step *step,
-                                    const check_lines *a, const check_lines *b) {
+/* dst is written as it is where it has the rows and columns that are multiplied, and whole
+ * lines. Rows of 128-blocks that are no whole eights are the product's own affair. */
+static inline bool check_is_direct(const octet_plan *plan, const octet_step *step,
+                                   const check_lines *a, const check_lines *b) {
     const octet_plan_tensor *dst = &plan->tensors[step->dst];
-    const octet_plan_buffer *sums = check_values_of(plan, step->dst_copy);
     int64_t rows = check_dim(plan, &dst->rows), cols = check_dim(plan, &dst->cols);
     int64_t bytes = octet_dtype_bits((octet_dtype)dst->dtype) / 8;
-    if (!sums->bytes) {
-        return a->outer == rows && b->outer == cols && cols * bytes % 16 == 0;
-    }
-    bool parts = sums->shape[0] == a->outer || sums->shape[0] % 128 == 0;
-    return sums->shape[1] == b->outer && b->outer >= cols && a->outer >= rows &&
-           sums->shape[0] <= a->outer && parts && b->outer * 4 % 16 == 0;
+    return a->outer == rows && b->outer == cols && cols * bytes % 16 == 0;
 }
 
-/* Blocks of one line: a row of scales for each block, with a place for each of b's lines. */
-static inline bool check_padded_scales(const octet_plan *plan, const octet_step *step,
-                                       const check_lines *b) {
+/* Room in scratch for what is padded besides the operands: sums of some rows at a time, where
+ * dst is not written as it is; of blocks of one line a row of scales for each block, with a
+ * place for each of b's lines. */
+static inline int64_t check_padded_bytes(const octet_plan *plan, const octet_step *step) {
     const octet_plan_tensor *t = &plan->tensors[step->b];
-    if (t->quantizer.scheme != OCTET_FP8_BLOCK || t->quantizer.block_rows > 1) {
-        return step->b_scales == OCTET_ABSENT;
-    }
-    if (!check_padded_room(plan, step->b_scales, OCTET_F32)) {
-        return false;
-    }
-    const octet_plan_buffer *scales = check_values_of(plan, step->b_scales);
+    check_lines a = check_lines_of(plan, step, true), b = check_lines_of(plan, step, false);
     bool turned = step->b_use == OCTET_USE_COL;
-    bool added = check_dim(plan, turned ? &t->cols : &t->rows) != b->outer;
-    return (scales->bytes > 0) == (added && b->depth > 0) && scales->shape[1] == b->outer &&
-           scales->shape[0] == (b->depth + 127) / 128;
+    bool added = check_dim(plan, turned ? &t->cols : &t->rows) != b.outer;
+    bool vectors = t->quantizer.scheme == OCTET_FP8_BLOCK && t->quantizer.block_rows == 1;
+    int64_t sums = (a.outer < 1024 ? a.outer : 1024) * b.outer * 4;
+    int64_t depth = b.across ? b.lines : b.length;
+    int64_t scales = (depth + 127) / 128 * b.outer * 4;
+    return check_align(check_is_direct(plan, step, &a, &b) ? 0 : sums) +
+           check_align(added && vectors ? scales : 0);
 }
 
 /* dst's columns are the second operand's lines. */
 static inline bool check_is_padded(const octet_plan *plan, const octet_step *step,
                                    bool one_scale) {
     if (!check_padded_room(plan, step->a_copy, OCTET_U8) ||
-        !check_padded_room(plan, step->b_copy, OCTET_U8) ||
-        !check_padded_room(plan, step->dst_copy, OCTET_F32)) {
+        !check_padded_room(plan, step->b_copy, OCTET_U8)) {
         return false;
     }
     check_lines a = check_lines_of(plan, step, true), b = check_lines_of(plan, step, false);
     int64_t depth = a.across && b.across ? 1 : 16;
     return a.length % 16 == 0 && b.length % 16 == 0 && a.depth == b.depth &&
-           a.depth % depth == 0 && (one_scale || b.outer % 8 == 0) &&
-           check_padded_dst(plan, step, &a, &b) && check_padded_scales(plan, step, &b);
+           a.depth % depth == 0 && (one_scale || b.outer % 8 == 0);
 }
 
 #endif

@@ -17,13 +17,13 @@ typedef struct check_extent {
     int64_t bytes;
     int ndim, dtype;
     bool ragged; /* no bytes unless a dim is rounded up */
+    bool sized;  /* its bytes are its device's, and another law's: check_scratch_bytes */
 } check_extent;
 
 static inline bool check_rounds_up(const octet_plan *plan, const check_extent *extent) {
     bool rounds = false;
     for (int i = 0; i < extent->ndim; i++) {
         octet_dim up = extent->dims[i], exact = extent->dims[i];
-        up.most = exact.most = 0;
         exact.align = 1;
         rounds = rounds || check_dim(plan, &up) != check_dim(plan, &exact);
     }
@@ -39,12 +39,12 @@ static inline bool check_numbers(const octet_plan *plan, const check_extent *ext
         bytes *= (uint64_t)extent->shape[i];
     }
     bool none = extent->ragged && !check_rounds_up(plan, extent);
-    return extent->bytes == (none ? 0 : (int64_t)bytes);
+    return extent->sized || extent->bytes == (none ? 0 : (int64_t)bytes);
 }
 
 static inline bool check_port_numbers(const octet_plan *plan, const octet_port *port) {
-    check_extent extent = {port->dims, port->shape, port->bytes,
-                           port->ndim, port->dtype, false};
+    check_extent extent = {port->dims,  port->shape, port->bytes, port->ndim,
+                           port->dtype, false,       false};
     return check_numbers(plan, &extent);
 }
 
@@ -92,8 +92,9 @@ static inline void check_buffer_shapes(check_report *report, const octet_plan *p
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *buffer = &plan->buffers[i];
         const octet_port *port = check_port_of(plan, buffer);
-        check_extent extent = {buffer->dims, buffer->shape, buffer->bytes,
-                               buffer->ndim, buffer->dtype, buffer->ragged != 0};
+        check_extent extent = {buffer->dims,      buffer->shape, buffer->bytes,
+                               buffer->ndim,      buffer->dtype, buffer->ragged != 0,
+                               buffer->sized != 0};
         CHECK_LAW(report, LAW_SHAPES, check_numbers(plan, &extent),
                   "%s: dims, shape and bytes disagree", check_name(plan, i));
         CHECK_LAW(report, LAW_SHAPES, !port || check_fits_port(plan, buffer, port),

@@ -298,29 +298,36 @@ static inline bool check_knows(const octet_plan *plan, int cast, int gemm) {
 }
 
 /* On a GPU a product has its factor from the last cast that can make it, and from no other. */
-static inline void check_alpha(const check_case *at, int index) {
+static inline void check_notes(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
     const octet_step *gemm = &plan->steps[index];
     int wanted = -1, makers = 0, maker = -1;
     for (int i = 0; i < plan->step_count; i++) {
         bool cuda = plan->device.kind == OCTET_CUDA;
         wanted = cuda && check_factors(plan, gemm) && check_knows(plan, i, index) ? i : wanted;
-        for (int k = 0; k < 2; k++) {
-            bool makes = check_alpha_of(plan, &plan->steps[i], k) == gemm;
-            makers += makes;
-            maker = makes ? i : maker;
-        }
+        bool makes = (gemm->reads & check_notes_mask(&plan->steps[i])) != 0;
+        makers += makes;
+        maker = makes ? i : maker;
     }
     MEANS(at, maker == wanted && makers == (wanted >= 0),
           "step %d has its factor from step %d, of %d, not from step %d", index, maker, makers,
           wanted);
-    MEANS(at, (gemm->alpha != OCTET_ABSENT) == (wanted >= 0), "step %d %s a factor", index,
-          wanted < 0 ? "is given" : "lacks");
+}
+
+/* Two floats for each product that reads them. */
+static inline void check_noting(const check_case *at, int index) {
+    const octet_plan *plan = at->plan;
+    uint8_t notes = plan->steps[index].scratch;
+    int readers = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        bool gemm = plan->steps[i].op == OCTET_OP_GEMM;
+        readers += gemm && (plan->steps[i].reads & check_bit(notes)) != 0;
+    }
     MEANS(at,
-          gemm->alpha == OCTET_ABSENT ||
-              (check_unseen(plan, gemm->alpha) && plan->buffers[gemm->alpha].bytes == 8 &&
-               check_name_of(plan, gemm->alpha) == OCTET_NAME_ALPHA),
-          "step %d's factor is not alpha and beta", index);
+          notes == OCTET_ABSENT ||
+              (check_unseen(plan, notes) && plan->buffers[notes].bytes == 8 * readers &&
+               readers > 0 && check_name_of(plan, notes) == OCTET_NAME_NOTES),
+          "step %d's notes are not alpha and beta of %d products", index, readers);
 }
 
 static inline void check_steps(const check_case *at) {
@@ -329,11 +336,12 @@ static inline void check_steps(const check_case *at) {
         check_identity(at, i);
         if (step->op == OCTET_OP_QUANTIZE) {
             check_own_amax(at, i);
+            check_noting(at, i);
         } else if (step->op == OCTET_OP_BIAS_GRAD) {
             check_summing(at, i);
         } else if (step->op == OCTET_OP_GEMM) {
             check_operands_of(at, i);
-            check_alpha(at, i);
+            check_notes(at, i);
         }
         if (step->op != OCTET_OP_BIAS_GRAD && step->sums != OCTET_ABSENT) {
             check_summed(at, i);

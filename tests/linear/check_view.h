@@ -118,9 +118,9 @@ static inline uint64_t check_own_mask(const octet_plan *plan, int tensor) {
 /* What a GEMM decodes or pads for itself, multiplies instead of its operands, or a QUANTIZE
  * decodes to. */
 static inline uint64_t check_copy_mask(const octet_plan *plan, const octet_step *step) {
-    int copies[] = {step->a_copy, step->b_copy, step->dst_copy, step->b_scales};
+    int copies[] = {step->a_copy, step->b_copy};
     uint64_t mask = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2; i++) {
         mask |= copies[i] == OCTET_ABSENT ? 0 : check_tensor_mask(plan, copies[i]);
     }
     return mask;
@@ -147,12 +147,18 @@ static inline uint64_t check_factors(const octet_plan *plan, const octet_step *g
     return a && b ? a | b : 0;
 }
 
-/* The products whose factors a cast makes. */
-static inline const octet_step *check_alpha_of(const octet_plan *plan, const octet_step *cast,
-                                               int i) {
-    const octet_step *gemm =
-        cast->alphas[i] == OCTET_ABSENT ? NULL : &plan->steps[cast->alphas[i]];
-    return gemm && gemm->op == OCTET_OP_GEMM ? gemm : NULL;
+/* What a cast leaves for products, which no one else sees. */
+static inline uint64_t check_notes_mask(const octet_step *step) {
+    return step->op == OCTET_OP_QUANTIZE ? check_bit(step->scratch) : 0;
+}
+
+/* Of all casts. */
+static inline uint64_t check_all_notes(const octet_plan *plan) {
+    uint64_t mask = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        mask |= check_notes_mask(&plan->steps[i]);
+    }
+    return mask;
 }
 
 /* The first step that leaves column sums of a tensor, or could: its cast, or where that has to

@@ -101,26 +101,6 @@ static inline bool reverse_steps(check_chain *chain) {
     return true;
 }
 
-static inline bool cast_with_the_measure(check_chain *chain) {
-    octet_plan *plan = fwd(chain);
-    int amax = find_op(plan, OCTET_OP_AMAX), cast = find_op(plan, OCTET_OP_QUANTIZE);
-    if (amax < 0 || cast < 0) {
-        return false;
-    }
-    plan->steps[amax].with = (uint8_t)cast;
-    return true;
-}
-
-static inline bool cast_one_twice(check_chain *chain) {
-    octet_plan *plan = fwd(chain);
-    int cast = find_op(plan, OCTET_OP_QUANTIZE);
-    if (cast < 0 || plan->steps[cast].with == OCTET_ABSENT) {
-        return false;
-    }
-    plan->steps[plan->steps[cast].with].with = (uint8_t)cast;
-    return true;
-}
-
 static inline bool advance_a_step(check_chain *chain) {
     octet_plan *plan = fwd(chain);
     if (plan->phases < 2 || plan->steps[0].op == OCTET_OP_COLLECTIVE) {

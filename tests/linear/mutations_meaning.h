@@ -125,16 +125,14 @@ static inline bool lose_a_padded_operand(check_chain *chain) {
     return lose_tensor(fwd(chain), step, &step->b_copy, had);
 }
 
-static inline bool lose_the_padded_sums(check_chain *chain) {
+/* A byte of what a product works in. */
+static inline bool shrink_the_scratch(check_chain *chain) {
     octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
-    bool had = find_padded(chain, step->dst_copy) != NULL;
-    return lose_tensor(fwd(chain), step, &step->dst_copy, had);
-}
-
-static inline bool lose_the_padded_scales(check_chain *chain) {
-    octet_step *step = chain->count > 1 ? find_gemm(bwd(chain), OCTET_WGRAD) : NULL;
-    bool had = step && step->b_scales != OCTET_ABSENT;
-    return had && lose_tensor(bwd(chain), step, &step->b_scales, true);
+    bool had = step->scratch != OCTET_ABSENT && fwd(chain)->buffers[step->scratch].bytes > 0;
+    if (had) {
+        fwd(chain)->buffers[step->scratch].bytes--;
+    }
+    return had;
 }
 
 /* The bias gradient reads grad_output once more. */
@@ -427,43 +425,44 @@ static inline bool mark_the_seed_mutable(check_chain *chain) {
     return step != NULL;
 }
 
-/* A cast that makes a product's factor, and the product; false where there is none. */
-static inline bool find_alpha(octet_plan *plan, octet_step **cast, octet_step **gemm) {
+/* A cast that leaves notes for a product, and the product; false where there is none. */
+static inline bool find_note(octet_plan *plan, octet_step **cast, octet_step **gemm) {
     for (int i = 0; i < plan->step_count; i++) {
         *cast = &plan->steps[i];
-        if ((*cast)->alphas[0] != OCTET_ABSENT) {
-            *gemm = &plan->steps[(*cast)->alphas[0]];
-            return true;
+        for (int k = i; k < plan->step_count; k++) {
+            *gemm = &plan->steps[k];
+            if ((*gemm)->op == OCTET_OP_GEMM && ((*gemm)->reads & check_notes_mask(*cast))) {
+                return true;
+            }
         }
     }
     return false;
 }
 
 /* Leaves a product to make its factor in a launch of its own. */
-static inline bool lose_an_alpha(check_chain *chain) {
+static inline bool lose_a_note(check_chain *chain) {
     octet_plan *plan = fwd(chain);
     octet_step *cast, *gemm;
-    if (!find_alpha(plan, &cast, &gemm)) {
+    if (!find_note(plan, &cast, &gemm)) {
         return false;
     }
-    cast->writes &= ~check_bit(gemm->alpha);
-    cast->reads = check_expect(plan, cast).reads & ~check_factors(plan, gemm);
-    cast->reads |= check_amax_parts(plan, cast->dst);
-    gemm->reads &= ~check_bit(gemm->alpha);
-    gemm->alpha = cast->alphas[0] = OCTET_ABSENT;
+    cast->writes &= ~check_bit(cast->scratch);
+    gemm->reads &= ~check_bit(cast->scratch);
+    cast->scratch = OCTET_ABSENT;
+    cast->reads = check_expect(plan, cast).reads;
     return true;
 }
 
 /* Makes a factor before the other operand is measured. */
-static inline bool hasten_an_alpha(check_chain *chain) {
+static inline bool hasten_a_note(check_chain *chain) {
     octet_plan *plan = fwd(chain);
     octet_step *cast, *gemm;
     int first = find_op(plan, OCTET_OP_QUANTIZE);
-    if (!find_alpha(plan, &cast, &gemm) || first < 0 || cast == &plan->steps[first]) {
+    if (!find_note(plan, &cast, &gemm) || first < 0 || cast == &plan->steps[first]) {
         return false;
     }
-    plan->steps[first].alphas[0] = cast->alphas[0];
-    cast->alphas[0] = OCTET_ABSENT;
+    plan->steps[first].scratch = cast->scratch;
+    cast->scratch = OCTET_ABSENT;
     plan->steps[first].reads = check_expect(plan, &plan->steps[first]).reads;
     plan->steps[first].writes = check_expect(plan, &plan->steps[first]).writes;
     cast->reads = check_expect(plan, cast).reads;

@@ -65,19 +65,35 @@ TEST(target__an_architecture_without_blocks_has_all_other_schemes) {
     }
 }
 
-/* A plan counts scratch in rows of 32 KiB. */
-TEST(target__scratch_is_whole_rows_of_a_plan) {
+/* Sums of 1024 rows at most, and scales of 1 x 128 blocks, where columns are ragged. */
+TEST(target__scratch_has_room_for_what_is_padded) {
     static const octet_quantizer plain;
-    oct_target_product product = {&plain, &plain, true, OCTET_BF16, OCTET_F32};
-    for (int arch = 0; arch < ARCHS; arch++) {
-        octet_device device = {arch ? OCTET_CUDA : OCTET_CPU, 0, (uint16_t)arch};
-        for (int native = 0; native < 2; native++) {
-            product.native = native;
-            oct_scratch scratch = oct_target_of(&device)->scratch(&device, &product, 3);
-            CHECK(scratch.lanes > 0 && scratch.lane_bytes > 0);
-            CHECK_EQ_INT(scratch.lane_bytes % (1 << 15), 0);
-        }
-    }
+    octet_quantizer blocks;
+    int64_t whole = 0, ragged = 0;
+    CHECK_EQ_INT(octet_quantizer_parse(&blocks, "fp8-block:e4m3/1x128", NULL), OCTET_OK);
+    octet_device hopper = {OCTET_CUDA, 0, 90}, cpu = {OCTET_CPU, 0, 0};
+    oct_target_product product = {.a = &blocks,
+                                  .b = &blocks,
+                                  .a_use = OCTET_USE_ROW,
+                                  .b_use = OCTET_USE_ROW,
+                                  .native = true,
+                                  .dst = OCTET_BF16,
+                                  .rows = 5000,
+                                  .cols = 64,
+                                  .depth = 300};
+    const oct_target *target = oct_target_of(&hopper);
+    CHECK(target->scratch(&whole, &hopper, &product, 1) && whole > 0);
+    product.cols = 60;
+    CHECK(target->scratch(&ragged, &hopper, &product, 1));
+    CHECK_EQ_INT(ragged - whole, 1024 * 64 * 4 + 3 * 64 * 4);
+    product.cols = INT64_MAX - 1;
+    CHECK(!target->scratch(&ragged, &hopper, &product, 1));
+    product.native = false;
+    product.a = product.b = &plain;
+    CHECK(target->scratch(&ragged, &hopper, &product, 1) && ragged > 0);
+    CHECK(oct_target_of(&cpu)->scratch(&whole, &cpu, &product, 1));
+    CHECK(oct_target_of(&cpu)->scratch(&ragged, &cpu, &product, 3));
+    CHECK_EQ_INT(ragged, 3 * whole);
 }
 
 TEST(target__a_kind_that_is_none_is_the_cpu) {
@@ -88,4 +104,4 @@ TEST(target__a_kind_that_is_none_is_the_cpu) {
 TEST_MAIN(target__native_schemes_are_those_of_the_hardware,
           target__what_is_not_native_is_read_across_and_never_swizzled,
           target__an_architecture_without_blocks_has_all_other_schemes,
-          target__scratch_is_whole_rows_of_a_plan, target__a_kind_that_is_none_is_the_cpu)
+          target__scratch_has_room_for_what_is_padded, target__a_kind_that_is_none_is_the_cpu)

@@ -242,5 +242,6 @@ def test_caches__have_bounds() -> None:
     found = octet.cache_info()
     assert found["plans"].entries > 0
     assert {"prepared plans", "replayed launches", "rules of delayed scaling"} <= found.keys()
+    assert found["products of cuBLASLt"].capacity > 0
     assert all(0 <= info.entries <= info.capacity for info in found.values())
     assert all(info.capacity > 0 for name, info in found.items())

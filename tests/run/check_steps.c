@@ -113,7 +113,7 @@ static void check_amax(run_report *report, const place *p, const run_values *val
 static bool is_left_out(const octet_step *step, int part) {
     bool row = part == OCTET_PART_ROW_DATA || part == OCTET_PART_ROW_SCALE;
     bool col = part == OCTET_PART_COL_DATA || part == OCTET_PART_COL_SCALE;
-    return (row && step->row_passes) || (col && step->col_passes);
+    return (row && step->row_unread) || (col && step->col_unread);
 }
 
 /* Bytes that were left out are put in, so that products are held against them. */

@@ -4,7 +4,7 @@
 /* Every byte is to be written: where ranks agree on an amax, no other source has these. */
 static void ask_for_all(octet_plan *plan) {
     for (int i = 0; i < plan->step_count; i++) {
-        plan->steps[i].row_passes = plan->steps[i].col_passes = 0;
+        plan->steps[i].row_unread = plan->steps[i].col_unread = 0;
     }
 }
 

@@ -1,5 +1,7 @@
-/* pair.c - which two steps a device does as one, where it does so. */
-#include "plan/build.h"
+/* pair.c - which two steps of a phase a device does as one, where it does so. */
+#include <string.h>
+
+#include "run/run.h"
 
 /* Two tensors are measured, or cast, as one is. */
 static bool alike(const octet_step *a, const octet_step *b) {
@@ -36,15 +38,15 @@ static uint8_t partner_of(const octet_plan *plan, int index, uint32_t taken) {
 
 _Static_assert(OCTET_PLAN_STEPS <= 32, "steps are bits of a word");
 
-void oct_pair_steps(oct_builder *b) {
-    octet_plan *plan = b->plan;
+void oct_pairs_of(uint8_t with[OCTET_PLAN_STEPS], const octet_plan *plan, int phase) {
     uint32_t taken = 0;
-    for (int i = 0; b->target->pairs_steps && i < plan->step_count; i++) {
-        octet_step *step = &plan->steps[i];
+    memset(with, OCTET_ABSENT, OCTET_PLAN_STEPS);
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
         bool may = step->op == OCTET_OP_AMAX || step->op == OCTET_OP_QUANTIZE;
-        if (may && !(taken >> i & 1)) {
-            step->with = partner_of(plan, i, taken);
-            taken |= step->with == OCTET_ABSENT ? 0 : (uint32_t)1 << step->with;
+        if (may && step->phase == phase && !(taken >> i & 1)) {
+            with[i] = partner_of(plan, i, taken);
+            taken |= with[i] == OCTET_ABSENT ? 0 : (uint32_t)1 << with[i];
         }
     }
 }

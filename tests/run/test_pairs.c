@@ -1,0 +1,104 @@
+/* test_pairs.c - steps that a GPU does two at a time keep the plan's order. */
+#include "linear/check_chain.h"
+#include "linear/check_view.h"
+#include "linear/matrix.h"
+#include "run/run.h"
+#include "test.h"
+
+enum { ROWS = 4000 };
+
+static uint64_t state = 88172645463325252u;
+
+static uint32_t draw(uint32_t below) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 32) % below;
+}
+
+/* The plans of options at random; none where they exclude each other. */
+static int plans_of(check_chain *chain) {
+    static const matrix_size size = {96, 64, 80};
+    octet_linear_backward_args args = OCTET_LINEAR_BACKWARD_ARGS_INIT;
+    matrix_row row = {{0}};
+    for (int i = 0; i < OPTIONS; i++) {
+        bool plain = draw(100) < matrix_table[i].plain;
+        row.level[i] = plain ? 0 : (uint8_t)draw(matrix_table[i].count);
+    }
+    row.level[OPT_RECIPE] = (uint8_t)draw(matrix_table[OPT_RECIPE].count);
+    row.level[OPT_DEVICE] = (uint8_t)draw(matrix_table[OPT_DEVICE].count);
+    octet_status status = matrix_args(&args, &row, &size, NULL);
+    return status || check_chain_make(chain, &args, NULL) ? 0 : chain->count;
+}
+
+/* Whether a step may be done before others that come before it: none of them makes what it
+ * reads, nor has to do with what it writes. */
+static bool may_hasten(const octet_plan *plan, const uint8_t *with, int from, int step) {
+    const octet_step *hastened = &plan->steps[step];
+    bool may = step > from && hastened->phase == plan->steps[from].phase;
+    for (int i = from; may && i < step; i++) {
+        bool is_done = false; /* with an earlier one, itself hastened */
+        for (int k = 0; k < from; k++) {
+            is_done = is_done || with[k] == i;
+        }
+        const octet_step *other = &plan->steps[i];
+        may = is_done || (!(other->writes & hastened->reads) &&
+                          !((other->reads | other->writes) & hastened->writes));
+    }
+    return may;
+}
+
+static int check_pairs(const octet_plan *plan, int phase) {
+    uint8_t with[OCTET_PLAN_STEPS];
+    uint64_t seen = 0;
+    int pairs = 0;
+    oct_pairs_of(with, plan, phase);
+    for (int i = 0; i < OCTET_PLAN_STEPS; i++) {
+        if (with[i] == OCTET_ABSENT) {
+            continue;
+        }
+        int other = with[i];
+        CHECK(i < plan->step_count && other < plan->step_count);
+        CHECK(plan->steps[i].phase == phase && plan->steps[i].op == plan->steps[other].op);
+        CHECK(with[other] == OCTET_ABSENT && !check_has(seen, i) && !check_has(seen, other));
+        CHECK(may_hasten(plan, with, i, other));
+        seen |= check_bit(i) | check_bit(other);
+        pairs++;
+    }
+    return pairs;
+}
+
+TEST(pairs__are_independent_and_each_step_is_in_one) {
+    static check_chain chain;
+    int pairs = 0;
+    for (int row = 0; row < ROWS; row++) {
+        int count = plans_of(&chain);
+        for (int i = 0; i < count; i++) {
+            for (int phase = 0; phase < chain.plans[i].phases; phase++) {
+                pairs += check_pairs(&chain.plans[i], phase);
+            }
+        }
+    }
+    CHECK(pairs > ROWS / 4);
+}
+
+/* The casts of x and w before fprop, and before those their amaxes. */
+TEST(pairs__are_what_is_measured_and_cast_alike) {
+    static const struct {
+        const char *recipe;
+        int pairs;
+    } cases[] = {{"none", 0}, {"mxfp8", 1}, {"current", 2}, {"block", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        octet_linear_args args;
+        octet_plan plan = OCTET_PLAN_INIT;
+        char text[96];
+        (void)snprintf(text, sizeof text, "linear m=64 k=32 n=48 in=bf16 recipe=%s device=cuda",
+                       cases[i].recipe);
+        CHECK_EQ_INT(octet_linear_parse(&args, text, NULL), OCTET_OK);
+        CHECK_EQ_INT(octet_plan_linear(&plan, &args, NULL), OCTET_OK);
+        CHECK_EQ_INT(check_pairs(&plan, 0), cases[i].pairs);
+    }
+}
+
+TEST_MAIN(pairs__are_independent_and_each_step_is_in_one,
+          pairs__are_what_is_measured_and_cast_alike)
