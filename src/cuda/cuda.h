@@ -110,6 +110,12 @@ octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
  * plain source is cast. */
 octet_status oct_cuda_decode(const oct_cuda_on *on, const oct_matrix *dst,
                              const oct_matrix *source, octet_use use, octet_error *err);
+/* What a folded product reads: dst, FP8 in blocks of 128 of one direction with sizes rounded up
+ * to whole 16 along the product and 8 across, = source's MXFP8 bytes of `use`, which may be of
+ * the other direction where blocks are squares. kernels/folding.h says what its codes are; what
+ * is added to the sizes is 0. */
+octet_status oct_cuda_fold(const oct_cuda_on *on, const oct_matrix *dst,
+                           const oct_matrix *source, octet_use use, octet_error *err);
 /* dst (plain) = source (plain) in dst's dtype. */
 octet_status oct_cuda_cast(const oct_cuda_on *on, const oct_matrix *dst,
                            const oct_matrix *source, octet_error *err);
@@ -157,10 +163,10 @@ typedef struct oct_cuda_gemm_call {
     octet_gemm gemm;
     oct_matrix dst, a, b; /* dst is plain */
     octet_use a_use, b_use;
-    /* Where an emulated product decodes, and where a native one copies ragged bytes: storage
-     * rows of U8 as cuBLASLt takes them. parts[0] NULL: nowhere. */
+    /* Where an emulated product decodes, a folded one folds, and where a native one copies
+     * ragged bytes: storage rows of U8 as cuBLASLt takes them. Without parts: nowhere. */
     oct_matrix a_copy, b_copy;
-    bool a_made, b_made; /* it is decoded there already, unless the copy waits */
+    bool a_made, b_made; /* that is done already, unless the copy waits */
     oct_matrix dst_copy; /* native: fp32 sums of so many rows of a ragged dst; or NULL */
     oct_matrix
         b_scales;    /* native: where scales of b that has ragged lines are copied; or NULL */

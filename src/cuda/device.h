@@ -16,6 +16,7 @@
     X(mxfp4)                                                                                   \
     X(four_over_six)                                                                           \
     X(dequantize)                                                                              \
+    X(fold)                                                                                    \
     X(moves)                                                                                   \
     X(bias)                                                                                    \
     X(delayed)                                                                                 \

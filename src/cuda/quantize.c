@@ -94,14 +94,18 @@ octet_status oct_cuda_launch_fp8(const oct_cuda_quantize_call *call, oct_cuda_la
     return oct_cuda_launch_kernel(call->on, launch, err);
 }
 
+static bool is_folded(const oct_matrix *copy) {
+    return copy->quantizer.scheme != OCTET_SCHEME_NONE;
+}
+
 static bool is_wanted(const oct_matrix *copy) {
-    return copy && copy->parts[OCTET_PART_VALUES];
+    return copy && (copy->parts[OCTET_PART_VALUES] || is_folded(copy));
 }
 
 /* Bf16 in whole vectors, beside codes that are stored so. */
 static bool copy_fits(const oct_matrix *copy, const oct_matrix *dst, octet_use use) {
     return !is_wanted(copy) ||
-           (copy->dtype == OCTET_BF16 && copy->stride == dst->cols &&
+           (!is_folded(copy) && copy->dtype == OCTET_BF16 && copy->stride == dst->cols &&
             unit_of(copy->parts[OCTET_PART_VALUES], copy->cols * 2, 16, 16) &&
             codes_unit(dst, use));
 }
@@ -129,7 +133,13 @@ void oct_cuda_leave_out(oct_quantize_params *p, const oct_copies *copies,
     p->col = copies->col && call->live->col_passes ? NULL : p->col;
 }
 
-/* Copies that a cast does not make are decoded from its bytes. */
+static octet_status make_copy(const oct_cuda_quantize_call *call, const oct_matrix *copy,
+                              octet_use use, octet_error *err) {
+    return is_folded(copy) ? oct_cuda_fold(call->on, copy, call->dst, use, err)
+                           : oct_cuda_decode(call->on, copy, call->dst, use, err);
+}
+
+/* Copies that a cast does not make are decoded from its bytes, or folded. */
 static octet_status decode_copies(const oct_cuda_quantize_call *call, octet_error *err) {
     const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;
     oct_copies made = oct_cuda_copies(call);
@@ -138,10 +148,10 @@ static octet_status decode_copies(const oct_cuda_quantize_call *call, octet_erro
         return status;
     }
     if (is_wanted(row) && !made.row) {
-        status = oct_cuda_decode(call->on, row, call->dst, OCTET_USE_ROW, err);
+        status = make_copy(call, row, OCTET_USE_ROW, err);
     }
     if (!status && is_wanted(col) && !made.col) {
-        status = oct_cuda_decode(call->on, col, call->dst, OCTET_USE_COL, err);
+        status = make_copy(call, col, OCTET_USE_COL, err);
     }
     return status;
 }

@@ -10,6 +10,7 @@ typedef struct oct_builder {
     octet_device device;
     const oct_target *target; /* the device's answers */
     uint8_t dtype;            /* of operands that a product takes as values */
+    bool exact;               /* no product is folded */
     octet_error *err;
     octet_status status;
     uint8_t phase;
@@ -33,6 +34,7 @@ typedef struct oct_terms {
     uint32_t threads; /* 0 counts as 1 */
     int slots;        /* of delayed scaling */
     bool raises;      /* amaxes are an argument */
+    bool exact;       /* no product is folded */
 } oct_terms;
 
 /* A tensor and which of its bytes a step is to read. */

@@ -45,7 +45,8 @@ TEST(target__what_is_not_native_is_read_across_and_never_swizzled) {
         octet_device device = {OCTET_CUDA, 0, (uint16_t)arch};
         const oct_target *target = oct_target_of(&device);
         for (int scheme = OCTET_FP8_TENSOR; scheme < OCTET_SCHEMES; scheme++) {
-            bool native = target->native(&device, (octet_scheme)scheme);
+            bool native =
+                target->supports(&device, (octet_scheme)scheme) == OCTET_SUPPORT_NATIVE;
             CHECK(native || target->reads_across(&device, (octet_scheme)scheme));
             CHECK(native || !target->reads_swizzled(&device, (octet_scheme)scheme));
         }
@@ -68,11 +69,11 @@ TEST(target__an_architecture_without_blocks_has_all_other_schemes) {
 /* A plan counts scratch in rows of 32 KiB. */
 TEST(target__scratch_is_whole_rows_of_a_plan) {
     static const octet_quantizer plain;
-    oct_target_product product = {&plain, &plain, true, OCTET_BF16, OCTET_F32};
+    oct_target_product product = {&plain, &plain, OCTET_SUPPORT_NATIVE, OCTET_BF16, OCTET_F32};
     for (int arch = 0; arch < ARCHS; arch++) {
         octet_device device = {arch ? OCTET_CUDA : OCTET_CPU, 0, (uint16_t)arch};
-        for (int native = 0; native < 2; native++) {
-            product.native = native;
+        for (int support = OCTET_SUPPORT_EMULATED; support <= OCTET_SUPPORT_FOLDED; support++) {
+            product.support = (octet_support)support;
             oct_scratch scratch = oct_target_of(&device)->scratch(&device, &product, 3);
             CHECK(scratch.lanes > 0 && scratch.lane_bytes > 0);
             CHECK_EQ_INT(scratch.lane_bytes % (1 << 15), 0);
