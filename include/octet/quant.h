@@ -329,8 +329,9 @@ typedef enum octet_support {
     OCTET_SUPPORT_EMULATED = 0, /* what the bytes decode to, exactly */
     OCTET_SUPPORT_NATIVE,       /* the bytes as they are */
     OCTET_SUPPORT_FOLDED        /* MXFP8: the bytes in blocks of 128. Those of a block of 32 are
-                                 * shifted        to the largest scale of its 128, and rounded again: each by
-                                 * at most        half of the format's least step times that scale */
+                                 * shifted        to the largest scale of its 128, and rounded again:
+                                 * each by        at most        half of the format's least step times
+                                 * that        scale */
 } octet_support;
 
 /* With OCTET_MXFP8=exact in the environment nothing is folded. */

@@ -38,8 +38,9 @@ typedef struct oct_cuda_live {
     /* NVFP4, but not where blocks may map to 4: two products' factors, made on the way; NULL:
      * none. Their amaxes are known. */
     const oct_alpha *alphas;
-    /* What oct_cuda_decode makes of the bytes of a direction, wanted as well unless it waits
-     * for the product; NULL or parts[0] NULL: not wanted. */
+    /* What oct_cuda_decode, or of a quantized copy oct_cuda_fold, makes of the bytes of a
+     * direction, wanted as well unless it waits for the product; NULL or a plain one with
+     * parts[0] NULL: not wanted. */
     const oct_matrix *row_copy, *col_copy;
     /* Bytes that may be left out where a copy is made without them. */
     bool row_passes, col_passes;

@@ -12,6 +12,7 @@
     X(per_tensor)                                                                              \
     X(block)                                                                                   \
     X(mxfp8)                                                                                   \
+    X(mxfp8_folded)                                                                            \
     X(nvfp4)                                                                                   \
     X(mxfp4)                                                                                   \
     X(four_over_six)                                                                           \
