@@ -324,14 +324,13 @@ OCTET_API OCTET_CHECKED octet_status octet_recipe_quantizer(octet_quantizer *out
                                                             octet_role role, octet_error *err);
 OCTET_API const char *octet_role_name(octet_role role);
 
-/* How a device multiplies a scheme. */
+/* How a device multiplies a scheme. Folded is MXFP8 in blocks of 128: the codes of a block of
+ * 32 are shifted to the largest scale of its 128 and rounded again, each by at most half of the
+ * format's least step times that scale. */
 typedef enum octet_support {
     OCTET_SUPPORT_EMULATED = 0, /* what the bytes decode to, exactly */
     OCTET_SUPPORT_NATIVE,       /* the bytes as they are */
-    OCTET_SUPPORT_FOLDED        /* MXFP8: the bytes in blocks of 128. Those of a block of 32 are
-                                 * shifted        to the largest scale of its 128, and rounded again:
-                                 * each by        at most        half of the format's least step times
-                                 * that        scale */
+    OCTET_SUPPORT_FOLDED
 } octet_support;
 
 /* With OCTET_MXFP8=exact in the environment nothing is folded. */
