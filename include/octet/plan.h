@@ -75,6 +75,7 @@ typedef enum octet_plan_form {
     OCTET_FORM_SWIZZLED,
     OCTET_FORM_EMULATED, /* operand of an emulated GEMM */
     OCTET_FORM_PADDED,   /* operand or result of a native one, as a GPU's library takes it */
+    OCTET_FORM_FOLDED,   /* operand of a folded one: FP8 in blocks of 128, sizes rounded up */
     OCTET_FORMS
 } octet_plan_form;
 
@@ -95,7 +96,7 @@ typedef enum octet_op {
     OCTET_OP_CAST,       /* dst = a in dst's dtype, or in the same one: a copy */
     OCTET_OP_AMAX,       /* amax of a: dst's amax parts where it has any, else buffer `amax` */
     OCTET_OP_QUANTIZE,   /* dst = quantized a, every direction dst has; its amax parts are read;
-                          * copies are what an emulated GEMM decodes dst to */
+                          * copies are what an emulated or a folded GEMM reads instead */
     OCTET_OP_DEQUANTIZE, /* dst = a decoded from the bytes of a_use */
     OCTET_OP_TRANSPOSE,  /* dst's own parts = a's bytes and scales of a_use, turned round */
     OCTET_OP_SWIZZLE,    /* dst's own scale = a's scale of a_use in tensor-core order */
@@ -196,7 +197,8 @@ typedef struct octet_step {
     uint8_t split;      /* GEMM accumulates in split mode */
     uint8_t native;     /* GEMM multiplies the bytes as they are; else by exact emulation, */
     uint8_t a_copy; /* on operands decoded into these tensors: written first, or read where */
-    uint8_t b_copy; /* the QUANTIZE that made the bytes has written them, rowwise to a_copy. A
+    uint8_t b_copy; /* the QUANTIZE that made the bytes has written them, rowwise to a_copy;
+                       or on operands folded into them, likewise: OCTET_FORM_FOLDED. A
                        native one copies ragged bytes into them, zeros behind and below. */
     uint8_t collective; /* octet_collective */
     uint8_t from;       /* buffers */

@@ -245,6 +245,12 @@ typedef enum octet_backward_override {
     OCTET_OVERRIDE_DEQUANTIZED     /* backward GEMMs on what forward's bytes decode to */
 } octet_backward_override;
 
+/* How MXFP8 is multiplied on a device that folds it: see octet_support. Others do not ask. */
+typedef enum octet_mx_product {
+    OCTET_MX_FOLDED = 0, /* at the speed of FP8, within a bound */
+    OCTET_MX_EXACT       /* of what the bytes decode to */
+} octet_mx_product;
+
 /* Which of weights and activations an NVFP4 option is for; a set of bits. */
 typedef enum octet_scope {
     OCTET_SCOPE_NONE = 0,
@@ -279,6 +285,8 @@ typedef struct octet_recipe {
     int32_t margin;        /* delayed: scales are divided by 2^margin */
     uint32_t history;      /* delayed: length of the amax history */
     octet_qparams input, weight, grad;
+    uint8_t product; /* mxfp8, custom: octet_mx_product */
+    uint8_t reserved[3];
     octet_quantizer custom[OCTET_ROLES]; /* custom: by role; all zero otherwise */
 } octet_recipe;
 
@@ -315,7 +323,20 @@ OCTET_API OCTET_CHECKED octet_status octet_recipe_quantizer(octet_quantizer *out
                                                             octet_role role, octet_error *err);
 OCTET_API const char *octet_role_name(octet_role role);
 
-/* Whether a device multiplies a scheme natively or by exact emulation. */
+/* How a device multiplies a scheme. Folded is MXFP8 in blocks of 128: the codes of a block of
+ * 32 are shifted to the largest scale of its 128 and rounded again, each by at most half of the
+ * format's least step times that scale. */
+typedef enum octet_support {
+    OCTET_SUPPORT_EMULATED = 0, /* what the bytes decode to, exactly */
+    OCTET_SUPPORT_NATIVE,       /* the bytes as they are */
+    OCTET_SUPPORT_FOLDED
+} octet_support;
+
+/* With OCTET_MXFP8=exact in the environment nothing is folded. */
+OCTET_API octet_support octet_scheme_support(octet_scheme scheme, const octet_device *device);
+/* "emulated", "native" or "folded". */
+OCTET_API const char *octet_support_name(octet_support support);
+/* Whether it is OCTET_SUPPORT_NATIVE. */
 OCTET_API bool octet_scheme_native(octet_scheme scheme, const octet_device *device);
 
 #ifdef __cplusplus

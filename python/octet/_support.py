@@ -1,4 +1,4 @@
-"""What runs here, and how: every recipe runs everywhere, natively or by exact emulation."""
+"""What runs here, and how: every recipe runs everywhere, natively, folded or emulated."""
 
 import torch
 from octet import _C, _opaque, _signatures
@@ -24,23 +24,29 @@ def _chosen(device: torch.device | str | None) -> torch.device:
     return chosen
 
 
+_FOLDED = (
+    "each number of a block is off by at most 2^-10 (E5M2: 2^-17) of the largest scale of its "
+    "128; exact: MXFP8BlockScaling(product='exact') or OCTET_MXFP8=exact"
+)
+
+
 def support(device: torch.device | str | None = None) -> dict[str, str]:
-    """For each family of recipes "native" or "emulated" on a device, by default the current GPU
-    where there is one; what plans call that device; the CPU kernels' instruction set; and
-    "opaque_quantizers": "registered" where torch takes quantizers as arguments of custom ops,
-    else "not registered" and why.
+    """For each family of recipes "native", "folded" or "emulated" on a device, by default the
+    current GPU where there is one; what plans call that device; the CPU kernels' instruction
+    set; and "opaque_quantizers": "registered" where torch takes quantizers as arguments of
+    custom ops, else "not registered" and why. "native" and "emulated" products are exact; where
+    one is "folded", the entry "folded" says how far it may be off, and how to have it exact.
 
     >>> octet.support("cpu")["mxfp8"]
     'native'
     """
     chosen = _chosen(device)
     name = _C.cuda_device(chosen.index) if chosen.type == "cuda" else "cpu"
-    found = {
-        family: "native" if _C.native(text, name) else "emulated"
-        for family, text in _SCHEMES.items()
-    }
+    found = {family: _C.support(text, name) for family, text in _SCHEMES.items()}
+    bound = {"folded": _FOLDED} if "folded" in found.values() else {}
     return {
         **found,
+        **bound,
         "device": name,
         "cpu": _C.cpu_name(),
         "opaque_quantizers": _opaque.registration(),

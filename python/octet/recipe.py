@@ -290,8 +290,14 @@ class Float8CurrentScaling(Recipe):
 class MXFP8BlockScaling(Recipe):
     """FP8 with a power-of-two scale per 32 elements.
 
+    ``product`` is for GPUs that multiply FP8 with a scale per 128 elements, but not per 32
+    (Hopper). "folded": at that speed, within the bound that ``octet.support()`` tells; "exact":
+    in bf16, which holds every number. Elsewhere products are exact and this changes nothing.
+
     >>> octet.recipe.MXFP8BlockScaling(enable_2d_quantization=True)
     MXFP8BlockScaling('mxfp8+2d')
+    >>> octet.recipe.MXFP8BlockScaling(product="exact")
+    MXFP8BlockScaling('mxfp8:product=exact')
     """
 
     margin: int = 0
@@ -300,6 +306,7 @@ class MXFP8BlockScaling(Recipe):
     fp8_mha: bool = False
     backward_override: str | None = None
     enable_2d_quantization: bool = False
+    product: str = field(default="folded", kw_only=True)
 
     def __post_init__(self) -> None:
         self._set(
@@ -308,6 +315,7 @@ class MXFP8BlockScaling(Recipe):
                 ("margin", self.margin),
                 format_field(self.fp8_format),
                 ("weight", (("two_d", self.enable_2d_quantization),)),
+                ("product", self.product),
                 _override(self.backward_override),
             ),
         )
@@ -464,7 +472,8 @@ class CustomRecipe(Recipe):
     A layer asks for "input", "weight", "output", "grad_output" and "grad_input". Factories
     often answer every role alike, so it asks for "grad_weight" only with
     ``quantize_grad_weight=True``: then the answer quantizes the weight's gradient.
-    ``fp8_format`` and ``quantization_alignment`` mean nothing to a Linear.
+    ``fp8_format`` and ``quantization_alignment`` mean nothing to a Linear. ``product`` is
+    ``MXFP8BlockScaling``'s, for products of two MXFP8 tensors.
 
     >>> octet.recipe.CustomRecipe(lambda role: octet.MXFP8Quantizer("e4m3"))
     CustomRecipe(<lambda>)
@@ -477,6 +486,7 @@ class CustomRecipe(Recipe):
     backward_override: str | None = None
     quantization_alignment: int = 128
     quantize_grad_weight: bool = field(default=False, kw_only=True)
+    product: str = field(default="folded", kw_only=True)
 
     def __post_init__(self) -> None:
         if not callable(self.qfactory):
@@ -520,7 +530,8 @@ class CustomRecipe(Recipe):
     def text_of(self, answers: "dict[str, Quantizer]") -> str:
         """The recipe's text, with the roles whose bytes the C core makes."""
         roles = tuple((role, q.text) for role, q in answers.items() if q._is_core)
-        return _custom_text(roles, (_override(self.backward_override),))
+        fields = (("product", self.product), _override(self.backward_override))
+        return _custom_text(roles, fields)
 
     def text_for(self, module_type: str, name: str) -> str:
         """What the factory answers to a layer now, as a recipe's text."""

@@ -13,18 +13,19 @@ typedef struct oct_target_product {
     const octet_quantizer *a, *b; /* of its operands */
     uint8_t gemm;                 /* octet_gemm */
     uint8_t a_use, b_use;         /* octet_use */
-    bool native;                  /* what the target's `multiplies` says of them */
+    octet_support support;        /* how they are multiplied */
     uint8_t dst, bias;            /* octet_dtype; bias NONE: there is none */
     int64_t rows, cols, depth;    /* of dst; and of the sums */
 } oct_target_product;
 
 typedef struct oct_target {
-    /* Whether products of a scheme are made from its bytes as they are. */
-    bool (*native)(const octet_device *device, octet_scheme scheme);
-    /* The same of two operands, plain ones among them. Those of other products are decoded
-     * first, exactly: the product is emulated. */
-    bool (*multiplies)(const octet_device *device, const octet_quantizer *a,
-                       const octet_quantizer *b);
+    /* How products of a scheme are made: natively, from its bytes as they are; from folded
+     * bytes, which are FP8 in blocks of 128 then; or emulated, from what the bytes decode to,
+     * exactly. */
+    octet_support (*supports)(const octet_device *device, octet_scheme scheme);
+    /* The same of two operands, plain ones among them. */
+    octet_support (*multiplies)(const octet_device *device, const octet_quantizer *a,
+                                const octet_quantizer *b);
     /* Whether products read a transposable quantizer's bytes of one direction where those of
      * the other one are called for. Then nobody has to make the others. */
     bool (*reads_across)(const octet_device *device, octet_scheme scheme);

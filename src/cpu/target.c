@@ -5,18 +5,24 @@
 
 #include "cpu/cpu.h"
 
+static octet_support supports(const octet_device *device, octet_scheme scheme) {
+    (void)device;
+    (void)scheme;
+    return OCTET_SUPPORT_NATIVE;
+}
+
 static bool any_scheme(const octet_device *device, octet_scheme scheme) {
     (void)device;
     (void)scheme;
     return true;
 }
 
-static bool any_pair(const octet_device *device, const octet_quantizer *a,
-                     const octet_quantizer *b) {
+static octet_support multiplies(const octet_device *device, const octet_quantizer *a,
+                                const octet_quantizer *b) {
     (void)device;
     (void)a;
     (void)b;
-    return true;
+    return OCTET_SUPPORT_NATIVE;
 }
 
 static bool no_scheme(const octet_device *device, octet_scheme scheme) {
@@ -40,8 +46,8 @@ static bool scratch(int64_t *bytes, const octet_device *device,
 }
 
 const oct_target oct_cpu_target = {
-    .native = any_scheme,
-    .multiplies = any_pair,
+    .supports = supports,
+    .multiplies = multiplies,
     .reads_across = any_scheme,
     .reads_swizzled = no_scheme,
     .lines = any_size,

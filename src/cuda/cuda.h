@@ -39,8 +39,9 @@ typedef struct oct_cuda_live {
     /* NVFP4, but not where blocks may map to 4: two products' factors, made on the way; NULL:
      * none. Their amaxes are known. */
     const oct_alpha *alphas;
-    /* What oct_cuda_decode makes of the bytes of a direction, wanted as well unless it waits
-     * for the product; NULL or parts[0] NULL: not wanted. */
+    /* What oct_cuda_decode, or of a quantized copy oct_cuda_fold, makes of the bytes of a
+     * direction, wanted as well unless it waits for the product; NULL or a plain one with
+     * parts[0] NULL: not wanted. */
     const oct_matrix *row_copy, *col_copy;
     /* Bytes that may be left out where a copy is made without them. */
     bool row_passes, col_passes;
@@ -111,6 +112,12 @@ octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
  * plain source is cast. */
 octet_status oct_cuda_decode(const oct_cuda_on *on, const oct_matrix *dst,
                              const oct_matrix *source, octet_use use, octet_error *err);
+/* What a folded product reads: dst, FP8 in blocks of 128 of one direction with sizes rounded up
+ * to whole 16 along the product and 8 across, = source's MXFP8 bytes of `use`, which may be of
+ * the other direction where blocks are squares. kernels/folding.h says what its codes are; what
+ * is added to the sizes is 0. */
+octet_status oct_cuda_fold(const oct_cuda_on *on, const oct_matrix *dst,
+                           const oct_matrix *source, octet_use use, octet_error *err);
 /* dst (plain) = source (plain) in dst's dtype. */
 octet_status oct_cuda_cast(const oct_cuda_on *on, const oct_matrix *dst,
                            const oct_matrix *source, octet_error *err);
@@ -158,10 +165,10 @@ typedef struct oct_cuda_gemm_call {
     octet_gemm gemm;
     oct_matrix dst, a, b; /* dst is plain */
     octet_use a_use, b_use;
-    /* Where an emulated product decodes, and where a native one copies ragged bytes: storage
-     * rows of U8 as cuBLASLt takes them. parts[0] NULL: nowhere. */
+    /* Where an emulated product decodes, a folded one folds, and where a native one copies
+     * ragged bytes: storage rows of U8 as cuBLASLt takes them. Without parts: nowhere. */
     oct_matrix a_copy, b_copy;
-    bool a_made, b_made; /* it is decoded there already, unless the copy waits */
+    bool a_made, b_made; /* that is done already, unless the copy waits */
     oct_matrix dst_copy; /* native: fp32 sums of so many rows of a ragged dst; or NULL */
     oct_matrix
         b_scales;    /* native: where scales of b that has ragged lines are copied; or NULL */

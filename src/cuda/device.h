@@ -12,10 +12,12 @@
     X(per_tensor)                                                                              \
     X(block)                                                                                   \
     X(mxfp8)                                                                                   \
+    X(mxfp8_folded)                                                                            \
     X(nvfp4)                                                                                   \
     X(mxfp4)                                                                                   \
     X(four_over_six)                                                                           \
     X(dequantize)                                                                              \
+    X(fold)                                                                                    \
     X(moves)                                                                                   \
     X(bias)                                                                                    \
     X(delayed)                                                                                 \

@@ -13,6 +13,8 @@
  * do the columns of dst that are no whole eights, of 128-blocks; rows behind whole eights are a
  * product of their own.
  *
+ * A folded product is a native one of copies: FP8 in blocks of 128, which have whole rows.
+ *
  * With alpha the factors' product is one fp32: where it leaves the normal range, so does the
  * result's accuracy. The own kernel keeps the CPU's bound there as well. */
 #include "cuda/kernels/moves.h"
@@ -27,6 +29,20 @@ static octet_status decode_operands(const oct_cuda_on *on, const oct_cuda_gemm_c
     if (!status && call->b_copy.parts[OCTET_PART_VALUES] && !call->b_made) {
         status = oct_cuda_decode(on, &call->b_copy, &call->b, call->b_use, err);
     }
+    return status;
+}
+
+/* Both copies are there afterwards. */
+static octet_status fold_operands(const oct_cuda_on *on, oct_cuda_gemm_call *call,
+                                  octet_error *err) {
+    octet_status status = OCTET_OK;
+    if (!call->a_made) {
+        status = oct_cuda_fold(on, &call->a_copy, &call->a, call->a_use, err);
+    }
+    if (!status && !call->b_made) {
+        status = oct_cuda_fold(on, &call->b_copy, &call->b, call->b_use, err);
+    }
+    call->a_made = call->b_made = true;
     return status;
 }
 
@@ -105,7 +121,7 @@ static octet_status copy_operands(const job *j, octet_error *err) {
     oct_cuda_padding paddings[OCT_CUDA_PADDINGS];
     oct_matrix rooms[3];
     int count = 0;
-    if (!call->native) {
+    if (!call->native && !oct_gemm_is_folded(call)) {
         return decode_operands(j->on, call, err);
     }
     if (j->product.matmul.n > 0) {
@@ -252,6 +268,11 @@ octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *give
         return OCTET_OK;
     }
     octet_status status = oct_lt_get(&j.lt, on->cuda, err);
+    /* Few rows are multiplied from the bytes, exactly, where both operands have theirs. */
+    if (!status && oct_gemm_is_folded(&call) && !is_thin(&j)) {
+        status = fold_operands(on, &call, err);
+        j.own = oct_gemm_params_of(&call);
+    }
     if (!status && is_thin(&j)) {
         return oct_gemm_thin(on, &j.own, err);
     }

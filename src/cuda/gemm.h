@@ -9,6 +9,8 @@
 oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by_rows);
 /* What an operand of so many columns has been decoded into; rows of the copy may be longer. */
 oct_gemm_operand oct_gemm_copy_of(const oct_matrix *copy, int64_t cols, bool by_rows);
+/* Whether the copies of the operands are folded, or are to be. */
+bool oct_gemm_is_folded(const oct_cuda_gemm_call *call);
 /* Whether both operands carry the transform, whose last group of 16 rows is whole: then the
  * product runs over all of them. */
 bool oct_gemm_transformed(const oct_cuda_gemm_call *call);

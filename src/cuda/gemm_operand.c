@@ -72,9 +72,25 @@ oct_gemm_operand oct_gemm_copy_of(const oct_matrix *copy, int64_t cols, bool by_
     return oct_gemm_operand_of(&values, OCTET_USE_VALUES, by_rows);
 }
 
-/* What its bytes decode to, instead of an operand: they may not be there. */
+bool oct_gemm_is_folded(const oct_cuda_gemm_call *call) {
+    return !call->native && call->a_copy.quantizer.scheme != OCTET_SCHEME_NONE;
+}
+
+/* A folded copy lies along the product; its sizes are the operand's, rounded up. */
+static oct_gemm_operand folded_of(const oct_gemm_operand *o, const oct_matrix *copy,
+                                  bool by_rows) {
+    octet_use use = by_rows ? OCTET_USE_COL : OCTET_USE_ROW;
+    oct_gemm_operand made = oct_gemm_operand_of(copy, use, by_rows);
+    made.outer = o->outer;
+    made.depth = o->depth;
+    return made;
+}
+
+/* What its bytes decode to or are folded to, instead of an operand: they may not be there. */
 static void take_copy(oct_gemm_operand *o, const oct_matrix *copy, int64_t cols, bool by_rows) {
-    oct_gemm_operand made = oct_gemm_copy_of(copy, cols, by_rows);
+    bool folded = copy->quantizer.scheme != OCTET_SCHEME_NONE;
+    oct_gemm_operand made =
+        folded ? folded_of(o, copy, by_rows) : oct_gemm_copy_of(copy, cols, by_rows);
     made.factor = o->factor;
     made.factor_each = o->factor_each;
     made.unit = o->unit;

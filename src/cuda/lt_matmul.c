@@ -55,6 +55,15 @@ static oct_gemm_operand padded(const oct_gemm_operand *o, const oct_matrix *copy
     return out;
 }
 
+/* A folded operand with what its sizes are rounded up by, which is 0: along the product, and of
+ * b in dst's columns, too. */
+static oct_gemm_operand rounded(const oct_gemm_operand *o, bool columns) {
+    oct_gemm_operand out = *o;
+    out.depth = o->pitch;
+    out.outer = columns ? o->scales.block_step : o->outer;
+    return out;
+}
+
 /* The scale mode of an operand's own bytes; NONE where the library has none. */
 static uint8_t scale_mode(const oct_gemm_operand *o) {
     if (!o->scale) {
@@ -174,8 +183,12 @@ bool oct_lt_leave_bias(oct_lt_product *product, const oct_cuda_gemm_call *call) 
 bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
                      const oct_lt_target *target) {
     oct_gemm_params own = oct_gemm_params_of(call), p = own;
-    bool quantized = call->native && !(is_plain(&own.a) && is_plain(&own.b));
-    if (!call->native) {
+    bool folded = oct_gemm_is_folded(call), bytes = call->native || folded;
+    bool quantized = bytes && !(is_plain(&own.a) && is_plain(&own.b));
+    if (folded) {
+        p.a = rounded(&own.a, false);
+        p.b = rounded(&own.b, true);
+    } else if (!call->native) {
         p.a = decoded(&call->a, &call->a_copy, call->a_use, call->gemm == OCTET_WGRAD);
         p.b = decoded(&call->b, &call->b_copy, call->b_use, call->gemm != OCTET_FPROP);
     } else {
@@ -184,8 +197,7 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     }
     bool same = p.a.format == p.b.format || (is_fp8(p.a.format) && is_fp8(p.b.format));
     bool fits = quantized ? native_fits(&p, target) : is_plain(&p.a) && is_plain(&p.b);
-    if (p.a.depth != p.b.depth || (!call->native && p.a.depth != own.a.depth) || !same ||
-        !fits) {
+    if (p.a.depth != p.b.depth || (!bytes && p.a.depth != own.a.depth) || !same || !fits) {
         return false;
     }
     memset(out, 0, sizeof *out);
@@ -195,7 +207,7 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     bool one_scale = out->matmul.a_scale == OCT_LT_SCALE_SCALAR_32F;
     out->matmul.fast = one_scale && !call->split;
     out->sums = own.a.factor_each || own.b.factor_each || !writes(call->dst.dtype, &p) ||
-                call->dst_copy.parts[OCTET_PART_VALUES];
+                call->dst_copy.parts[OCTET_PART_VALUES] || (folded && p.b.outer != own.b.outer);
     out->matmul.device_alpha = !out->sums && !one_scale && (own.a.factor || own.b.factor);
     out->matmul.d_type = types[call->dst.dtype];
     out->matmul.accumulate = call->accumulate;

@@ -94,14 +94,18 @@ octet_status oct_cuda_launch_fp8(const oct_cuda_quantize_call *call, oct_cuda_la
     return oct_cuda_launch_kernel(call->on, launch, err);
 }
 
+static bool is_folded(const oct_matrix *copy) {
+    return copy->quantizer.scheme != OCTET_SCHEME_NONE;
+}
+
 static bool is_wanted(const oct_matrix *copy) {
-    return copy && copy->parts[OCTET_PART_VALUES];
+    return copy && (copy->parts[OCTET_PART_VALUES] || is_folded(copy));
 }
 
 /* Bf16 in whole vectors, beside codes that are stored so. */
 static bool copy_fits(const oct_matrix *copy, const oct_matrix *dst, octet_use use) {
     return !is_wanted(copy) ||
-           (copy->dtype == OCTET_BF16 && copy->stride == dst->cols &&
+           (!is_folded(copy) && copy->dtype == OCTET_BF16 && copy->stride == dst->cols &&
             unit_of(copy->parts[OCTET_PART_VALUES], copy->cols * 2, 16, 16) &&
             codes_unit(dst, use));
 }
@@ -123,25 +127,56 @@ oct_copies oct_cuda_copies(const oct_cuda_quantize_call *call) {
                         is_wanted(col) ? col->parts[OCTET_PART_VALUES] : NULL};
 }
 
+/* Of whole vectors, beside codes that are stored so; nothing is rounded up then. */
+static bool fold_fits(const oct_matrix *copy, const oct_matrix *dst, octet_use use) {
+    return !is_wanted(copy) || (is_folded(copy) && codes_unit(dst, use));
+}
+
+static void *part_of(const oct_matrix *copy, octet_part part) {
+    return is_wanted(copy) ? copy->parts[part] : NULL;
+}
+
+oct_folds oct_cuda_folds(const oct_cuda_quantize_call *call) {
+    const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;
+    const oct_matrix *source = call->source;
+    bool any = (is_wanted(row) && is_folded(row)) || (is_wanted(col) && is_folded(col));
+    bool whole = source->dtype != OCTET_F32 && source->rows % 16 == 0 && source->cols % 16 == 0;
+    bool alone = is_wanted(col) && !is_wanted(row) && call->dst->parts[OCTET_PART_ROW_DATA];
+    if (!any || !whole || alone || oct_cuda_copy_waits(source) ||
+        !fold_fits(row, call->dst, OCTET_USE_ROW) ||
+        !fold_fits(col, call->dst, OCTET_USE_COL)) {
+        return (oct_folds){NULL, NULL, NULL, NULL};
+    }
+    return (oct_folds){part_of(row, OCTET_PART_ROW_DATA), part_of(col, OCTET_PART_COL_DATA),
+                       part_of(row, OCTET_PART_ROW_SCALE), part_of(col, OCTET_PART_COL_SCALE)};
+}
+
 void oct_cuda_leave_out(oct_quantize_params *p, const oct_copies *copies,
                         const oct_cuda_quantize_call *call) {
     p->row = copies->row && call->live->row_passes ? NULL : p->row;
     p->col = copies->col && call->live->col_passes ? NULL : p->col;
 }
 
-/* Copies that a cast does not make are decoded from its bytes. */
+static octet_status make_copy(const oct_cuda_quantize_call *call, const oct_matrix *copy,
+                              octet_use use, octet_error *err) {
+    return is_folded(copy) ? oct_cuda_fold(call->on, copy, call->dst, use, err)
+                           : oct_cuda_decode(call->on, copy, call->dst, use, err);
+}
+
+/* Copies that a cast does not make are decoded from its bytes, or folded. */
 static octet_status decode_copies(const oct_cuda_quantize_call *call, octet_error *err) {
     const oct_matrix *row = call->live->row_copy, *col = call->live->col_copy;
     oct_copies made = oct_cuda_copies(call);
+    oct_folds folds = oct_cuda_folds(call);
     octet_status status = OCTET_OK;
     if (oct_cuda_copy_waits(call->source)) {
         return status;
     }
-    if (is_wanted(row) && !made.row) {
-        status = oct_cuda_decode(call->on, row, call->dst, OCTET_USE_ROW, err);
+    if (is_wanted(row) && !made.row && !folds.row) {
+        status = make_copy(call, row, OCTET_USE_ROW, err);
     }
-    if (!status && is_wanted(col) && !made.col) {
-        status = oct_cuda_decode(call->on, col, call->dst, OCTET_USE_COL, err);
+    if (!status && is_wanted(col) && !made.col && !folds.col) {
+        status = make_copy(call, col, OCTET_USE_COL, err);
     }
     return status;
 }

@@ -3,6 +3,7 @@
 #define OCT_CUDA_QUANTIZE_H
 
 #include "cuda/device.h"
+#include "cuda/kernels/mxfp8_folded.h"
 #include "cuda/kernels/quantize.h"
 #include "format/scheme.h"
 
@@ -30,6 +31,8 @@ octet_status oct_cuda_quantize_four_over_six(const oct_cuda_quantize_call *call,
 
 /* The copies that a cast writes itself, as its kernel is told; none where it cannot. */
 oct_copies oct_cuda_copies(const oct_cuda_quantize_call *call);
+/* The same of folded copies. */
+oct_folds oct_cuda_folds(const oct_cuda_quantize_call *call);
 /* Bytes that no one reads once the copies are there are not written. */
 void oct_cuda_leave_out(oct_quantize_params *p, const oct_copies *copies,
                         const oct_cuda_quantize_call *call);

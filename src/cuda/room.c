@@ -23,8 +23,10 @@ static int64_t whole_row(uint8_t dtype) {
  * for a bias that it does not add to a narrow result: that takes sums. All other products have
  * room for sums, and for a workspace of the library's where it has one. */
 int64_t oct_cuda_rest_bytes(const octet_device *device, const oct_target_product *p) {
-    bool one_scale = p->native && is_one_scale(p->a) && is_one_scale(p->b);
-    bool blocks = p->native && p->a->scheme == OCTET_FP8_BLOCK;
+    bool native = p->support == OCTET_SUPPORT_NATIVE;
+    bool one_scale = native && is_one_scale(p->a) && is_one_scale(p->b);
+    bool blocks =
+        p->support == OCTET_SUPPORT_FOLDED || (native && p->a->scheme == OCTET_FP8_BLOCK);
     bool finishes = p->bias == OCTET_NONE || p->dst == OCTET_F32 || p->bias == p->dst;
     bool workspace = !one_scale && (oct_arch_wants_workspace(device->arch) || blocks);
     return one_scale && finishes
@@ -55,7 +57,7 @@ static bool add(int64_t *end, int64_t rows, int64_t cols) {
 bool oct_cuda_room_of(oct_cuda_room *out, const oct_target_product *p) {
     int64_t lines = oct_cuda_target.lines((octet_scheme)p->a->scheme), of[2], outer[2];
     *out = (oct_cuda_room){0};
-    if (!p->native || !lines) {
+    if (p->support != OCTET_SUPPORT_NATIVE || !lines) {
         return true;
     }
     multiples_of(of, p, lines);

@@ -64,22 +64,33 @@ static bool native(const octet_device *device, octet_scheme scheme) {
     return scheme == OCTET_SCHEME_NONE || oct_arch_multiplies(device->arch, scheme);
 }
 
+/* MXFP8 becomes FP8 in blocks of 128 where that has a product and MXFP8 has none. */
+static bool folds(const octet_device *device) {
+    return native(device, OCTET_FP8_BLOCK) && !native(device, OCTET_MXFP8);
+}
+
+static octet_support supports(const octet_device *device, octet_scheme scheme) {
+    return native(device, scheme)                   ? OCTET_SUPPORT_NATIVE
+           : scheme == OCTET_MXFP8 && folds(device) ? OCTET_SUPPORT_FOLDED
+                                                    : OCTET_SUPPORT_EMULATED;
+}
+
 static bool is_one_scale(const octet_quantizer *q) {
     return schemes[q->scheme].one_scale;
 }
 
 /* Per-tensor bytes multiply each other whoever chose their scales. The library has no product
  * of two squares of 128, of two E5M2 tensors, or with a factor for each row. */
-static bool multiplies(const octet_device *device, const octet_quantizer *a,
-                       const octet_quantizer *b) {
+static octet_support multiplies(const octet_device *device, const octet_quantizer *a,
+                                const octet_quantizer *b) {
     bool squares = a->scheme == OCTET_FP8_BLOCK && a->block_rows > 1 && b->block_rows > 1;
     bool e5m2 = a->format == OCTET_E5M2 && b->format == OCTET_E5M2;
     bool alike = a->scheme == b->scheme || (is_one_scale(a) && is_one_scale(b));
-    return alike && native(device, (octet_scheme)a->scheme) && !squares && !e5m2 &&
-           !a->row_scaled && !b->row_scaled;
+    bool fits = alike && !squares && !e5m2 && !a->row_scaled && !b->row_scaled;
+    return fits ? supports(device, (octet_scheme)a->scheme) : OCTET_SUPPORT_EMULATED;
 }
 
-/* What an emulated product decodes may lie either way. */
+/* What an emulated product decodes may lie either way, and so may what is folded. */
 static bool reads_across(const octet_device *device, octet_scheme scheme) {
     bool any_layout = schemes[scheme].one_scale && oct_arch_reads_across(device->arch);
     return !native(device, scheme) || any_layout;
@@ -102,7 +113,7 @@ static bool scratch(int64_t *bytes, const octet_device *device,
 }
 
 const oct_target oct_cuda_target = {
-    .native = native,
+    .supports = supports,
     .multiplies = multiplies,
     .reads_across = reads_across,
     .reads_swizzled = reads_swizzled,

@@ -17,7 +17,8 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
                        .slots = kind == OCTET_PLAN_LINEAR ? OCTET_FORWARD_SLOTS
                                                           : OCTET_BACKWARD_SLOTS,
                        .raises = args->raise_amax,
-                       .skips = args->skip_amax};
+                       .skips = args->skip_amax,
+                       .exact = args->recipe.product == OCTET_MX_EXACT};
     *b = oct_build_start(plan, &terms, err);
     plan->row_multiple = oct_linear_row_multiple(args, &p.facts);
     return p;

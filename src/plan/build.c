@@ -25,6 +25,7 @@ oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_erro
                      .device = terms->device,
                      .target = oct_target_of(&terms->device),
                      .dtype = terms->dtype,
+                     .exact = terms->exact,
                      .err = err,
                      .seed = OCTET_ABSENT,
                      .slots = terms->slots,
@@ -95,8 +96,9 @@ bool oct_tensor_is_plain(const oct_builder *b, uint8_t tensor) {
     return !oct_quantizer_is(&b->plan->tensors[tensor].quantizer);
 }
 
-/* A dimension of a layout over the tensor's own rows and columns. Rounded up or cut short are
- * only those of plain tensors, whose layout does neither. */
+/* A dimension of a layout over the tensor's own rows and columns. Cut short are only those of
+ * plain tensors. Rounded up are theirs, and those of folded ones, to what divides a block: that
+ * adds no block. */
 static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) {
     bool along_rows = dim->axis == OCTET_AXIS_M || dim->axis == OCTET_AXIS_LEADING;
     /* A count that no size changes. Example: one scale for the whole tensor. */
@@ -111,7 +113,8 @@ static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) 
                      : axis->axis;
     whole.mul = (uint16_t)(dim->mul * axis->mul);
     whole.div = (uint16_t)(dim->div * axis->div);
-    whole.align = axis->align > dim->align ? axis->align : dim->align;
+    bool rounded = axis->align > dim->align && dim->div == 1;
+    whole.align = rounded ? axis->align : dim->align;
     return whole;
 }
 

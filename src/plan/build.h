@@ -10,6 +10,7 @@ typedef struct oct_builder {
     octet_device device;
     const oct_target *target; /* the device's answers */
     uint8_t dtype;            /* of operands that a product takes as values */
+    bool exact;               /* no product is folded */
     octet_error *err;
     octet_status status;
     uint8_t phase;
@@ -35,6 +36,7 @@ typedef struct oct_terms {
     int slots;        /* of delayed scaling */
     bool raises;      /* amaxes are an argument */
     bool skips;       /* or they are not measured */
+    bool exact;       /* no product is folded */
 } oct_terms;
 
 /* A tensor and which of its bytes a step is to read. */

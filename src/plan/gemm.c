@@ -2,6 +2,7 @@
 #include "plan/ops.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
+#include "quant/support.h"
 
 /* Whether an operand decodes to bf16, which has 8 significant bits, without rounding. Example:
  * MXFP8 has elements of 4 and scales of 1, NVFP4 elements of 2 and scales of 4: both fit. A
@@ -23,11 +24,11 @@ static octet_dim whole(const oct_builder *b, octet_dim cols, uint8_t dtype) {
     return cols;
 }
 
-/* The cast of this phase that makes an operand's bytes and has them at hand as bf16, too. */
-static octet_step *maker_of(const oct_builder *b, oct_operand operand, uint8_t dtype) {
+/* The cast of this phase that makes an operand's bytes and can write what a product reads
+ * instead of them, too. */
+static octet_step *maker_of(const oct_builder *b, oct_operand operand) {
     const octet_quantizer *q = &b->plan->tensors[operand.tensor].quantizer;
-    bool blocks = oct_has_byte_scales(q) && !q->four_over_six;
-    bool may = blocks && dtype == OCTET_BF16 && !b->after_collective;
+    bool may = oct_has_byte_scales(q) && !q->four_over_six && !b->after_collective;
     for (int i = 0; may && i < b->plan->step_count; i++) {
         octet_step *step = &b->plan->steps[i];
         if (step->op == OCTET_OP_QUANTIZE && step->dst == operand.tensor &&
@@ -36,6 +37,11 @@ static octet_step *maker_of(const oct_builder *b, oct_operand operand, uint8_t d
         }
     }
     return NULL;
+}
+
+/* Where a cast is told of the copy that it writes of a direction. */
+static uint8_t *copy_of(octet_step *maker, uint8_t use) {
+    return use == OCTET_USE_ROW ? &maker->a_copy : &maker->b_copy;
 }
 
 /* What an emulated GEMM multiplies instead of an operand; none for values that are right
@@ -47,12 +53,10 @@ static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
     if (oct_tensor_is_plain(b, operand.tensor) && from.dtype == dtype) {
         return OCTET_ABSENT;
     }
-    octet_step *maker = maker_of(b, operand, dtype);
-    bool row = operand.use == OCTET_USE_ROW;
-    uint8_t made = !maker ? OCTET_ABSENT : row ? maker->a_copy : maker->b_copy;
+    octet_step *maker = dtype == OCTET_BF16 ? maker_of(b, operand) : NULL;
     /* Another product had it decoded by the same cast. */
-    if (made != OCTET_ABSENT) {
-        return made;
+    if (maker && *copy_of(maker, operand.use) != OCTET_ABSENT) {
+        return *copy_of(maker, operand.use);
     }
     uint8_t copy = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_EMULATED, dtype, NULL);
     octet_dim rows = from.rows;
@@ -64,10 +68,55 @@ static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
     oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
     /* The cast writes the copy as well; else the product decodes the bytes first. */
     if (maker) {
-        *(row ? &maker->a_copy : &maker->b_copy) = copy;
+        *copy_of(maker, operand.use) = copy;
         oct_step_done(b, maker);
     }
     return copy;
+}
+
+/* What a folded GEMM multiplies instead of an operand: FP8 in blocks of 128 along the product,
+ * which the device multiplies. Sizes are rounded up to what its library takes, so that nothing
+ * is padded later. by_rows: the product runs along the operand's rows. */
+static uint8_t folded(oct_builder *b, oct_operand operand, bool by_rows) {
+    octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
+    /* Square blocks may lie across the product: then the product folds them itself. */
+    bool along = by_rows == (operand.use == OCTET_USE_COL);
+    octet_step *maker = along ? maker_of(b, operand) : NULL;
+    /* Another product had it folded by the same cast. */
+    if (maker && *copy_of(maker, operand.use) != OCTET_ABSENT) {
+        return *copy_of(maker, operand.use);
+    }
+    octet_quantizer q = oct_quantizer_default(OCTET_FP8_BLOCK);
+    q.format = from.quantizer.format;
+    q.rowwise = !by_rows;
+    q.columnwise = by_rows;
+    uint8_t copy = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_FOLDED, from.dtype, &q);
+    octet_dim *lines = by_rows ? &from.cols : &from.rows;
+    octet_dim *depth = by_rows ? &from.rows : &from.cols;
+    lines->align = b->target->lines(OCTET_FP8_BLOCK);
+    *depth = whole(b, *depth, OCTET_U8);
+    oct_tensor_shape(b, copy, from.rows, from.cols);
+    oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    /* The cast writes it as well; else the product folds the bytes first. */
+    if (maker) {
+        *copy_of(maker, operand.use) = copy;
+        oct_step_done(b, maker);
+    }
+    return copy;
+}
+
+/* How the device multiplies two operands; folding is left out where exact products are asked
+ * for, by the recipe or by the environment. */
+static octet_support support_of(oct_builder *b, const octet_quantizer *x,
+                                const octet_quantizer *y) {
+    octet_support support = b->target->multiplies(&b->device, x, y);
+    if (support != OCTET_SUPPORT_FOLDED) {
+        return support;
+    }
+    bool exact = false;
+    octet_status status = oct_exact_asked(&exact, b->status ? NULL : b->err);
+    b->status = b->status ? b->status : status;
+    return exact || b->exact ? OCTET_SUPPORT_EMULATED : OCTET_SUPPORT_FOLDED;
 }
 
 /* ---- ragged bytes ---------------------------------------------------------------------- */
@@ -156,6 +205,14 @@ static uint8_t provide_scratch(oct_builder *b) {
     return b->scratch;
 }
 
+static octet_support support_at(const octet_plan *plan, const octet_step *gemm) {
+    bool folds =
+        gemm->a_copy != OCTET_ABSENT && plan->tensors[gemm->a_copy].form == OCTET_FORM_FOLDED;
+    return gemm->native ? OCTET_SUPPORT_NATIVE
+           : folds      ? OCTET_SUPPORT_FOLDED
+                        : OCTET_SUPPORT_EMULATED;
+}
+
 bool oct_product_at(oct_target_product *out, const octet_plan *plan, const octet_step *gemm) {
     const octet_plan_tensor *a = &plan->tensors[gemm->a], *dst = &plan->tensors[gemm->dst];
     bool biased = gemm->bias != OCTET_ABSENT;
@@ -164,7 +221,7 @@ bool oct_product_at(oct_target_product *out, const octet_plan *plan, const octet
                                 .gemm = gemm->gemm,
                                 .a_use = gemm->a_use,
                                 .b_use = gemm->b_use,
-                                .native = gemm->native,
+                                .support = support_at(plan, gemm),
                                 .dst = dst->dtype,
                                 .bias = biased ? plan->buffers[gemm->bias].dtype
                                                : (uint8_t)OCTET_NONE};
@@ -182,15 +239,20 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     oct_operand x = product->a, y = product->b;
     octet_quantizer qx = oct_tensor_at(b, x.tensor)->quantizer;
     octet_quantizer qy = oct_tensor_at(b, y.tensor)->quantizer;
-    bool native = b->target->multiplies(&b->device, &qx, &qy);
+    octet_support support = support_of(b, &qx, &qy);
+    bool native = support == OCTET_SUPPORT_NATIVE, folds = support == OCTET_SUPPORT_FOLDED;
     uint8_t x_copy = OCTET_ABSENT, y_copy = OCTET_ABSENT;
     if (native) {
         /* The device multiplies the bytes. Example: FP8 with one scale on an H200. */
         x = swizzled(b, x);
         y = swizzled(b, y);
+    } else if (folds) {
+        /* MXFP8 on an H200: it multiplies FP8 in blocks of 128, not of 32. */
+        x_copy = folded(b, x, product->gemm == OCTET_WGRAD);
+        y_copy = folded(b, y, product->gemm != OCTET_FPROP);
     } else {
         /* The operands are decoded, and multiplied as bf16 if both are exact in it: that is
-         * faster than f32, and the products are the same. Example: MXFP8 on an H200. */
+         * faster than f32, and the products are the same. Example: NVFP4 on an H200. */
         bool exact = exact_in_bf16(oct_tensor_at(b, x.tensor)) &&
                      exact_in_bf16(oct_tensor_at(b, y.tensor));
         x_copy = decoded(b, x, exact ? OCTET_BF16 : OCTET_F32);
@@ -207,7 +269,7 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     step->bias = product->bias;
     step->accumulate = product->accumulate;
     step->native = native;
-    step->split = product->split || needs_split(&qx) || needs_split(&qy);
+    step->split = product->split || needs_split(&qx) || needs_split(&qy) || folds;
     step->a_copy = x_copy;
     step->b_copy = y_copy;
     step->scratch = scratch;

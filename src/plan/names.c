@@ -10,7 +10,7 @@ static const char *const name_words[OCTET_NAMES] = {
 static const char *const form_words[OCTET_FORMS] = {
     "",          ".quantized", ".requantized", ".cached",  ".cast",           ".dequantized",
     ".stacked",  ".gathered",  ".partial",     ".reduced", ".high_precision", ".amax",
-    ".swizzled", ".emulated",  ".padded",
+    ".swizzled", ".emulated",  ".padded",      ".folded",
 };
 
 static const char *word_of(const char *const *words, int count, int at) {

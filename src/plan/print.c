@@ -68,6 +68,10 @@ static void write_use(oct_writer *w, const octet_plan *plan, uint8_t tensor, uin
     oct_write(w, use == OCTET_USE_ROW ? " rowwise" : use == OCTET_USE_COL ? " columnwise" : "");
 }
 
+static bool is_folded(const octet_plan *plan, uint8_t copy) {
+    return copy != OCTET_ABSENT && plan->tensors[copy].form == OCTET_FORM_FOLDED;
+}
+
 static bool is_used(const octet_plan *plan, uint8_t copy) {
     return copy != OCTET_ABSENT &&
            plan->buffers[plan->tensors[copy].buffers[OCTET_PART_VALUES]].bytes > 0;
@@ -133,9 +137,11 @@ static void write_gemm(oct_writer *w, const octet_plan *plan, const octet_step *
     if (quantized) {
         oct_write(w, s->split ? ", split accumulation" : ", fast accumulation");
     }
-    if (!s->native) {
+    uint8_t copy = s->a_copy != OCTET_ABSENT ? s->a_copy : s->b_copy;
+    if (!s->native && is_folded(plan, copy)) {
+        oct_write(w, ", folded into blocks of 128");
+    } else if (!s->native) {
         oct_write(w, ", emulated exactly in ");
-        uint8_t copy = s->a_copy != OCTET_ABSENT ? s->a_copy : s->b_copy;
         oct_write(w, octet_dtype_name(plan->tensors[copy].dtype));
     } else {
         write_rows_behind(w, plan, s);
@@ -178,10 +184,11 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
     if (s->a_copy != OCTET_ABSENT || s->b_copy != OCTET_ABSENT) {
         bool both = s->a_copy != OCTET_ABSENT && s->b_copy != OCTET_ABSENT;
         uint8_t copy = s->a_copy != OCTET_ABSENT ? s->a_copy : s->b_copy;
-        oct_write(w, both                        ? ", both decoded to "
-                     : s->a_copy != OCTET_ABSENT ? ", rowwise decoded to "
-                                                 : ", columnwise decoded to ");
-        oct_write(w, octet_dtype_name(plan->tensors[copy].dtype));
+        oct_write(w, both                        ? ", both "
+                     : s->a_copy != OCTET_ABSENT ? ", rowwise "
+                                                 : ", columnwise ");
+        oct_write(w, is_folded(plan, copy) ? "folded" : "decoded to ");
+        oct_write(w, is_folded(plan, copy) ? "" : octet_dtype_name(plan->tensors[copy].dtype));
     }
     if (s->scratch != OCTET_ABSENT) {
         oct_write(w, ", notes for products");

@@ -80,8 +80,8 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
         part_bits(b, step->a, OCT_PART(VALUES)) | bit(step->scale) | bit(step->seed) | amaxes;
     step->reads |= step->accumulate || step->scale == OCTET_ABSENT ? bit(step->amax) : 0;
     step->writes = (part_bits(b, step->dst, OCT_ALL_PARTS) & ~amaxes) |
-                   part_bits(b, step->a_copy, OCT_PART(VALUES)) |
-                   part_bits(b, step->b_copy, OCT_PART(VALUES)) |
+                   part_bits(b, step->a_copy, OCT_ALL_PARTS) |
+                   part_bits(b, step->b_copy, OCT_ALL_PARTS) |
                    part_bits(b, step->sums, OCT_PART(VALUES));
     step->writes |= step->scale == OCTET_ABSENT ? 0 : bit(step->amax);
 }
@@ -102,8 +102,7 @@ static bool is_made(const oct_builder *b, uint8_t copy) {
 /* A copy that an earlier step made is read; else this step writes it first, for itself. */
 static void made_masks(const oct_builder *b, octet_step *step, uint8_t copy) {
     if (copy != OCTET_ABSENT) {
-        *(is_made(b, copy) ? &step->reads : &step->writes) |=
-            part_bits(b, copy, OCT_PART(VALUES));
+        *(is_made(b, copy) ? &step->reads : &step->writes) |= part_bits(b, copy, OCT_ALL_PARTS);
     }
 }
 

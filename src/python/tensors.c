@@ -1,4 +1,4 @@
-/* tensors.c - the buffers of a quantizer and of a shape, and what a device multiplies natively.
+/* tensors.c - the buffers of a quantizer and of a shape, and how a device multiplies it.
  */
 
 #include "octet_c.h"
@@ -119,7 +119,7 @@ static PyObject *buffers(PyObject *self, PyObject *args) {
 
 /* ---- what there is ----------------------------------------------------------------------- */
 
-static PyObject *native(PyObject *self, PyObject *args) {
+static PyObject *support(PyObject *self, PyObject *args) {
     const char *text, *where;
     octet_quantizer quantizer;
     octet_device device;
@@ -129,9 +129,11 @@ static PyObject *native(PyObject *self, PyObject *args) {
         return NULL;
     }
     octet_status status = octet_device_parse(&device, where, &err);
-    return status
-               ? oct_py_raise(status, &err)
-               : PyBool_FromLong(octet_scheme_native((octet_scheme)quantizer.scheme, &device));
+    if (status) {
+        return oct_py_raise(status, &err);
+    }
+    octet_support found = octet_scheme_support((octet_scheme)quantizer.scheme, &device);
+    return PyUnicode_FromString(octet_support_name(found));
 }
 
 static PyObject *cpu_name(PyObject *self, PyObject *unused) {
@@ -151,8 +153,8 @@ PyMethodDef oct_py_tensor_methods[] = {
      "layout(quantizer) -> ((name, part, dtype, dims), ...) in flatten order"},
     {"buffers", buffers, METH_VARARGS,
      "buffers(shape, dtype, quantizer) -> ((name, dtype, shape), ...) in flatten order"},
-    {"native", native, METH_VARARGS,
-     "native(quantizer, device) -> whether the device multiplies it as it is"},
+    {"support", support, METH_VARARGS,
+     "support(quantizer, device) -> how the device multiplies it: native, folded, emulated"},
     {"cpu_name", cpu_name, METH_NOARGS, "cpu_name() -> the instruction set of the CPU kernels"},
     {"version", version, METH_NOARGS, "version() -> text"},
     {NULL, NULL, 0, NULL},

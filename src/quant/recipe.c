@@ -7,7 +7,7 @@
 #include "core/fail.h"
 #include "quant/quantizer.h"
 
-_Static_assert(sizeof(octet_recipe) == 48 + 32 * OCTET_ROLES, "a recipe has no padding");
+_Static_assert(sizeof(octet_recipe) == 52 + 32 * OCTET_ROLES, "a recipe has no padding");
 
 const char *const oct_recipe_words[OCTET_RECIPES + 1] = {
     "none", "delayed", "current", "block", "mxfp8", "nvfp4", "mxfp4", "custom", NULL,
@@ -18,6 +18,7 @@ const char *const oct_role_words[OCTET_ROLES + 1] = {
 static const char *const format_words[] = {"e4m3", "hybrid", NULL};
 static const char *const algo_words[] = {"max", "most_recent", "callback", NULL};
 static const char *const override_words[] = {"none", "high_precision", "dequantized", NULL};
+static const char *const product_words[] = {"folded", "exact", NULL};
 static const char *const split_words[] = {"fast", "split", NULL};
 static const char *const scope_words[] = {"none", "weights", "activations", "all", NULL};
 
@@ -54,6 +55,8 @@ const octet_field oct_recipe_rows[] = {
     OCT_WORD(R, split_fprop, "fprop", split_words, QUANTIZED, "accumulation of fprop"),
     OCT_WORD(R, split_dgrad, "dgrad", split_words, QUANTIZED, "accumulation of dgrad"),
     OCT_WORD(R, split_wgrad, "wgrad", split_words, QUANTIZED, "accumulation of wgrad"),
+    OCT_WORD(R, product, "product", product_words, ON(MXFP8) | ON(CUSTOM),
+             "of MXFP8 where a device folds it, or exact"),
     OCT_FLAG(R, row_scaled, "rowscaled", ON(NVFP4), "activations have one amax per row"),
     OCT_WORD(R, four_over_six, "4over6", scope_words, ON(NVFP4), "who chooses 4 or 6"),
     OCT_WORD(R, max256, "max256", scope_words, ON(NVFP4), "whose 4over6 scales reach 256"),

@@ -184,7 +184,7 @@ static void set_scratch(oct_cuda_gemm_call *call, const oct_work *work) {
                                   .gemm = step->gemm,
                                   .a_use = step->a_use,
                                   .b_use = step->b_use,
-                                  .native = step->native,
+                                  .support = OCTET_SUPPORT_NATIVE,
                                   .dst = work->dst.dtype,
                                   .rows = work->dst.rows,
                                   .cols = work->dst.cols,

@@ -38,13 +38,20 @@ static void set_matrix(oct_matrix *out, const running *r, uint8_t tensor, uint64
     }
 }
 
+/* The buffer of a copy's elements: values, or the codes of a folded one, which has one
+ * direction. */
+static uint8_t elements_of(const octet_plan *plan, uint8_t copy) {
+    const uint8_t *buffers = plan->tensors[copy].buffers;
+    return buffers[OCTET_PART_VALUES] != OCTET_ABSENT     ? buffers[OCTET_PART_VALUES]
+           : buffers[OCTET_PART_ROW_DATA] != OCTET_ABSENT ? buffers[OCTET_PART_ROW_DATA]
+                                                          : buffers[OCTET_PART_COL_DATA];
+}
+
 /* Whether an earlier step has written a copy; of nothing there is none. */
 static bool is_made(const octet_plan *plan, const octet_step *step, uint8_t copy) {
-    uint8_t values = OCTET_ABSENT;
-    if (copy != OCTET_ABSENT) {
-        values = plan->tensors[copy].buffers[OCTET_PART_VALUES];
-    }
-    return values != OCTET_ABSENT && plan->buffers[values].bytes && step->reads >> values & 1;
+    uint8_t elements = copy == OCTET_ABSENT ? OCTET_ABSENT : elements_of(plan, copy);
+    return elements != OCTET_ABSENT && plan->buffers[elements].bytes &&
+           step->reads >> elements & 1;
 }
 
 static bool is_measured(const octet_plan *plan, const octet_step *step) {
@@ -58,8 +65,8 @@ static bool is_measured(const octet_plan *plan, const octet_step *step) {
 /* A product's copy, where the sizes ask for one. */
 static void set_copy(oct_matrix *out, const running *r, uint8_t tensor, uint64_t mask) {
     if (tensor != OCTET_ABSENT) {
-        uint8_t values = r->plan->tensors[tensor].buffers[OCTET_PART_VALUES];
-        set_matrix(out, r, r->plan->buffers[values].bytes ? tensor : OCTET_ABSENT, mask);
+        uint8_t elements = elements_of(r->plan, tensor);
+        set_matrix(out, r, r->plan->buffers[elements].bytes ? tensor : OCTET_ABSENT, mask);
     }
 }
 

@@ -252,7 +252,8 @@ def test_plan__rows_behind_whole_eights_are_told(
     ("arch", "recipe", "mebibytes"),
     [
         (90, "none", 24),
-        (90, "mxfp8", 24),
+        (90, "mxfp8", 32),
+        (90, "mxfp8:product=exact", 24),
         (90, "block", 32),
         (90, f"custom:input={BLOCK},weight=mxfp8:e4m3,grad_output={BLOCK}", 32),  # wgrad's
         (
@@ -304,6 +305,33 @@ def test_plan__room_for_padded_blocks_by_hand() -> None:
     copies = block(64 * 96) + block(64 * 48)
     dx, dw = block(48 * 64 * 4), block(96 * 64 * 4) + block(64 * 4)
     assert workspace(62) == whole + copies + max(dx, dw)
+
+
+def test_plan__room_for_folded_operands_by_hand() -> None:
+    def workspace(m: int, k: int) -> int:
+        text = f"linear m={m} k={k} n=96 in=bf16 recipe=mxfp8 device=cuda:0/90 grad=none"
+        return in_bytes(plans(good("plan", text).out)[0])["workspace"] - (32 << 20)
+
+    def block(data: int) -> int:
+        return (data + 255) // 256 * 256
+
+    def room(m: int, k: int) -> int:
+        scales = (k + 127) // 128
+        bytes_ = block(m * k) + block(96 * k) + 2 * block(128 * ((k + 127) // 128 * 4))
+        rows, length = (m + 7) // 8 * 8, (k + 15) // 16 * 16  # folded: eights of whole 16
+        folded = block(rows * length) + block(96 * length)
+        return bytes_ + folded + block(scales * rows * 4) + block(scales * 96 * 4)
+
+    for m, k in ((48, 128), (48, 130), (47, 100), (33, 257)):
+        assert workspace(m, k) == room(m, k)
+
+
+def test_plan__what_is_saved_does_not_depend_on_folding() -> None:
+    def saved(recipe: str) -> str:
+        text = f"linear m=64 k=96 n=48 in=bf16 recipe={recipe} device=cuda:0/90"
+        return good("plan", text).out.split("saved for the next plan")[1].split("saves")[0]
+
+    assert saved("mxfp8") == saved("mxfp8:product=exact")
 
 
 @pytest.mark.parametrize("arch", [80, 90, 100, 120])

@@ -331,6 +331,44 @@ TEST(cuda_run__block_layers_of_any_shape_are_the_librarys) {
     finish(&report, &all, 300);
 }
 
+/* Folded MXFP8 likewise. Its copies have whole lines, so few rows of E4M3 are the own kernel's
+ * in every shape; gradients of E5M2 are not. */
+static int folded_parts(int rows, bool e4m3) {
+    return rows <= 16 && e4m3 ? 0 : (rows >= 8) + (rows % 8 > 0);
+}
+
+TEST(cuda_run__folded_layers_of_any_shape_are_the_librarys) {
+    static const int sides[] = {1, 7, 8, 9, 15, 16, 17, 127, 128, 129, 200, 250};
+    static const char *const recipes[] = {"mxfp8", "mxfp8+2d", "mxfp8:format=hybrid"};
+    static const char *const ends[] = {" out=f32", " bias", " bias=f32 out=f32",
+                                       " main_grad=add", " main_grad=overwrite bias=f32"};
+    run_report report = {0};
+    tally all = {0};
+    for (int i = 0; i < 200; i++) {
+        octet_linear_backward_args args;
+        run_options options = {
+            .seed = (uint64_t)i, .fill = 0xFF, .strided = i % 5 < 3, .cuda = gpu_of(HOPPER)};
+        int m = sides[i % 12], k = sides[(i / 2 + i / 12) % 12], n = sides[(i / 3 + 5) % 12];
+        bool e4m3 = i % 7 % 3 < 2;
+        tally ran = {0};
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=%d n=%d in=bf16 recipe=%s%s device=cuda:0/90", m,
+                       k, n, recipes[i % 7 % 3], ends[i % 5]);
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+            test_report(ran.matmuls == folded_parts(m, true) + folded_parts(m, e4m3) +
+                                           folded_parts(n, e4m3),
+                        TEST_HERE("the library multiplies"), "%s: %d parts", text,
+                        (int)ran.matmuls);
+        }
+        all.layers += ran.layers;
+        all.products += ran.products;
+        all.matmuls += ran.matmuls;
+    }
+    finish(&report, &all, 200);
+}
+
 TEST(cuda_run__main_grad_in_every_dtype) {
     static const char *const recipes[] = {"none",  "delayed", "current", "block",
                                           "mxfp8", "nvfp4",   "mxfp4",   "mxfp4+rht"};
@@ -414,5 +452,6 @@ TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_e
           cuda_run__a_library_without_blocks_multiplies_them_decoded,
           cuda_run__plans_for_other_architectures,
           cuda_run__block_layers_of_any_shape_are_the_librarys,
+          cuda_run__folded_layers_of_any_shape_are_the_librarys,
           cuda_run__main_grad_in_every_dtype, cuda_run__bias_main_grad_in_every_dtype,
           cuda_run__few_launches_and_no_fill)

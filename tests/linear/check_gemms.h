@@ -129,7 +129,8 @@ static inline void check_accumulation(const check_gemm *gemm) {
                                   recipe->split_wgrad};
     const octet_quantizer *a = &gemm->plan->tensors[step->a].quantizer;
     const octet_quantizer *b = &gemm->plan->tensors[step->b].quantizer;
-    bool always = check_always_split(a) || check_always_split(b);
+    bool always =
+        check_always_split(a) || check_always_split(b) || check_is_folded(gemm->plan, step);
     bool adds = step->gemm == OCTET_WGRAD && gemm->args->main_grad == OCTET_MAIN_GRAD_ADD;
     CHECK_LAW(gemm->report, LAW_GEMMS,
               !(a->scheme && b->scheme) || step->split == (always || split[step->gemm]),

@@ -152,6 +152,31 @@ static inline bool check_decodes(const octet_plan_tensor *operand,
            (check_is_quantized(operand) || operand->dtype != decoded->dtype);
 }
 
+/* A folded operand: 128-blocks along the product, of the same format, with sizes rounded up to
+ * whole 16 bytes along it and eights across. */
+static inline bool check_folds(const octet_plan_tensor *operand,
+                               const octet_plan_tensor *folded, bool by_rows) {
+    octet_plan_tensor whole = *operand;
+    const octet_quantizer *q = &folded->quantizer;
+    whole.rows.align = by_rows ? 16 : 8;
+    whole.cols.align = by_rows ? 8 : 16;
+    return folded->form == OCTET_FORM_FOLDED && check_same_sides(&whole, folded) &&
+           q->scheme == OCTET_FP8_BLOCK && q->format == operand->quantizer.format &&
+           q->block_rows == 1 && q->block_cols == 128 && q->rowwise == !by_rows &&
+           q->columnwise == by_rows;
+}
+
+/* Who folds, too: the products of MXFP8 on compute capability 9.0, but for two of E5M2, unless
+ * the recipe asks for exact ones. */
+static inline bool check_should_fold(const check_case *at, const octet_step *step) {
+    const octet_quantizer *a = &at->plan->tensors[step->a].quantizer;
+    const octet_quantizer *b = &at->plan->tensors[step->b].quantizer;
+    bool hopper = at->plan->device.kind == OCTET_CUDA && at->plan->device.arch == 90;
+    return hopper && a->scheme == OCTET_MXFP8 && b->scheme == OCTET_MXFP8 &&
+           !(a->format == OCTET_E5M2 && b->format == OCTET_E5M2) &&
+           at->args->recipe.product == OCTET_MX_FOLDED;
+}
+
 /* Who decodes an operand: the product, or the cast that made these very bytes. */
 static inline bool check_decoder_fits(const octet_plan *plan, int tensor, int use, int copy) {
     for (int i = 0; i < plan->step_count; i++) {
@@ -194,12 +219,36 @@ static inline bool check_fits_bf16(const octet_plan_tensor *operand) {
                                        : operand->dtype == OCTET_BF16;
 }
 
+static inline void check_folded(const check_case *at, int index) {
+    const octet_plan *plan = at->plan;
+    const octet_step *step = &plan->steps[index];
+    bool both = step->b_copy != OCTET_ABSENT && !step->native;
+    MEANS(at,
+          both &&
+              check_folds(&plan->tensors[step->a], &plan->tensors[step->a_copy],
+                          step->gemm == OCTET_WGRAD) &&
+              check_folds(&plan->tensors[step->b], &plan->tensors[step->b_copy],
+                          step->gemm != OCTET_FPROP),
+          "step %d multiplies what its operands are not folded to", index);
+    MEANS(at,
+          check_decoder_fits(plan, step->a, step->a_use, step->a_copy) &&
+              (!both || check_decoder_fits(plan, step->b, step->b_use, step->b_copy)),
+          "step %d multiplies what another operand is folded to", index);
+}
+
 static inline void check_operands_of(const check_case *at, int index) {
     const octet_step *step = &at->plan->steps[index];
     bool bytes = check_is_quantized(&at->plan->tensors[step->a]) ||
                  check_is_quantized(&at->plan->tensors[step->b]);
     check_operand_of(at, index, step->a);
     check_operand_of(at, index, step->b);
+    bool folded = check_is_folded(at->plan, step);
+    MEANS(at, folded == check_should_fold(at, step), "step %d is %s", index,
+          folded ? "folded" : "not folded");
+    if (folded) {
+        check_folded(at, index);
+        return;
+    }
     int a = check_seen_dtype(at, index, step->a, step->a_copy);
     int b = check_seen_dtype(at, index, step->b, step->b_copy);
     MEANS(at,

@@ -126,6 +126,12 @@ static inline uint64_t check_copy_mask(const octet_plan *plan, const octet_step 
     return mask;
 }
 
+/* Whether a step multiplies folded copies of its operands. */
+static inline bool check_is_folded(const octet_plan *plan, const octet_step *step) {
+    return step->op == OCTET_OP_GEMM && step->a_copy != OCTET_ABSENT &&
+           plan->tensors[step->a_copy].form == OCTET_FORM_FOLDED;
+}
+
 /* Column sums that a step leaves and a BIAS_GRAD finds, or makes. */
 static inline uint64_t check_sums_mask(const octet_plan *plan, const octet_step *step) {
     return step->sums == OCTET_ABSENT ? 0 : check_tensor_mask(plan, step->sums);

@@ -86,6 +86,7 @@ typedef enum matrix_named {
     MATRIX_MXFP8,
     MATRIX_MXFP8_2D,
     MATRIX_MXFP8_HYBRID,
+    MATRIX_MXFP8_EXACT, /* products are never folded */
     MATRIX_NVFP4,
     MATRIX_NVFP4_SIGNLESS, /* a Hadamard transform without a sign mask */
     MATRIX_NVFP4_PLAIN,    /* without one */
@@ -163,6 +164,8 @@ static inline octet_recipe matrix_named_recipe(matrix_named level) {
         recipe.weight.two_d = 1;
     } else if (level == MATRIX_MXFP8_HYBRID) {
         recipe.format = OCTET_FORMAT_HYBRID;
+    } else if (level == MATRIX_MXFP8_EXACT) {
+        recipe.product = OCTET_MX_EXACT;
     } else if (level == MATRIX_MXFP4_TRANSFORMED) {
         recipe.input.hadamard = recipe.grad.hadamard = OCTET_HADAMARD_SIGNED;
     } else if (level == MATRIX_MXFP4_BARE) {

@@ -112,6 +112,30 @@ static inline bool lose_a_decoded_operand(check_chain *chain) {
     return lose_tensor(fwd(chain), step, &step->a_copy, had);
 }
 
+static inline bool ask_for_exact_products(check_chain *chain) {
+    ask(chain)->recipe.product = OCTET_MX_EXACT;
+    return check_is_folded(fwd(chain), find_gemm(fwd(chain), OCTET_FPROP));
+}
+
+static inline bool fold_across(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    bool folded = check_is_folded(fwd(chain), step);
+    octet_plan_tensor *copy = folded ? &fwd(chain)->tensors[step->a_copy] : NULL;
+    if (folded) {
+        copy->quantizer.rowwise = 0;
+        copy->quantizer.columnwise = 1;
+    }
+    return folded;
+}
+
+static inline bool swap_folded_operands(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    uint8_t a = step->a_copy;
+    step->a_copy = step->b_copy;
+    step->b_copy = a;
+    return check_is_folded(fwd(chain), step);
+}
+
 /* The buffer of a padded copy of the first product; NULL where it is not padded. */
 static inline octet_plan_buffer *find_padded(check_chain *chain, int tensor) {
     octet_plan *plan = fwd(chain);

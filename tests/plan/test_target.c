@@ -1,8 +1,12 @@
 /* test_target.c - what devices answer to planners. */
+#define _GNU_SOURCE /* setenv */
 #include "core/target.h"
+
+#include <stdlib.h>
 
 #include "cuda/target.h"
 #include "octet/run.h"
+#include "quant/support.h"
 #include "test.h"
 
 enum { ARCHS = 140 };
@@ -39,13 +43,56 @@ TEST(target__native_schemes_are_those_of_the_hardware) {
     }
 }
 
+/* MXFP8 alone is folded, where 128-blocks have a product and it has none itself. */
+TEST(target__mxfp8_is_folded_where_blocks_of_128_are_multiplied) {
+    for (int arch = 0; arch < ARCHS; arch++) {
+        octet_device device = {OCTET_CUDA, 0, (uint16_t)arch};
+        bool blocks = octet_scheme_native(OCTET_FP8_BLOCK, &device);
+        for (int scheme = OCTET_FP8_TENSOR; scheme < OCTET_SCHEMES; scheme++) {
+            octet_support support = octet_scheme_support((octet_scheme)scheme, &device);
+            CHECK_EQ_INT(support == OCTET_SUPPORT_FOLDED, scheme == OCTET_MXFP8 && blocks);
+        }
+    }
+}
+
+/* No recipe has a product of two E5M2 gradients; a custom one may, and it is emulated. */
+TEST(target__two_of_e5m2_are_not_folded) {
+    octet_device device = {OCTET_CUDA, 0, 90};
+    octet_quantizer q[2];
+    CHECK_EQ_INT(octet_quantizer_parse(&q[0], "mxfp8:e4m3", NULL), OCTET_OK);
+    CHECK_EQ_INT(octet_quantizer_parse(&q[1], "mxfp8:e5m2", NULL), OCTET_OK);
+    for (int i = 0; i < 4; i++) {
+        octet_support support =
+            oct_target_of(&device)->multiplies(&device, &q[i / 2], &q[i % 2]);
+        CHECK_EQ_INT(support, i == 3 ? OCTET_SUPPORT_EMULATED : OCTET_SUPPORT_FOLDED);
+    }
+}
+
+/* What the environment says is read where it counts. */
+TEST(target__the_environment_asks_for_exact_products) {
+    octet_device device = {OCTET_CUDA, 0, 90};
+    bool exact = true;
+    octet_error err = {OCTET_OK, 0, ""};
+    CHECK_EQ_INT(setenv("OCTET_MXFP8", "exact", 1), 0);
+    CHECK_EQ_INT(octet_scheme_support(OCTET_MXFP8, &device), OCTET_SUPPORT_EMULATED);
+    CHECK_EQ_INT(setenv("OCTET_MXFP8", "folded", 1), 0);
+    CHECK_EQ_INT(octet_scheme_support(OCTET_MXFP8, &device), OCTET_SUPPORT_FOLDED);
+    CHECK_EQ_INT(setenv("OCTET_MXFP8", "quick", 1), 0);
+    CHECK_EQ_INT(oct_exact_asked(&exact, &err), OCTET_INVALID);
+    CHECK_EQ_STR(err.text, "OCTET_MXFP8 is 'quick'; it is exact, or folded, or not set");
+    CHECK_EQ_INT(unsetenv("OCTET_MXFP8"), 0);
+    CHECK_EQ_INT(oct_exact_asked(&exact, NULL), OCTET_OK);
+    CHECK(!exact);
+}
+
 /* What is not native is decoded, and that may lie either way. */
 TEST(target__what_is_not_native_is_read_across_and_never_swizzled) {
     for (int arch = 0; arch < ARCHS; arch++) {
         octet_device device = {OCTET_CUDA, 0, (uint16_t)arch};
         const oct_target *target = oct_target_of(&device);
         for (int scheme = OCTET_FP8_TENSOR; scheme < OCTET_SCHEMES; scheme++) {
-            bool native = target->native(&device, (octet_scheme)scheme);
+            bool native =
+                target->supports(&device, (octet_scheme)scheme) == OCTET_SUPPORT_NATIVE;
             CHECK(native || target->reads_across(&device, (octet_scheme)scheme));
             CHECK(native || !target->reads_swizzled(&device, (octet_scheme)scheme));
         }
@@ -76,7 +123,7 @@ TEST(target__scratch_has_room_for_what_is_padded) {
                                   .b = &blocks,
                                   .a_use = OCTET_USE_ROW,
                                   .b_use = OCTET_USE_ROW,
-                                  .native = true,
+                                  .support = OCTET_SUPPORT_NATIVE,
                                   .dst = OCTET_BF16,
                                   .rows = 5000,
                                   .cols = 64,
@@ -88,7 +135,7 @@ TEST(target__scratch_has_room_for_what_is_padded) {
     CHECK_EQ_INT(ragged - whole, 1024 * 64 * 4 + 3 * 64 * 4);
     product.cols = INT64_MAX - 1;
     CHECK(!target->scratch(&ragged, &hopper, &product, 1));
-    product.native = false;
+    product.support = OCTET_SUPPORT_EMULATED;
     product.a = product.b = &plain;
     CHECK(target->scratch(&ragged, &hopper, &product, 1) && ragged > 0);
     CHECK(oct_target_of(&cpu)->scratch(&whole, &cpu, &product, 1));
@@ -102,6 +149,8 @@ TEST(target__a_kind_that_is_none_is_the_cpu) {
 }
 
 TEST_MAIN(target__native_schemes_are_those_of_the_hardware,
+          target__mxfp8_is_folded_where_blocks_of_128_are_multiplied,
+          target__two_of_e5m2_are_not_folded, target__the_environment_asks_for_exact_products,
           target__what_is_not_native_is_read_across_and_never_swizzled,
           target__an_architecture_without_blocks_has_all_other_schemes,
           target__scratch_has_room_for_what_is_padded, target__a_kind_that_is_none_is_the_cpu)

@@ -72,6 +72,8 @@ FIELDS: list[tuple[recipe.Recipe, str]] = [
     ),
     (recipe.MXFP8BlockScaling(enable_2d_quantization=True), "mxfp8+2d"),
     (recipe.MXFP8BlockScaling(fp8_format=Format.HYBRID), "mxfp8:format=hybrid"),
+    (recipe.MXFP8BlockScaling(product="folded"), "mxfp8"),
+    (recipe.MXFP8BlockScaling(product="exact"), "mxfp8:product=exact"),
     (
         recipe.MXFP8BlockScaling(backward_override="high_precision"),
         "mxfp8:override=high_precision",

@@ -3,7 +3,7 @@
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, step, within
-from octet import _opaque, _signatures
+from octet import _C, _opaque, _signatures, _support
 from torch.torch_version import TorchVersion
 
 import torch
@@ -15,12 +15,58 @@ def test_support__says_how_and_never_no() -> None:
     found = octet.support()
     assert {found[n] for n in ("fp8", "fp8_block_scaling", "mxfp8", "nvfp4", "mxfp4")} <= {
         "native",
+        "folded",
         "emulated",
     }
+    assert ("folded" in found) == (found["mxfp8"] == "folded")
     for name in ("fp8", "mxfp8", "fp8_block_scaling", "nvfp4", "mxfp4"):
         check = getattr(octet, f"is_{name}_available")
         assert check() is True
         assert check(return_reason=True) == (True, "")
+
+
+def test_support__hopper_folds_mxfp8_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_support, "_chosen", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(_support._C, "cuda_device", lambda index: f"cuda:{index}/90")
+    found = octet.support()
+    assert found["mxfp8"] == "folded"
+    assert "2^-10" in found["folded"]
+    assert "OCTET_MXFP8=exact" in found["folded"]
+    monkeypatch.setenv("OCTET_MXFP8", "exact")
+    found = octet.support()
+    assert found["mxfp8"] == "emulated"
+    assert "folded" not in found
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("mxfp8", "folded into blocks of 128"),
+        ("mxfp8:format=hybrid", "folded into blocks of 128"),
+        ("mxfp8+2d", "folded into blocks of 128"),
+        ("mxfp8:product=exact", "emulated exactly in bf16"),
+        ("custom:input=mxfp8:e4m3,weight=mxfp8:e4m3", "folded into blocks of 128"),
+        ("custom:product=exact,input=mxfp8:e4m3,weight=mxfp8:e4m3", "emulated exactly in bf16"),
+        ("nvfp4", "emulated exactly in bf16"),
+    ],
+)
+def test_explain__says_what_hopper_folds(
+    recipe: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def product(device: str) -> str:
+        text = _C.explain("linear", f"in=bf16 recipe={recipe} device={device}", (64, 128, 96))
+        (line,) = (line for line in text.splitlines() if " fprop " in line)
+        return line.rsplit(", ", 1)[1]
+
+    assert product("cuda:0/90") == said
+    for device in ("cpu", "cuda:0/89", "cuda:0/100"):
+        assert "folded" not in product(device)
+    monkeypatch.setenv("OCTET_MXFP8", "exact")
+    assert product("cuda:0/90") == "emulated exactly in bf16"
+    monkeypatch.setenv("OCTET_MXFP8", "quick")
+    if "folded" in said or "product" in recipe:
+        with pytest.raises(ValueError, match="OCTET_MXFP8 is 'quick'; it is exact, or folded"):
+            product("cuda:0/90")
 
 
 def test_support__says_whether_torch_knows_the_quantizers(

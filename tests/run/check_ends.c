@@ -1,6 +1,7 @@
 /* check_ends.c - what was multiplied and what came out, against the layer in double precision.
  */
 #include "check.h"
+#include "fold.h"
 
 /* An operand of a product: the layer's own numbers and how far its bytes may be from them. */
 typedef struct operand {
@@ -103,6 +104,17 @@ static void check_operand(run_report *report, const place *p, int tensor, int us
     free_operand(&o);
 }
 
+/* What a folded product multiplies may be further from the layer's numbers. */
+static void add_folding(operand *o, const place *p, int tensor, int use, bool by_rows) {
+    run_view v = run_view_of(p->group, p->rank, p->plan, tensor);
+    if (!run_is_folded(&p->group->plans[p->plan], p->step)) {
+        return;
+    }
+    for (int64_t i = 0; i < v.rows * v.cols; i++) {
+        o->law.at[i] += run_fold_error(&v, (octet_use)use, by_rows, i / v.cols, i % v.cols);
+    }
+}
+
 /* Adds to `bound`, which is as large as the whole result, how far this rank's summand may be
  * from the layer's: with numbers a, b known to la, lb it is |a| lb + la |b| + la lb a product,
  * and fp32 rounding as for every product. */
@@ -113,6 +125,8 @@ static void add_bounds(const place *p, run_values *bound) {
     run_view dst = run_view_of(p->group, p->rank, p->plan, s->dst);
     bool turn_a = s->gemm == OCTET_WGRAD, turn_b = s->gemm != OCTET_FPROP;
     int64_t inner = turn_a ? a.own.rows : a.own.cols;
+    add_folding(&a, p, s->a, s->a_use, turn_a);
+    add_folding(&b, p, s->b, s->b_use, turn_b);
     int64_t top = bound->rows == dst.rows ? 0 : p->rank * dst.rows;
     int64_t left = bound->cols == dst.cols ? 0 : p->rank * dst.cols;
     for (int64_t i = 0; i < dst.rows * dst.cols; i++) {

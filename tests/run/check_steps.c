@@ -1,5 +1,6 @@
 /* check_steps.c - each step against its meaning, recomputed from the memory after the run. */
 #include "check.h"
+#include "fold.h"
 
 /* One step of one plan on one rank. */
 typedef struct place {
@@ -41,9 +42,22 @@ static double gemm_bound(int64_t n, double magnitude, double value, octet_dtype 
     return sum + run_unit(dtype) * (fabs(value) + sum) + run_least(dtype);
 }
 
+/* How far folding moves each number of an operand at most; nowhere where it is not folded. */
+static run_values fold_errors(const place *p, const run_view *v, int use, bool by_rows) {
+    run_values made = run_values_make(v->rows, v->cols);
+    bool folded = run_is_folded(&p->group->plans[p->plan], p->step);
+    for (int64_t i = 0; folded && i < v->rows * v->cols; i++) {
+        made.at[i] = run_fold_error(v, (octet_use)use, by_rows, i / v->cols, i % v->cols);
+    }
+    return made;
+}
+
 static void check_gemm(run_report *report, const place *p) {
     const octet_step *s = p->step;
     run_view va = view_of(p, s->a), vb = view_of(p, s->b), dst = view_of(p, s->dst);
+    run_values da = fold_errors(p, &va, s->a_use, s->gemm == OCTET_WGRAD);
+    run_values db = fold_errors(p, &vb, s->b_use, s->gemm != OCTET_FPROP);
+    bool folded = run_is_folded(&p->group->plans[p->plan], s);
     run_values a = run_decode(&va, (octet_use)s->a_use);
     run_values b = run_decode(&vb, (octet_use)s->b_use);
     bool turn_a = s->gemm == OCTET_WGRAD, turn_b = s->gemm != OCTET_FPROP;
@@ -60,18 +74,25 @@ static void check_gemm(run_report *report, const place *p) {
             octet_dtype dtype = (octet_dtype)plan->buffers[s->bias].dtype;
             sum += run_load(at(p, s->bias), dtype, c);
         }
-        double magnitude = fabs(sum);
+        double magnitude = fabs(sum), moved = 0;
         for (int64_t k = 0; k < inner; k++) {
-            double term = operand_at(&a, turn_a, r, k) * operand_at(&b, turn_b, c, k);
-            sum += term;
-            magnitude += fabs(term);
+            double x = operand_at(&a, turn_a, r, k), y = operand_at(&b, turn_b, c, k);
+            sum += x * y;
+            magnitude += fabs(x * y);
+            if (folded) {
+                double dx = operand_at(&da, turn_a, r, k), dy = operand_at(&db, turn_b, c, k);
+                moved += dx * fabs(y) + fabs(x) * dy + dx * dy;
+            }
         }
         double got = run_decode_at(&dst, OCTET_USE_VALUES, r, c);
-        double bound = gemm_bound(inner, magnitude, sum, dst.dtype);
+        double bound = gemm_bound(inner, magnitude + moved, fabs(sum) + moved, dst.dtype);
+        bound += moved;
         expect(report, p, run_close(report, got, sum, bound), "product", got, sum);
     }
     run_values_free(&a);
     run_values_free(&b);
+    run_values_free(&da);
+    run_values_free(&db);
     run_values_free(&old);
 }
 

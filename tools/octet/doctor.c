@@ -103,8 +103,8 @@ static void show_schemes(void) {
     for (int scheme = OCTET_SCHEME_NONE + 1; scheme < OCTET_SCHEMES; scheme++) {
         oct_cli_cell(&table, "%s", octet_scheme_name((octet_scheme)scheme));
         for (int i = 0; i < DEVICES; i++) {
-            bool is_native = octet_scheme_native((octet_scheme)scheme, &devices[i]);
-            oct_cli_cell(&table, "%s", is_native ? "native" : "emulated");
+            octet_support support = octet_scheme_support((octet_scheme)scheme, &devices[i]);
+            oct_cli_cell(&table, "%s", octet_support_name(support));
         }
     }
     puts("\nhow plans multiply each scheme, by device");

@@ -6,49 +6,9 @@
 #include "cuda/kernels/chain.h"
 #include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/decode.h"
-#include "cuda/kernels/mx_patch.h"
+#include "cuda/kernels/mxfp8_patch.h"
 
 #include "cuda/kernels/mxfp8.h"
-
-/* ---- scales ---------------------------------------------------------------------------- */
-
-static inline uint8_t code_of(uint32_t most, int format) {
-    return oct_mx_code(oct_bits_f32(most), oct_mx_unit((uint8_t)format));
-}
-
-/* Of columns, half of them by each of two lanes; those of rows are oct_mx_scale_rows'. */
-template <class T, int FORMAT>
-static inline void scale_cols(oct_mx_scales &scales, const oct_patch<T> &patch, bool square) {
-    constexpr int each = oct_mx_shape<T>::cols / 2;
-    int lower = (int)threadIdx.x % OCT_WARP / oct_mx_shape<T>::across;
-    uint32_t most[oct_mx_shape<T>::cols], all = square ? oct_mx_square_max(patch) : 0u;
-    oct_patch_col_max(most, patch);
-    oct_share_max<oct_mx_shape<T>::cols, 2>(most, lower, oct_mx_shape<T>::across);
-#pragma unroll
-    for (int i = 0; i < each; i++) {
-        int c = lower * each + i;
-        uint8_t code = code_of(square ? all : most[i], FORMAT);
-        scales.col.codes[oct_tile_scale_at<1>(patch.col + c, patch.row / OCT_MX_BLOCK)] =
-            c < patch.cols_left ? code : 0;
-    }
-}
-
-template <class T>
-static inline void store_scales(const oct_mx_scales &scales, const oct_patch<T> &patch,
-                                const oct_quantize_params &q) {
-    oct_scales_place row = {(uint8_t *)q.row_scale, &q.row_at, patch.tile_row,
-                            patch.tile_col / OCT_MX_BLOCK};
-    oct_scales_place col = {(uint8_t *)q.col_scale, &q.col_at, patch.tile_col,
-                            patch.tile_row / OCT_MX_BLOCK};
-    if (q.row) {
-        oct_tile_scales_store(scales.row, row);
-    }
-    if (q.col && q.col_at.tiles) {
-        oct_tile_scales_store(scales.col, col);
-    } else if (q.col) {
-        oct_tile_scales_store_down(scales.col, col);
-    }
-}
 
 /* ---- codes ----------------------------------------------------------------------------- */
 
@@ -59,23 +19,6 @@ struct mx_codes {
 
 /* What is made of a patch, as bits. */
 enum { ROW = 1, COL = 2, ROW_COPY = 4, COL_COPY = 8 };
-
-/* A row's codes; of 4 columns, in the first word. */
-template <class T, int FORMAT>
-static inline uint2 encode_row(const float *x, const float *factors) {
-    uint32_t codes[2] = {0, 0};
-#pragma unroll
-    for (int w = 0; w < oct_shape<T>::words; w++) {
-        const float *v = x + 4 * w, *f = factors + 4 * w;
-        codes[w] = oct_encode4<FORMAT>(v[0] * f[0], v[1] * f[1], v[2] * f[2], v[3] * f[3]);
-    }
-    return {codes[0], codes[1]};
-}
-
-template <class T> static inline void store_row(uint8_t *to, uint2 both) {
-    uint32_t codes[2] = {both.x, both.y};
-    oct_store_row<T>(to, codes);
-}
 
 /* E8M0 scales of two columns as bf16. */
 static inline uint32_t scale_pair(uint8_t low, uint8_t high) {
@@ -107,9 +50,9 @@ static inline void encode_whole(const oct_patch<T> &patch, const oct_mxfp8_param
             along[c] = factor;
         }
         if constexpr (MADE & ROW) {
-            uint2 codes = encode_row<T, FORMAT>(x, along);
+            uint2 codes = oct_mx_encode_row<T, FORMAT>(x, along);
             if (!(MADE & ROW_COPY) || p.q.row) {
-                store_row<T>(p.q.row + at, codes);
+                oct_mx_store_row<T>(p.q.row + at, codes);
             }
             if constexpr (MADE & ROW_COPY) {
                 uint32_t all = scale_pair(scale, scale), same[4] = {all, all, all, all};
@@ -117,9 +60,9 @@ static inline void encode_whole(const oct_patch<T> &patch, const oct_mxfp8_param
             }
         }
         if constexpr (MADE & COL) {
-            uint2 codes = encode_row<T, FORMAT>(x, down);
+            uint2 codes = oct_mx_encode_row<T, FORMAT>(x, down);
             if (!(MADE & COL_COPY) || p.q.col) {
-                store_row<T>(p.q.col + at, codes);
+                oct_mx_store_row<T>(p.q.col + at, codes);
             }
             if constexpr (MADE & COL_COPY) {
                 oct_write16(p.copies.col + at, oct_eight_bytes<FORMAT>(codes, worth));
@@ -196,7 +139,7 @@ static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
         oct_mx_scale_rows<T, FORMAT>(scales, patch, p.square);
     }
     if (q.col || p.copies.col) {
-        scale_cols<T, FORMAT>(scales, patch, p.square);
+        oct_mx_scale_cols<T, FORMAT>(scales, patch, p.square);
     }
     __syncwarp();
     encode<T, FORMAT>(
@@ -204,7 +147,7 @@ static inline void quantize(const oct_mxfp8_params &p, uint32_t tile) {
         {scales.row.codes + oct_tile_scale_at<1>(patch.row, patch.warp_across),
          scales.col.codes + oct_tile_scale_at<1>(patch.col, patch.row / OCT_MX_BLOCK)});
     __syncthreads();
-    store_scales(scales, patch, q);
+    oct_mx_store_scales(scales, patch, q);
     if (q.sums) {
         oct_leaves_store(leaves, patch, q);
     }
