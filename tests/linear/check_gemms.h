@@ -157,7 +157,10 @@ static inline int64_t check_scratch_bytes(const octet_plan *plan, const octet_st
     uint8_t dtype = plan->tensors[step->dst].dtype, arch = (uint8_t)plan->device.arch;
     bool bytes = check_per_tensor(&plan->tensors[step->a].quantizer) &&
                  check_per_tensor(&plan->tensors[step->b].quantizer) && step->native;
-    bool blocks = step->native && plan->tensors[step->a].quantizer.scheme == OCTET_FP8_BLOCK;
+    bool folded =
+        step->a_copy != OCTET_ABSENT && plan->tensors[step->a_copy].form == OCTET_FORM_FOLDED;
+    bool blocks =
+        folded || (step->native && plan->tensors[step->a].quantizer.scheme == OCTET_FP8_BLOCK);
     bool finished = step->bias == OCTET_ABSENT || dtype == OCTET_F32 ||
                     plan->buffers[step->bias].dtype == dtype;
     if (plan->device.kind != OCTET_CUDA) {
