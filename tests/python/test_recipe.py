@@ -119,6 +119,8 @@ def test_recipe__field_reaches_the_core(active: recipe.Recipe, text: str) -> Non
         lambda: recipe.DelayedScaling(backward_override="dequantized"),
         lambda: recipe.DelayedScaling(fp8_format=Format.E5M2),
         lambda: recipe.MXFP8BlockScaling(margin=1),
+        lambda: recipe.MXFP8BlockScaling(product="quick"),
+        lambda: recipe.CustomRecipe(lambda role: None, product="quick"),
         lambda: recipe.Float8BlockScaling(fp8_gemm_fprop=MMParams(False)),
         lambda: recipe.Float8BlockScaling(x_block_scaling_dim=3),
         lambda: recipe.Float8CurrentScaling(
