@@ -13,10 +13,8 @@ result is:
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from octet._constant import traced_as_constant
 from octet._sharded import is_dtensor
 from octet.state.active import current, in_backward
-from octet.state.scaling import SLOTS
 
 if TYPE_CHECKING:
     from octet.linear import Linear
@@ -100,16 +98,6 @@ def _refuse(layer: "Linear", weight: Any, inp: Any, bias: Any, asked: Any) -> No
         )
 
 
-@traced_as_constant
-def _unwrap_state(layer: "Linear") -> bool:
-    """distribute_module makes DTensors of all buffers; scales are a rank's own."""
-    for name in SLOTS:
-        held = layer._buffers.get(name)
-        if is_dtensor(held):
-            layer._buffers[name] = held.to_local()
-    return True
-
-
 def _bias_once(y: torch.Tensor, bias: Any) -> torch.Tensor:  # noqa: ANN401
     return _AddOnce.apply(y, bias.to_local(), bias.device_mesh.get_local_rank() == 0)
 
@@ -132,7 +120,7 @@ def run(layer: "Linear", inp: Any, *asked: Any) -> Any:  # noqa: ANN401
             "ColwiseParallel, of RowwiseParallel and for a replicated weight, on a mesh of one "
             "dimension: redistribute them"
         )
-    _unwrap_state(layer)
+    layer._unwrap_state()
     late = bias is not None and rule.is_partial and not layer.return_bias
     own = None
     if bias is not None and not late:
