@@ -181,6 +181,86 @@ def test_dtensor__sequence_parallel(workers: Workers, name: str) -> None:  # noq
     workers.run(sequence_job, 2, name)
 
 
+# ---- beside parallel_mode --------------------------------------------------------------------
+
+
+class Two(torch.nn.Module):
+    """Two layers; the second one without a bias, which parallel_mode adds behind the sum."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401
+        super().__init__()
+        self.up = octet.Linear(64, 128, device="cpu", **options, **self.mode("column", options))
+        self.down = octet.Linear(
+            128, 64, bias=False, device="cpu", **options, **self.mode("row", options)
+        )
+
+    @staticmethod
+    def mode(mode: str, options: dict[str, Any]) -> dict[str, Any]:
+        return {"parallel_mode": mode} if options else {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+def beside_job(mesh: DeviceMesh, name: str, compiled: bool) -> None:
+    """parallelize_module's layers compute what parallel_mode's do, bit for bit: sums of two
+    ranks have one order."""
+    rank = mesh.get_local_rank()
+    for sequence in (False, True):
+        torch._dynamo.reset()
+        torch.manual_seed(1)
+        made = Two()
+        torch.manual_seed(1)
+        split = Two(tp_group=mesh, sequence_parallel=sequence)
+        layouts = Shard(0) if sequence else Replicate()
+        styles = {
+            "up": ColwiseParallel(input_layouts=layouts),
+            "down": RowwiseParallel(output_layouts=layouts),
+        }
+        parallelize_module(made, mesh, styles)
+        run = torch.compile(made, backend="aot_eager", fullgraph=True) if compiled else made
+        torch.manual_seed(2)
+        x, weights = torch.randn(128, 64), torch.randn(128, 64)
+        if sequence:
+            x, weights = (t.chunk(2)[rank].clone() for t in (x, weights))
+        found, wanted = [], []
+        for of, results in ((run, found), (split, wanted)):
+            given = x.clone().requires_grad_()
+            y = call(name, of, given)
+            (y * weights).sum().backward()
+            results += [y, given.grad]
+        for (key, p), q in zip(made.named_parameters(), split.parameters(), strict=True):
+            assert torch.equal(p.grad.to_local(), q.grad), (key, sequence)
+        assert all(map(torch.equal, found, wanted)), sequence
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["current", "mxfp8", "block"])
+def test_dtensor__equals_parallel_mode(workers: Workers, name: str, compiled: bool) -> None:  # noqa: F811
+    workers.run(beside_job, 2, name, compiled)
+
+
+def quantized_job(mesh: DeviceMesh) -> None:
+    """parallelize_module cuts what a weight stands for: it would be stored unquantized."""
+    words = (
+        r"octet.Linear 'up' \(70 -> 44\): weight is stored .* or split the layer by parallel_"
+    )
+    torch.manual_seed(1)
+    made = octet.convert(MLP(), weights=RECIPES["mxfp8"])
+    with pytest.raises(ValueError, match=words):
+        parallelize_module(made, mesh, STYLES)
+    made = octet.fsdp_gather_quantized(model("current"), RECIPES["current"])
+    with pytest.raises(ValueError, match=words):
+        parallelize_module(made, mesh, STYLES)
+    made = parallelize_module(model("current"), mesh, STYLES)
+    with pytest.raises(ValueError, match=r"'up' .* is a DTensor; .* split layers by parallel_"):
+        octet.fsdp_gather_quantized(made, RECIPES["current"])
+
+
+def test_dtensor__quantized_weights_are_refused_by_name(workers: Workers) -> None:  # noqa: F811
+    workers.run(quantized_job, 2)
+
+
 # ---- with fully_shard ------------------------------------------------------------------------
 
 
