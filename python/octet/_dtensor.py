@@ -12,6 +12,8 @@ result is:
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch.compiler import is_compiling
+
 import torch
 from octet._sharded import is_dtensor
 from octet.state.active import current, in_backward
@@ -49,6 +51,33 @@ class _AddOnce(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         rows = grad.reshape(-1, grad.shape[-1])
         return grad, rows.sum(0, dtype=torch.float32).to(ctx.dtype), None
+
+
+class _ToLocal(torch.autograd.Function):
+    """What a rank holds of a DTensor whose shards are uneven. torch's own to_local makes the
+    gradient's strides of the rank's, as if all ranks held as much."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, placement: Any) -> torch.Tensor:  # noqa: ANN401
+        ctx.like = tensor.device_mesh, placement, tensor.shape, tensor.stride()
+        return tensor._local_tensor.view_as(tensor._local_tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        from torch.distributed.tensor import DTensor
+
+        mesh, placement, shape, stride = ctx.like
+        sizes = {"run_check": False, "shape": shape, "stride": stride}
+        return DTensor.from_local(grad.contiguous(), mesh, (placement,), **sizes), None
+
+
+def _local(tensor: Any, placement: Any) -> torch.Tensor:  # noqa: ANN401
+    """What this rank holds of a tensor, whose gradient lies by the placement."""
+    (held,), ranks = tensor.placements, tensor.device_mesh.size()
+    uneven = held.is_shard() and tensor.shape[held.dim] % ranks
+    if uneven and not is_compiling():
+        return _ToLocal.apply(tensor, placement)
+    return tensor.to_local(grad_placements=(placement,))
 
 
 def _rule(weight: Any, inp: Any) -> _Rule | None:  # noqa: ANN401
@@ -125,10 +154,10 @@ def run(layer: "Linear", inp: Any, *asked: Any) -> Any:  # noqa: ANN401
     own = None
     if bias is not None and not late:
         of_bias = rule.bias if rule.is_partial else rule.grad_weight
-        own = bias.to_local(grad_placements=(of_bias,))
-    layer._local = Local(weight.to_local(grad_placements=(rule.grad_weight,)), own)
+        own = _local(bias, of_bias)
+    layer._local = Local(_local(weight, rule.grad_weight), own)
     try:
-        made = layer._run(inp.to_local(grad_placements=(rule.grad_input,)), *asked)
+        made = layer._run(_local(inp, rule.grad_input), *asked)
     finally:
         layer._local = None
     y = made[0] if layer.return_bias else made

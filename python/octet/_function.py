@@ -142,9 +142,8 @@ def _forward(
     again, for autograd alone, those that may get a gradient."""
     task, updates = call
     ranks, count = placed
-    parameters = tensors[len(tensors) - count :]
     if count:
-        tensors = tensors[:-count]
+        tensors, parameters = tensors[:-count], tensors[-count:]
     output, others, saved = run_forward(task, sizes, tensors, in_graph, ranks)
     if count:
         ctx.parameters, saved = _in_parameters(task[1], saved, parameters)
