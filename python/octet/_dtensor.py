@@ -13,6 +13,7 @@ result is:
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.compiler import is_compiling
+from torch.torch_version import TorchVersion
 
 import torch
 from octet._sharded import is_dtensor
@@ -20,6 +21,9 @@ from octet.state.active import current, in_backward
 
 if TYPE_CHECKING:
     from octet.linear import Linear
+
+
+_COMPILES_UNEVEN = TorchVersion(torch.__version__) >= (2, 13)
 
 
 class Local(NamedTuple):
@@ -71,13 +75,26 @@ class _ToLocal(torch.autograd.Function):
         return DTensor.from_local(grad.contiguous(), mesh, (placement,), **sizes), None
 
 
+def _is_uneven(tensor: Any) -> bool:  # noqa: ANN401
+    (held,), ranks = tensor.placements, tensor.device_mesh.size()
+    return held.is_shard() and tensor.shape[held.dim] % ranks != 0
+
+
 def _local(tensor: Any, placement: Any) -> torch.Tensor:  # noqa: ANN401
     """What this rank holds of a tensor, whose gradient lies by the placement."""
-    (held,), ranks = tensor.placements, tensor.device_mesh.size()
-    uneven = held.is_shard() and tensor.shape[held.dim] % ranks
-    if uneven and not is_compiling():
+    if _is_uneven(tensor) and not is_compiling():
         return _ToLocal.apply(tensor, placement)
     return tensor.to_local(grad_placements=(placement,))
+
+
+def _check_uneven(layer: "Linear", weight: Any) -> None:  # noqa: ANN401
+    """Before 2.13 torch's compiled code gives the gradients of uneven shards another shape."""
+    if is_compiling() and not _COMPILES_UNEVEN and _is_uneven(weight):
+        raise ValueError(
+            f"{layer._label()}: weight is {tuple(weight.shape)} by {weight.placements}, which "
+            f"{weight.device_mesh.size()} ranks share unevenly, in compiled code of a torch "
+            "before 2.13; pad it, or leave the layer out of compiled code"
+        )
 
 
 def _rule(weight: Any, inp: Any) -> _Rule | None:  # noqa: ANN401
@@ -149,6 +166,7 @@ def run(layer: "Linear", inp: Any, *asked: Any) -> Any:  # noqa: ANN401
             "ColwiseParallel, of RowwiseParallel and for a replicated weight, on a mesh of one "
             "dimension: redistribute them"
         )
+    _check_uneven(layer, weight)
     layer._unwrap_state()
     late = bias is not None and rule.is_partial and not layer.return_bias
     own = None

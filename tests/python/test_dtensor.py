@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.torch_version import TorchVersion
 
 import torch
 
@@ -141,6 +142,21 @@ def test_dtensor__a_rank_runs_what_it_holds(workers: Workers, name: str) -> None
 def test_dtensor__shards_may_be_uneven(workers: Workers) -> None:  # noqa: F811
     for name in ("current", "mxfp8"):
         workers.run(styles_job, 3, name, False)
+
+
+def uneven_job(mesh: DeviceMesh) -> None:
+    made = parallelize_module(model("mxfp8"), mesh, STYLES)
+    run = torch.compile(made, backend="aot_eager", fullgraph=True)
+    with pytest.raises(Exception, match=r"'up' .* 3 ranks share unevenly, in compiled code"):
+        call("mxfp8", run, torch.randn(5, 70))
+
+
+def test_dtensor__compiled_shards_may_be_uneven(workers: Workers) -> None:  # noqa: F811
+    """From torch 2.13 on."""
+    if TorchVersion(torch.__version__) >= (2, 13):
+        workers.run(styles_job, 3, "mxfp8", True)
+    else:
+        workers.run(uneven_job, 3)
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
