@@ -111,6 +111,8 @@ class Fixed(NamedTuple):
     bias_words: str  # the bias gradient's own: it sums what was not quantized; or empty
     n: int
     label: str
+    weight: Quantizer | None
+    made_of: int  # of how many parameters the weight is made again in backward; 0: it is saved
 
 
 class _CustomFunction(torch.autograd.Function):
@@ -133,7 +135,10 @@ class _CustomFunction(torch.autograd.Function):
         x = inp if used_input is None else used_input
         w = weight if used_weight is None else used_weight
         ctx.fixed, ctx.own = fixed, (grad_output, grad_input, grad_weight)
-        output = LinearFunction.forward(ctx, (fixed.words, None), None, fixed.n, x, w, *others)
+        if fixed.made_of == 1:
+            others = (*others, weight)
+        placed = fixed.words, None, fixed.made_of
+        output = LinearFunction.forward(ctx, placed, None, fixed.n, x, w, *others)
         if not is_dynamo_compiling():
             ctx.call = *ctx.call[:4], (ref(inp), ref(weight))
         return output
@@ -150,7 +155,14 @@ class _CustomFunction(torch.autograd.Function):
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
     fixed, (own_dy, own_dx, own_dw) = ctx.fixed, ctx.own
     dy = _quantized(own_dy, grad, "grad_output", fixed.label)
-    grads = list(_function._backward(ctx, dy)[3:])
+    own_w = fixed.weight
+
+    def cast(weight: torch.Tensor) -> torch.Tensor:
+        return _quantized(own_w, weight, "weight", fixed.label)
+
+    grads = list(_function._backward(ctx, dy, cast)[3:])
+    if fixed.made_of == 1:
+        grads.pop()  # of the weight, which is an argument already
     if fixed.bias_words:
         words = _signatures.gradient_words(fixed.bias_words, grad.dtype, None)
         (grads[2],) = _ops.linear_backward([grad], ctx.call[2], words)
@@ -196,6 +208,18 @@ def _weight(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> to
     cache.user_tensor = _quantized(own.stored, weight, "weight", layer._label())
     cache.user_quantizer, cache.fresh.value = maker, True
     return cache.user_tensor
+
+
+def _made_of(
+    layer: "Linear", weight: torch.Tensor, used: torch.Tensor, asked: Asked
+) -> list[torch.Tensor]:
+    """The parameters of which backward makes the weight again: those that fully_shard holds,
+    unless the caller caches the quantized weight anyway."""
+    if asked.is_first_microbatch is not None:
+        return []
+    if not layer._is_sharded():
+        return []
+    return _sharded.parameters(layer) or ([] if used is weight else [weight])
 
 
 def _check(layer: "Linear", own: Own) -> None:
@@ -247,7 +271,15 @@ def forward(
     sums = _signatures.call_of(dtypes, texts, own.recipe, (False, False, True), where)
     if call.error:
         raise ValueError(f"{label}: {call.error}")
-    fixed = Fixed(call.words, sums.words if apart else "", layer._shape()[0], label)
+    made_of = _made_of(layer, weight, used[1], asked)
+    fixed = Fixed(
+        call.words,
+        sums.words if apart else "",
+        layer._shape()[0],
+        label,
+        own.weight,
+        len(made_of),
+    )
     others = [bias] if call.takes_bias else []
     for name in call.tensors:
         drawn = name == "seed"
@@ -264,6 +296,7 @@ def forward(
         inp,
         layer._in_graph(weight, wants),
         *others,
+        *(made_of if len(made_of) > 1 else ()),
     )
     if asked.fp8_output and own.output is not None:
         output = straight_through(output, _quantized(own.output, output, "output", label))

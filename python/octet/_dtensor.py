@@ -12,14 +12,18 @@ result is:
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch.compiler import is_compiling
+from torch.torch_version import TorchVersion
+
 import torch
-from octet._constant import traced_as_constant
 from octet._sharded import is_dtensor
 from octet.state.active import current, in_backward
-from octet.state.scaling import SLOTS
 
 if TYPE_CHECKING:
     from octet.linear import Linear
+
+
+_COMPILES_UNEVEN = TorchVersion(torch.__version__) >= (2, 13)
 
 
 class Local(NamedTuple):
@@ -51,6 +55,46 @@ class _AddOnce(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         rows = grad.reshape(-1, grad.shape[-1])
         return grad, rows.sum(0, dtype=torch.float32).to(ctx.dtype), None
+
+
+class _ToLocal(torch.autograd.Function):
+    """What a rank holds of a DTensor whose shards are uneven. torch's own to_local makes the
+    gradient's strides of the rank's, as if all ranks held as much."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, placement: Any) -> torch.Tensor:  # noqa: ANN401
+        ctx.like = tensor.device_mesh, placement, tensor.shape, tensor.stride()
+        return tensor._local_tensor.view_as(tensor._local_tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        from torch.distributed.tensor import DTensor
+
+        mesh, placement, shape, stride = ctx.like
+        sizes = {"run_check": False, "shape": shape, "stride": stride}
+        return DTensor.from_local(grad.contiguous(), mesh, (placement,), **sizes), None
+
+
+def _is_uneven(tensor: Any) -> bool:  # noqa: ANN401
+    (held,), ranks = tensor.placements, tensor.device_mesh.size()
+    return held.is_shard() and tensor.shape[held.dim] % ranks != 0
+
+
+def _local(tensor: Any, placement: Any) -> torch.Tensor:  # noqa: ANN401
+    """What this rank holds of a tensor, whose gradient lies by the placement."""
+    if _is_uneven(tensor) and not is_compiling():
+        return _ToLocal.apply(tensor, placement)
+    return tensor.to_local(grad_placements=(placement,))
+
+
+def _check_uneven(layer: "Linear", weight: Any) -> None:  # noqa: ANN401
+    """Before 2.13 torch's compiled code gives the gradients of uneven shards another shape."""
+    if is_compiling() and not _COMPILES_UNEVEN and _is_uneven(weight):
+        raise ValueError(
+            f"{layer._label()}: weight is {tuple(weight.shape)} by {weight.placements}, which "
+            f"{weight.device_mesh.size()} ranks share unevenly, in compiled code of a torch "
+            "before 2.13; pad it, or leave the layer out of compiled code"
+        )
 
 
 def _rule(weight: Any, inp: Any) -> _Rule | None:  # noqa: ANN401
@@ -100,16 +144,6 @@ def _refuse(layer: "Linear", weight: Any, inp: Any, bias: Any, asked: Any) -> No
         )
 
 
-@traced_as_constant
-def _unwrap_state(layer: "Linear") -> bool:
-    """distribute_module makes DTensors of all buffers; scales are a rank's own."""
-    for name in SLOTS:
-        held = layer._buffers.get(name)
-        if is_dtensor(held):
-            layer._buffers[name] = held.to_local()
-    return True
-
-
 def _bias_once(y: torch.Tensor, bias: Any) -> torch.Tensor:  # noqa: ANN401
     return _AddOnce.apply(y, bias.to_local(), bias.device_mesh.get_local_rank() == 0)
 
@@ -132,15 +166,16 @@ def run(layer: "Linear", inp: Any, *asked: Any) -> Any:  # noqa: ANN401
             "ColwiseParallel, of RowwiseParallel and for a replicated weight, on a mesh of one "
             "dimension: redistribute them"
         )
-    _unwrap_state(layer)
+    _check_uneven(layer, weight)
+    layer._unwrap_state()
     late = bias is not None and rule.is_partial and not layer.return_bias
     own = None
     if bias is not None and not late:
         of_bias = rule.bias if rule.is_partial else rule.grad_weight
-        own = bias.to_local(grad_placements=(of_bias,))
-    layer._local = Local(weight.to_local(grad_placements=(rule.grad_weight,)), own)
+        own = _local(bias, of_bias)
+    layer._local = Local(_local(weight, rule.grad_weight), own)
     try:
-        made = layer._run(inp.to_local(grad_placements=(rule.grad_input,)), *asked)
+        made = layer._run(_local(inp, rule.grad_input), *asked)
     finally:
         layer._local = None
     y = made[0] if layer.return_bias else made

@@ -1,6 +1,8 @@
 """What other libraries hand to a layer: FX's proxies, nested tensors."""
 
+import functools
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,10 +13,26 @@ if TYPE_CHECKING:
     from octet.linear import Linear
 
 
+@functools.cache
+def _knows_stages() -> bool:
+    """Whether torch's stages, which have been imported, infer shapes by a function that is
+    known here by its name; a warning where they do not."""
+    kinds = vars(sys.modules[_STAGES]).values()
+    found = [name for kind in kinds if isinstance(kind, type) for name in vars(kind)]
+    if any("infer" in name for name in found):
+        return True
+    warnings.warn(
+        f"octet does not know the pipeline stages of torch {torch.__version__}: delayed "
+        "scaling measures their runs on uninitialized memory; give input_args and output_args",
+        stacklevel=2,
+    )
+    return False
+
+
 def infers_shapes() -> bool:
     """Whether torch.distributed.pipelining runs a stage on uninitialized memory, to learn the
     shapes that it makes. Nothing that a layer measures there is of the model."""
-    if _STAGES not in sys.modules:
+    if _STAGES not in sys.modules or not _knows_stages():
         return False
     frame: Any = sys._getframe(1)
     while frame is not None:

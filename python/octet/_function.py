@@ -1,6 +1,6 @@
 """Linear as an autograd function: one op forward, one op backward, eager and compiled alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
@@ -52,7 +52,9 @@ GradientScales = Rule | ScaleUpdater | None
 
 # Over which ranks a call is split: the name of their group and its size; None: not split.
 Ranks = tuple[str, int] | None
-Placed = tuple[str, Ranks]  # a words, and where it runs
+# A words, where it runs, and how many parameters follow the tensors: those that the weight was
+# made of. They are saved in its place (see _sharded.py); none where the weight itself is.
+Placed = tuple[str, Ranks, int]
 
 
 def run_in_phases(
@@ -117,6 +119,16 @@ def run_forward(
     return _gather(output, outs, tensors[0].dtype, shape), others, saved
 
 
+def _in_parameters(
+    signature: Forward, saved: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
+) -> tuple[tuple[int, int], Sequence[torch.Tensor]]:
+    """What is saved, with its parameters in the place of the weight; and where they are."""
+    if (True, 1) not in signature.saves:
+        return (0, 0), saved
+    at = signature.saves.index((True, 1))
+    return (at, len(parameters)), [*saved[:at], *parameters, *saved[at + 1 :]]
+
+
 def _forward(
     ctx: Any,  # noqa: ANN401
     call: tuple[Task, GradientScales],
@@ -124,12 +136,18 @@ def _forward(
     tensors: list[torch.Tensor],
     *seen: torch.Tensor,
     in_graph: bool = False,
-    ranks: Ranks = None,
+    placed: tuple[Ranks, int] = (None, 0),
 ) -> Any:  # noqa: ANN401
-    """Forward's tensors, and then those that the layer lends to backward; again, for autograd
-    alone, those that may get a gradient."""
+    """Forward's tensors, those that the layer lends to backward, and the weight's parameters;
+    again, for autograd alone, those that may get a gradient."""
     task, updates = call
+    ranks, count = placed
+    if count:
+        tensors, parameters = tensors[:-count], tensors[-count:]
     output, others, saved = run_forward(task, sizes, tensors, in_graph, ranks)
+    if count:
+        ctx.parameters, saved = _in_parameters(task[1], saved, parameters)
+        ctx.in_graph = in_graph
     ctx.save_for_backward(*saved)
     operands: tuple[Any, ...] = ()
     if seen:
@@ -137,7 +155,7 @@ def _forward(
     elif not in_graph:
         operands = ref(tensors[0]), ref(tensors[1])
     ctx.call = task, updates, sizes, tensors[len(task[1].args) :], operands
-    ctx.ranks = ranks
+    ctx.placed = placed
     if not others:
         return output
     ctx.mark_non_differentiable(*others)
@@ -156,10 +174,13 @@ class LinearFunction(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         """Forward's tensors, and then those that the layer lends to backward."""
-        words, ranks = placed
-        task = words, forward_signature(words, is_flat(words, len(tensors))), None
+        words, ranks, count = placed
+        task = words, forward_signature(words, is_flat(words, len(tensors) - count)), None
         sizes, in_graph = [*tensors[0].shape, n], is_compiling()
-        return _forward(ctx, (task, updates), sizes, [*tensors], in_graph=in_graph, ranks=ranks)
+        where = ranks, count
+        return _forward(
+            ctx, (task, updates), sizes, [*tensors], in_graph=in_graph, placed=where
+        )
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -195,15 +216,16 @@ class _InGraph(LinearFunction):
         n: int,
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
-        words, ranks = placed
+        words, ranks, count = placed
         draws = updates == DRAW
-        flat = is_flat(words, len(tensors) + draws)
+        flat = is_flat(words, len(tensors) - count + draws)
         task = words, forward_signature(words, flat), None
         sizes = [*tensors[0].shape, n]
         lent = zip(task[1].lent, tensors[len(task[1].args) :], strict=False)
         _let_change([tensor for name, tensor in lent if name != "seed"])
         call = task, None if draws else updates
-        return _forward(ctx, call, sizes, [*tensors], in_graph=True, ranks=ranks)
+        where = ranks, count
+        return _forward(ctx, call, sizes, [*tensors], in_graph=True, placed=where)
 
 
 class _Eager(torch.autograd.Function):
@@ -231,7 +253,7 @@ recompute.OWN_NODES = tuple(f._backward_cls for f in (_Eager, LinearFunction, _I
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
     "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str words, "
-    "str rule, str group='', int ranks=1) -> Tensor[]",
+    "str rule, str group='', int ranks=1, int parameters=0) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -244,9 +266,12 @@ def _autograd(
     rule: str,
     group: str = "",
     ranks: int = 1,
+    parameters: int = 0,
 ) -> list[torch.Tensor]:
     """A call's output and what it makes for the layer to hold, with its graph."""
     over = (group, ranks) if group else None
+    made_of = read[len(read) - parameters :]
+    read = read[: len(read) - parameters]
     if rule == DRAW and over is not None:  # phases have no node that draws
         written, rule = [seeds.draw_in_graph(read[0])], ""
     flat = is_flat(words, len(read) + len(written) + (rule == DRAW))
@@ -255,7 +280,8 @@ def _autograd(
     tensors = [next(writes if i in signature.writes else reads) for i in range(signature.count)]
     tensors.extend(writes)  # what the layer lends to backward
     if is_grad_enabled() and any(tensor.requires_grad for tensor in read):
-        made = _InGraph.apply((words, over), rule or None, sizes[-1], *tensors)
+        placed = words, over, parameters
+        made = _InGraph.apply(placed, rule or None, sizes[-1], *tensors, *made_of)
         return list(made) if isinstance(made, tuple) else [made]
     if rule == DRAW:  # and nobody reads it
         seeds.draw_in_graph(read[0])
@@ -272,15 +298,18 @@ def apply_in_graph(
     placed: Placed, rule: str | None, n: int, tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """A traced call: LinearFunction as one node."""
-    words, ranks = placed
+    words, ranks, parameters = placed
+    made_of = tensors[len(tensors) - parameters :]
+    tensors = tensors[: len(tensors) - parameters]
     draws = rule == DRAW
     writes, count = writes_of(words, is_flat(words, len(tensors) + draws))
     read = [tensors[i] for i in range(count) if i not in writes]
     written = [tensors[i] for i in range(len(tensors)) if i >= count or i in writes]
     sizes = [*tensors[0].shape, n]
-    where = () if ranks is None else ranks
+    where = ("", 1) if ranks is None else ranks
+    where = (*where, parameters) if parameters else where if ranks is not None else ()
     return torch.ops.octet.linear_autograd.default(
-        read, written, sizes, words, rule or "", *where
+        [*read, *made_of], written, sizes, words, rule or "", *where
     )
 
 
@@ -314,15 +343,52 @@ def _into(
     return outs
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+# Parameters joined in backward. It takes the gradient, too, which it does not read: a compiler
+# would otherwise compute it in forward and save it.
+_LIBRARY.define(
+    "join_again(Tensor[] parameters, Tensor gradient) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_LIBRARY.impl("join_again", lambda parts, _: torch.cat(parts), "CompositeExplicitAutograd")
+
+
+def _join_again(parameters: Sequence[torch.Tensor], gradient: torch.Tensor) -> torch.Tensor:
+    return torch.ops.octet.join_again.default(list(parameters), gradient)
+
+
+def _with_weight(
+    ctx: Any,  # noqa: ANN401
+    grad: torch.Tensor,
+    cast: Callable[[torch.Tensor], torch.Tensor] | None,
+) -> Sequence[torch.Tensor]:
+    """What forward saved, with the weight in the place of its parameters, which fully_shard has
+    gathered again; cast once more where a quantizer of a user's did that in forward."""
+    (at, count), saved = ctx.parameters, ctx.saved_tensors
+    if not count:
+        return saved
+    parameters = saved[at : at + count]
+    if ctx.in_graph:
+        whole = _join_again(parameters, grad)
+    else:
+        whole = torch.cat(parameters) if count > 1 else parameters[0]
+    return [*saved[:at], whole if cast is None else cast(whole), *saved[at + count :]]
+
+
+def _backward(
+    ctx: Any,  # noqa: ANN401
+    grad: torch.Tensor,
+    cast: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> tuple[Any, ...]:
     # A gradient that arrives quantized says so itself, where the op meets it: traced code
     # cannot know which kind it will be.
     (words, forward, signature), _, sizes, lent, _ = ctx.call
     if signature is None or signature.dtype is not grad.dtype:
         signature = backward_signature(words, grad.dtype, forward.flat)
-    pool = (grad, *ctx.saved_tensors, *lent)
+    ranks, count = ctx.placed
+    saved = _with_weight(ctx, grad, cast) if count else ctx.saved_tensors
+    nothing = (None,) * count
+    pool = (grad, *saved, *lent)
     args = [pool[i] for i in signature.args]
-    ranks = ctx.ranks
     if ranks is not None and not _plans.has_collectives("linear_backward", signature.text):
         ranks = None
     if signature.written or ranks is not None:
@@ -332,10 +398,10 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         outs = op(args, sizes, signature.text)
     if signature.later is not None:
         saved = [pool[i] if i >= 0 else outs[-1] for i in signature.later]
-        _wgrad.queue_wgrad(lent[-1], grad, saved, sizes, (signature.text, ctx.ranks))
+        _wgrad.queue_wgrad(lent[-1], grad, saved, sizes, (signature.text, ctx.placed[0]))
     if signature.around is not None:
         before, after = signature.around
-        return *before, *outs, *after
+        return *before, *outs, *after, *nothing
     grads = [None if i < 0 else outs[i] for i in signature.places]
     if not signature.is_plain:
         of_input, of_weight = signature.operands
@@ -346,10 +412,46 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
             # A graph returns a parameter's gradient as the plain tensor that the parameter is.
             in_graph = is_dynamo_compiling() or isinstance(ctx, _InGraph._backward_cls)
             grads[at] = made.dequantize() if is_weight and in_graph else made
-    return tuple(grads)
+    return (*grads, *nothing)
 
 
 _once = torch.autograd.function.once_differentiable(_backward)
+
+
+# ---- without a recipe ------------------------------------------------------------------------
+
+
+class LinearOfParts(torch.autograd.Function):
+    """torch's linear of a weight in parts. It saves the parts and joins them again in backward,
+    by ops that have derivatives."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        inp: torch.Tensor,
+        bias: torch.Tensor | None,
+        *parts: torch.Tensor,
+    ) -> torch.Tensor:
+        """y = x w^T + b."""
+        ctx.save_for_backward(inp, *parts)
+        return torch.nn.functional.linear(inp, torch.cat(parts), bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
+        """Gradients of input, bias and parts."""
+        inp, *parts = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        rows = grad.reshape(-1, grad.shape[-1])
+        found: list[Any] = [None] * len(needs)
+        if needs[0]:
+            whole = _join_again(parts, grad) if is_compiling() else torch.cat(parts)
+            found[0] = (rows @ whole.to(rows.dtype)).view(inp.shape)
+        if needs[1]:
+            found[1] = rows.sum(0)
+        if any(needs[2:]):
+            whole = rows.t() @ inp.reshape(-1, inp.shape[-1]).to(rows.dtype)
+            found[2:] = whole.split([part.shape[0] for part in parts])
+        return tuple(found)
 
 
 # ---- second derivatives ----------------------------------------------------------------------

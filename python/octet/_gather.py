@@ -6,6 +6,7 @@ from octet._layer_swap import replace_parameters
 from octet._parameters import stored_text
 from octet._row_form import form_of
 from octet._shard_memory import Memory, new_number
+from octet._sharded import is_dtensor
 from octet.linear import Linear
 from octet.recipe import Recipe
 from octet.tensor import QuantizedTensor
@@ -21,6 +22,27 @@ def _travelling(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Paramete
     memory.values, memory.start, memory.number = weight.detach(), 0, new_number()
     shard = _shard.QuantizedShard(memory, 0, weight.shape)
     return torch.nn.Parameter(shard, weight.requires_grad)
+
+
+def _check(layer: Linear) -> None:
+    """Refuses a layer whose weight is no plain parameter."""
+    label = f"fsdp_gather_quantized: {layer._label()}"
+    if len(layer._parts) > 1:
+        raise ValueError(
+            f"{label}: parameters_split joins weights, which are quantized as one; leave out "
+            "one of the two"
+        )
+    weight = layer._parameters["weight"]
+    if is_dtensor(weight):
+        raise ValueError(
+            f"{label}: its weight is a DTensor; call it before fully_shard, and split layers "
+            "by parallel_mode instead of parallelize_module"
+        )
+    if isinstance(weight, QuantizedTensor) or type(weight) is not torch.nn.Parameter:
+        raise ValueError(
+            f"{label}: its weight is a {type(weight).__name__}; call it on plain weights (a "
+            "quantized weight travels quantized without it)"
+        )
 
 
 def fsdp_gather_quantized(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
@@ -49,13 +71,8 @@ def fsdp_gather_quantized(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Mo
             f"fsdp_gather_quantized: there is no octet layer in {type(model).__name__}; call "
             "octet.convert(model) first"
         )
+    for layer in layers:
+        _check(layer)
     weights = [layer._parameters[name] for layer in layers for name in layer._weight_names()]
-    for weight in weights:
-        if isinstance(weight, QuantizedTensor) or type(weight) is not torch.nn.Parameter:
-            raise ValueError(
-                f"fsdp_gather_quantized: a weight is a {type(weight).__name__}; call it on "
-                "plain weights, before fully_shard and parallelize_module (a quantized weight "
-                "travels quantized without it)"
-            )
     replace_parameters(model, weights, lambda weight: _travelling(weight, recipe))
     return model

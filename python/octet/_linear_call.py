@@ -129,6 +129,12 @@ class LinearCall(Share):
 
     # ---- options ---------------------------------------------------------------------------
 
+    @traced_as_constant
+    def _is_sharded(self) -> bool:
+        """Whether fully_shard holds the parameters. It does or does not from the first call
+        on, so traced code may take it for a constant."""
+        return _sharded.is_sharded(self._load_state_dict_post_hooks)
+
     def _returns_bias(self) -> bool:
         """Whether there is a bias that is not added."""
         return self.return_bias and getattr(self, f"{self._parts[0][0]}bias") is not None

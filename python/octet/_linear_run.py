@@ -12,9 +12,17 @@ import torch
 from octet import _custom, _dtensor, _foreign, _sharded
 from octet._constant import traced_as_constant
 from octet._dtypes import HIGH_PRECISION
-from octet._function import DRAW, LinearFunction, apply_eagerly, apply_in_graph, run_forward
+from octet._function import (
+    DRAW,
+    LinearFunction,
+    LinearOfParts,
+    Placed,
+    apply_eagerly,
+    apply_in_graph,
+    run_forward,
+)
 from octet._linear_call import LinearCall
-from octet._shard import restore_rowwise
+from octet._shard import check_recomputed, restore_rowwise
 from octet._sharded import is_dtensor
 from octet._signatures import (
     Call,
@@ -37,6 +45,7 @@ from octet.state.active import (
     in_backward,
 )
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
+from octet.state.scaling import SLOTS
 from octet.state.scaling_rule import Rule
 from octet.tensor import QuantizedTensor
 
@@ -84,8 +93,19 @@ class LinearRun(LinearCall):
         """A call that has nothing to quantize."""
         if not is_compiling() and not _are_functorch_transforms_active():
             self._calls.note(NO_RECIPE, True, None)
-        y = torch_linear(inp, weight, None if self.return_bias else bias)
+        y = self._torchs(inp, weight, bias)
         return (y, bias) if self.return_bias else y
+
+    def _torchs(
+        self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """torch's own linear; of a weight in parts that fully_shard holds, one that saves the
+        parts."""
+        parts = _sharded.parameters(self)
+        added = None if self.return_bias else bias
+        if not parts:
+            return torch_linear(inp, weight, added)
+        return LinearOfParts.apply(inp, added, *parts)
 
     def _run(
         self,
@@ -106,6 +126,7 @@ class LinearRun(LinearCall):
         region, run = current(), None
         if is_compiling():
             recipe = self._recipe_in_graph(region)
+            self._check_recomputed(is_dynamo_compiling())
         elif in_backward():
             recipe, run = self._recipe_in_backward(region)
             restore_rowwise(self, self._whole("weight"))
@@ -119,7 +140,7 @@ class LinearRun(LinearCall):
                 self._check_in_graph()
             if run is not None:
                 self._calls.note_again(run)
-                y = torch_linear(inp, weight, None if self.return_bias else bias)
+                y = self._torchs(inp, weight, bias)
                 return (y, bias) if self.return_bias else y
             return self._run_plain(inp, weight, bias)
         if not is_compiling() and _are_functorch_transforms_active():
@@ -193,7 +214,11 @@ class LinearRun(LinearCall):
                 tensors.append(
                     seed if name == "seed" else self._extra_tensor(name, state, weight)
                 )
-        output, others = self._apply_call(call, updates, tensors, has_graph)
+        made_of = _sharded.parameters(self) if has_graph else []
+        placed = call.words, self._ranks(), len(made_of)
+        output, others = self._apply_call(
+            (call, placed), updates, [*tensors, *made_of], has_graph
+        )
         if others:
             with torch.no_grad():
                 self._store_cast(call.words, list(others), weight)
@@ -227,14 +252,15 @@ class LinearRun(LinearCall):
 
     def _apply_call(
         self,
-        call: Call,
+        asked: tuple[Call, Placed],
         updates: Any,  # noqa: ANN401
         tensors: list[torch.Tensor],
         has_graph: bool,
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
-        rows, placed = self._shape()[0], (call.words, self._ranks())
+        call, placed = asked
+        rows = self._shape()[0]
         if is_dynamo_compiling():
             share_casts_in_graphs()
         in_one_node = is_dynamo_compiling() and not isinstance(updates, DelayedScaling)
@@ -278,6 +304,26 @@ class LinearRun(LinearCall):
         return apply_eagerly((task, updates), sizes, flat, *operands)
 
     # ---- traced ----------------------------------------------------------------------------
+
+    @traced_as_constant
+    def _check_recomputed(self, in_dynamo: bool) -> bool:
+        """Refuses a quantized weight of fully_shard's that is not there when a checkpoint runs
+        this code again."""
+        weight = self._parameters.get("weight")
+        if isinstance(weight, QuantizedTensor) and self._is_sharded():
+            again = in_dynamo and recompute.is_checkpointed()
+            if again or weight.buffers()[0].untyped_storage().size() == 0:
+                check_recomputed(self, weight)
+        return True
+
+    @traced_as_constant
+    def _unwrap_state(self) -> bool:
+        """distribute_module makes DTensors of all buffers; scales are a rank's own."""
+        for name in SLOTS:
+            held = self._buffers.get(name)
+            if is_dtensor(held):
+                self._buffers[name] = held.to_local()
+        return True
 
     @traced_as_constant
     def _decide_in_graph(

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from octet import _custom, _signatures, _texts
 from octet._dtypes import HIGH_PRECISION
+from octet._shard import QuantizedShard
+from octet._sharded import is_dtensor
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
 from octet.recipe import Recipe
 from octet.state.active import QUANTIZED_INIT, QuantizedInit
@@ -97,6 +99,20 @@ class Parameters(StatefulCalls):
 
     def _mark_parameters(self) -> None:
         raise NotImplementedError
+
+    def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
+        """As a module does; what would store a quantized weight unquantized is refused."""
+        held = self._parameters.get(name)
+        if is_dtensor(param) and isinstance(held, QuantizedTensor | QuantizedShard):
+            local = param._local_tensor  # type: ignore[union-attr]
+            if not isinstance(local, QuantizedTensor | QuantizedShard):
+                raise ValueError(
+                    f"{self._label()}: {name} is stored or gathered quantized, and a DTensor "
+                    f"{param.placements} would hold it unquantized; "  # type: ignore[union-attr]
+                    "leave it plain (octet.convert without weights, no fsdp_gather_quantized) "
+                    "for parallelize_module, or split the layer by parallel_mode"
+                )
+        super().register_parameter(name, param)
 
     def _make_parameters(
         self,

@@ -14,12 +14,12 @@ import torch
 from octet import _C, _row_form, _texts
 from octet._decoded_view import written_arguments
 from octet._row_form import form_of
-from octet._shard_memory import Memory, new_number, settle
+from octet._shard_memory import Memory, new_number
+from octet._sharded import FSDP_PARAM, shard_of
 from octet._tensor_ops import _split
 from octet.tensor import HANDLERS, QuantizedTensor
 
 aten = torch.ops.aten
-_FSDP_PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param"
 Metadata = tuple[bool, bool]  # which directions travelled
 
 
@@ -62,8 +62,7 @@ class QuantizedShard(torch.Tensor):
         """The bytes that travel, and which directions they are of."""
         memory = self._memory
         memory.place(mesh)
-        if memory.is_stale:
-            settle(mesh)
+        memory.settled()
         with torch.no_grad():
             lines = memory.quantized() if memory.keeps_values else memory.lines
             which = self._directions()
@@ -72,10 +71,10 @@ class QuantizedShard(torch.Tensor):
     def _directions(self) -> Metadata:
         """Rowwise bytes for forward, columnwise ones for backward, where the weight is gathered
         for each; both, where once for both."""
-        memory = self._memory
+        memory = self._memory.origin or self._memory
+        reshards, state = _fsdp_group(memory.form)
         if not memory.form.of_columns():
             return True, True
-        reshards, state = _fsdp_group()
         if memory.alternates is None:
             memory.alternates = reshards and state in ("FORWARD", "PRE_BACKWARD")
         elif memory.alternates and not reshards:
@@ -110,7 +109,7 @@ class QuantizedShard(torch.Tensor):
         runs its layer again."""
         memory = self._memory
         lines = memory.quantized() if memory.keeps_values else memory.lines
-        sent = _travelling(memory, lines, (True, False))
+        sent = _travelling(memory, lines, (True, False)).to(whole.device)
         rows = sent.new_empty(sent.shape[0] * memory.mesh.size(), sent.shape[1])
         torch.distributed.all_gather_into_tensor(rows, sent, memory.mesh.get_group())
         for part in _parts_of(memory.form, (True, False)):
@@ -185,7 +184,7 @@ def _fill(
     _row_form.into_buffers(form, rows, made, parts)
 
 
-def _fsdp_group() -> tuple[bool, str]:
+def _fsdp_group(form: _row_form.Form) -> tuple[bool, str]:
     """Whether the parameters that are being gathered are freed after forward, and what
     fully_shard is about to do. It asks the stack because nothing else tells."""
     frame: Any = sys._getframe(1)
@@ -194,6 +193,13 @@ def _fsdp_group() -> tuple[bool, str]:
         if frame.f_code.co_name in ("unshard", "wait_for_unshard") and hasattr(
             group, "_reshard_after_forward"
         ):
+            after = getattr(group, "post_forward_mesh_info", None)
+            if after is not None and after != getattr(group, "mesh_info", None):
+                raise ValueError(
+                    f"fully_shard of a weight {tuple(form.shape)} of {form.text}: it would "
+                    "be sharded over fewer ranks after forward, which is for plain weights; "
+                    "make reshard_after_forward True or False"
+                )
             return bool(group._reshard_after_forward), group._training_state.name
         frame = frame.f_back
     return False, ""
@@ -201,13 +207,32 @@ def _fsdp_group() -> tuple[bool, str]:
 
 def restore_rowwise(layer: Any, weight: torch.Tensor) -> None:  # noqa: ANN401
     """Before a layer runs forward in a backward: its weight may be there columnwise only."""
-    from octet._sharded import shard_of
-
     if not isinstance(weight, QuantizedTensor) or weight.buffers()[0].numel() == 0:
         return
     if weight.buffers()[0].untyped_storage().size() == 0:
         shard = shard_of(layer, "weight")
+        if shard is None:
+            raise RuntimeError(
+                f"{layer._label()}: its weight was gathered for backward only, and this torch "
+                "does not tell by whom; leave out the checkpoint around it"
+            )
         shard._local_tensor.gather_rowwise(weight)
+
+
+def check_recomputed(layer: Any, weight: Any) -> None:  # noqa: ANN401
+    """Refuses compiled code that a checkpoint runs again, where forward and backward gather a
+    direction each: compiled code cannot bring the other one, as restore_rowwise does."""
+    shard = shard_of(layer, "weight")
+    local = getattr(shard, "_local_tensor", None)
+    if not isinstance(local, QuantizedShard) or not local._memory.alternates:
+        return
+    raise ValueError(
+        f"{layer._label()}: a checkpoint would run compiled code again in backward, when only "
+        f"the columnwise bytes of its weight of {weight._text} are gathered; keep the layer "
+        "out of the checkpoint or out of compiled code, call fully_shard with "
+        "reshard_after_forward=False, or quantize by "
+        "MXFP8BlockScaling(enable_2d_quantization=True)"
+    )
 
 
 # ---- what ops do to a shard ------------------------------------------------------------------
@@ -232,6 +257,8 @@ def _sliced(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 def _parted(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     shard, size, dim = args[0], args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    if not _in_fully_shard():  # such as parallelize_module's: parts are plain
+        return NotImplemented
     if dim not in (0, -2) or shard.dim() != 2 or not isinstance(size, int):
         return NotImplemented
     count = shard.shape[0]
@@ -279,8 +306,30 @@ def _cloned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     device = torch.device(kwargs.get("device") or shard.device)
     if kwargs.get("dtype") not in (None, shard.dtype) or shard.dim() != 2:
         return NotImplemented
+    if shard.device.type == "cpu" != device.type and _in_fully_shard():
+        return sent_to(shard, device)
     made = _emptied(aten.empty_like.default, (shard,), {"device": device})
     return _copied(aten.copy_.default, (made, shard), {})
+
+
+def sent_to(shard: QuantizedShard, device: torch.device) -> QuantizedShard:
+    """A shard of CPUOffloadPolicy's, copied to where it is gathered: with its padding, and
+    bound to the one that stays."""
+    made = shard._memory.copied(lambda held: held.to(device, copy=True, non_blocking=True))
+    made.origin = shard._memory
+    return QuantizedShard(made, shard._offset, shard.shape)
+
+
+def _pinned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    """CPUOffloadPolicy's shards."""
+    shard = args[0]
+    memory = shard._memory.copied(lambda held: held.pin_memory())
+    return QuantizedShard(memory, shard._offset, shard.shape)
+
+
+def _is_pinned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+    memory = args[0]._memory
+    return (memory.values if memory.lines is None else memory.lines).is_pinned()
 
 
 def _copied(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -338,6 +387,8 @@ _SHARD_HANDLERS: dict[Any, Callable[[Any, Any, Any], Any]] = {
     aten.clone.default: _cloned,
     aten._to_copy.default: _cloned,
     aten.copy_.default: _copied,
+    aten._pin_memory.default: _pinned,
+    aten.is_pinned.default: _is_pinned,
 }
 
 
@@ -347,11 +398,11 @@ _SHARD_HANDLERS: dict[Any, Callable[[Any, Any, Any], Any]] = {
 def _in_fully_shard() -> bool:
     """Whether fully_shard is cutting a parameter. It asks the stack because nothing else tells:
     a user's split of a quantized tensor is another."""
-    if _FSDP_PARAM not in sys.modules:
+    if FSDP_PARAM not in sys.modules:
         return False
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == _FSDP_PARAM:
+        if frame.f_globals.get("__name__") == FSDP_PARAM:
             return True
         frame = frame.f_back
     return False

@@ -8,6 +8,7 @@ beside rows that stand for the others': zeros, and these magnitudes.
 
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class Memory:
         self.slots: torch.Tensor | None = None  # those of the whole: see exchanged
         self.mesh: Any = None
         self.alternates: bool | None = None  # directions travel one at a time
+        self.origin: Memory | None = None  # on the CPU; this is its copy on a GPU, to travel
         _ALL.append(weakref.ref(self, _ALL.remove))
 
     @property
@@ -54,6 +56,14 @@ class Memory:
             made.values = make(rows, self.form.shape[1], dtype=self.dtype, device=device)
         else:
             made.lines = make(rows, self.form.width, dtype=torch.uint8, device=device)
+        return made
+
+    def copied(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Memory":
+        """A copy of all rows elsewhere: on another device, in pinned memory."""
+        made = Memory(self.form, self.dtype, self.rows, self.keeps_values)
+        made.number, made.start, made.is_stale = self.number, self.start, self.is_stale
+        made.lines = None if self.lines is None else move(self.lines)
+        made.values = None if self.values is None else move(self.values)
         return made
 
     def read(self, offset: int, rows: int) -> torch.Tensor:
@@ -75,9 +85,26 @@ class Memory:
 
     def place(self, mesh: Any) -> None:  # noqa: ANN401
         """Notes the ranks that hold the whole."""
+        if self.origin is not None:
+            self.origin.place(mesh)
         self.mesh = mesh
         if self.start is None:
             self.start = min(mesh.get_local_rank() * self.rows, self.form.shape[0])
+
+    def settled(self) -> None:
+        """Quantizes what was written, if that has not been done; a copy takes over what its
+        origin has become by that."""
+        origin = self.origin
+        if origin is None:
+            if self.is_stale:
+                settle(self.mesh)
+            return
+        origin.settled()
+        self.is_stale = False
+        if self.keeps_values:
+            self.slots = None if origin.slots is None else origin.slots.to(self.device)
+        elif self.values is not None:  # of before
+            self.lines, self.values = origin.lines.to(self.values.device), None
 
     def own(self) -> int:
         """Rows that are not padding."""
@@ -152,17 +179,20 @@ def exchanged(memories: list[Memory]) -> None:
     sizes = [len(each) for each in found]
     total = torch.cat(found) if found else torch.empty(0)
     if len(total) and memories[0].mesh.size() > 1:
+        # Shards may be on the CPU where the ranks' group moves tensors of GPUs.
+        total = total.to(memories[0].mesh.device_type)
         torch.distributed.all_reduce(
             total, torch.distributed.ReduceOp.MAX, memories[0].mesh.get_group()
         )
     for memory, slots in zip(memories, total.split(sizes), strict=True):
-        memory.slots, memory.is_stale = slots, False
+        memory.slots, memory.is_stale = slots.to(memory.device), False
 
 
 def settle(mesh: Any) -> None:  # noqa: ANN401
     """Quantizes what was written, in every shard on this mesh."""
     found = [memory for ref in list(_ALL) if (memory := ref()) is not None]
-    stale = [m for m in found if m.is_stale and m.mesh == mesh and m.values is not None]
+    found = [m for m in found if m.origin is None and m.mesh == mesh]
+    stale = [m for m in found if m.is_stale and m.values is not None]
     stale.sort(key=lambda memory: memory.number)  # ranks may have made them in another order
     with torch.no_grad():
         exchanged(stale)
@@ -175,8 +205,9 @@ def _settle_all(*_: Any) -> None:  # noqa: ANN401
     meshes: list[Any] = []
     for ref in list(_ALL):
         memory = ref()
-        waits = memory is not None and memory.is_stale and memory.mesh is not None
-        if waits and memory.mesh not in meshes:
+        if memory is None or memory.origin is not None or not memory.is_stale:
+            continue
+        if memory.mesh is not None and memory.mesh not in meshes:
             meshes.append(memory.mesh)
     for mesh in meshes:
         settle(mesh)

@@ -2,12 +2,17 @@
 
 A layer's weight is a DTensor between calls and a plain tensor during one: gathered before
 forward, freed after it, gathered again before backward. A plan that is told so (the option
-``fsdp``) keeps nothing that is made of it.
+``fsdp``) keeps nothing that is made of it. Where Python made the weight of what was gathered,
+by joining parts or by a quantizer of a user's, backward makes it again.
 """
 
+import functools
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     from octet._signatures import Options
@@ -16,6 +21,26 @@ if TYPE_CHECKING:
 SHARDED: "Options" = (("fsdp", True),)
 # fully_shard leaves this hook on each module whose parameter it holds; nothing else tells.
 _HOOK = "FSDPParam.__init__.<locals>.<lambda>"
+
+
+FSDP_PARAM = "torch.distributed.fsdp._fully_shard._fsdp_param"
+
+
+@functools.cache
+def knows_fully_shard() -> bool:
+    """Whether torch's fully_shard, which has been imported, leaves the hook by which it is
+    known here; a warning where it does not."""
+    init = sys.modules[FSDP_PARAM].FSDPParam.__init__.__code__
+    hooks = [each for each in init.co_consts if getattr(each, "co_name", "") == "<lambda>"]
+    if any("self" in hook.co_freevars for hook in hooks) and "_module_info" in init.co_names:
+        return True
+    warnings.warn(
+        f"octet does not know the fully_shard of torch {torch.__version__}: layers under it "
+        "save their gathered weights for backward, and fuse_wgrad_accumulation and "
+        "delay_wgrad_compute lose gradients; take a torch that docs/torch.md lists",
+        stacklevel=2,
+    )
+    return False
 
 
 def holder(hooks: Mapping[int, Any], name: str) -> Any:  # noqa: ANN401
@@ -31,12 +56,14 @@ def holder(hooks: Mapping[int, Any], name: str) -> Any:  # noqa: ANN401
 
 def is_sharded(hooks: Mapping[int, Any]) -> bool:
     """Whether parameters of a module with these hooks are gathered for each call."""
+    if FSDP_PARAM in sys.modules:
+        knows_fully_shard()
     return bool(hooks) and any(getattr(h, "__qualname__", "") == _HOOK for h in hooks.values())
 
 
 def options(layer: "Linear") -> "Options":
     """What the plan of a call must know; what it cannot follow is refused."""
-    if not is_sharded(layer._load_state_dict_post_hooks):
+    if not layer._is_sharded():
         return ()
     for option, why in (
         ("fuse_wgrad_accumulation", "adds to the main_grad of a weight that is freed"),
@@ -47,8 +74,16 @@ def options(layer: "Linear") -> "Options":
                 f"{layer._label()}: {option} {why}, but fully_shard takes the gradient from "
                 f"the weight's backward; leave out {option}"
             )
-    # Of a weight in parts backward would keep the whole, joined: quantized bytes are fewer.
-    return SHARDED if len(layer._parts) == 1 else ()
+    return SHARDED
+
+
+def parameters(layer: "Linear") -> list[torch.Tensor]:
+    """The parameters that a weight in parts is joined of, where fully_shard holds them. They
+    are saved for backward, which joins them again: the joined weight is a copy that fully_shard
+    does not free."""
+    if len(layer._parts) == 1 or not layer._is_sharded():
+        return []
+    return [layer._parameters[name] for name in layer._weight_names()]
 
 
 def shard_of(layer: Any, name: str) -> Any:  # noqa: ANN401

@@ -17,6 +17,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.torch_version import TorchVersion
 
 import torch
 
@@ -143,6 +144,21 @@ def test_dtensor__shards_may_be_uneven(workers: Workers) -> None:  # noqa: F811
         workers.run(styles_job, 3, name, False)
 
 
+def uneven_job(mesh: DeviceMesh) -> None:
+    made = parallelize_module(model("mxfp8"), mesh, STYLES)
+    run = torch.compile(made, backend="aot_eager", fullgraph=True)
+    with pytest.raises(Exception, match=r"'up' .* 3 ranks share unevenly, in compiled code"):
+        call("mxfp8", run, torch.randn(5, 70))
+
+
+def test_dtensor__compiled_shards_may_be_uneven(workers: Workers) -> None:  # noqa: F811
+    """From torch 2.13 on."""
+    if TorchVersion(torch.__version__) >= (2, 13):
+        workers.run(styles_job, 3, "mxfp8", True)
+    else:
+        workers.run(uneven_job, 3)
+
+
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_dtensor__compiled(workers: Workers, name: str) -> None:  # noqa: F811
     workers.run(styles_job, 2, name, True)
@@ -179,6 +195,86 @@ def sequence_job(mesh: DeviceMesh, name: str) -> None:
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_dtensor__sequence_parallel(workers: Workers, name: str) -> None:  # noqa: F811
     workers.run(sequence_job, 2, name)
+
+
+# ---- beside parallel_mode --------------------------------------------------------------------
+
+
+class Two(torch.nn.Module):
+    """Two layers; the second one without a bias, which parallel_mode adds behind the sum."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401
+        super().__init__()
+        self.up = octet.Linear(64, 128, device="cpu", **options, **self.mode("column", options))
+        self.down = octet.Linear(
+            128, 64, bias=False, device="cpu", **options, **self.mode("row", options)
+        )
+
+    @staticmethod
+    def mode(mode: str, options: dict[str, Any]) -> dict[str, Any]:
+        return {"parallel_mode": mode} if options else {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+def beside_job(mesh: DeviceMesh, name: str, compiled: bool) -> None:
+    """parallelize_module's layers compute what parallel_mode's do, bit for bit: sums of two
+    ranks have one order."""
+    rank = mesh.get_local_rank()
+    for sequence in (False, True):
+        torch._dynamo.reset()
+        torch.manual_seed(1)
+        made = Two()
+        torch.manual_seed(1)
+        split = Two(tp_group=mesh, sequence_parallel=sequence)
+        layouts = Shard(0) if sequence else Replicate()
+        styles = {
+            "up": ColwiseParallel(input_layouts=layouts),
+            "down": RowwiseParallel(output_layouts=layouts),
+        }
+        parallelize_module(made, mesh, styles)
+        run = torch.compile(made, backend="aot_eager", fullgraph=True) if compiled else made
+        torch.manual_seed(2)
+        x, weights = torch.randn(128, 64), torch.randn(128, 64)
+        if sequence:
+            x, weights = (t.chunk(2)[rank].clone() for t in (x, weights))
+        found, wanted = [], []
+        for of, results in ((run, found), (split, wanted)):
+            given = x.clone().requires_grad_()
+            y = call(name, of, given)
+            (y * weights).sum().backward()
+            results += [y, given.grad]
+        for (key, p), q in zip(made.named_parameters(), split.parameters(), strict=True):
+            assert torch.equal(p.grad.to_local(), q.grad), (key, sequence)
+        assert all(map(torch.equal, found, wanted)), sequence
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["current", "mxfp8", "block"])
+def test_dtensor__equals_parallel_mode(workers: Workers, name: str, compiled: bool) -> None:  # noqa: F811
+    workers.run(beside_job, 2, name, compiled)
+
+
+def quantized_job(mesh: DeviceMesh) -> None:
+    """parallelize_module cuts what a weight stands for: it would be stored unquantized."""
+    words = (
+        r"octet.Linear 'up' \(70 -> 44\): weight is stored .* or split the layer by parallel_"
+    )
+    torch.manual_seed(1)
+    made = octet.convert(MLP(), weights=RECIPES["mxfp8"])
+    with pytest.raises(ValueError, match=words):
+        parallelize_module(made, mesh, STYLES)
+    made = octet.fsdp_gather_quantized(model("current"), RECIPES["current"])
+    with pytest.raises(ValueError, match=words):
+        parallelize_module(made, mesh, STYLES)
+    made = parallelize_module(model("current"), mesh, STYLES)
+    with pytest.raises(ValueError, match=r"'up' .* is a DTensor; .* split layers by parallel_"):
+        octet.fsdp_gather_quantized(made, RECIPES["current"])
+
+
+def test_dtensor__quantized_weights_are_refused_by_name(workers: Workers) -> None:  # noqa: F811
+    workers.run(quantized_job, 2)
 
 
 # ---- with fully_shard ------------------------------------------------------------------------

@@ -358,7 +358,7 @@ class Halves(octet.Quantizer):
 
 
 def others_job(mesh: DeviceMesh) -> None:
-    """A weight in parts, and quantizers of a user's: they save more, and compute the same."""
+    """A weight in parts, and quantizers of a user's."""
     options = {"parameters_split": ("query", "key"), "device": "cpu"}
     made = model("mxfp8")
     made[1] = torch.nn.Sequential(octet.Linear(70, 70, **options))

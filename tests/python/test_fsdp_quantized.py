@@ -252,8 +252,13 @@ def test_gather_quantized__is_refused_by_name() -> None:
     recipe = RECIPES["current"]
     with pytest.raises(ValueError, match=r"no octet layer in Linear; call octet.convert"):
         octet.fsdp_gather_quantized(torch.nn.Linear(3, 4), recipe)
-    with pytest.raises(ValueError, match="a weight is a QuantizedTensor; call it on plain"):
+    with pytest.raises(
+        ValueError, match=r"Linear \(70 -> 44\): its weight is a QuantizedTensor"
+    ):
         octet.fsdp_gather_quantized(quantized("current"), recipe)
+    parts = octet.Linear(70, 44, device="cpu", parameters_split=("query", "key"))
+    with pytest.raises(ValueError, match="parameters_split joins weights"):
+        octet.fsdp_gather_quantized(parts, recipe)
     with pytest.raises(TypeError, match="recipe is None"):
         octet.fsdp_gather_quantized(model("none"), None)
     override = octet.recipe.Float8CurrentScaling(backward_override="high_precision")

@@ -19,7 +19,7 @@ def test_parallel__amaxes_of_a_step_are_found_by_one_collective(two: Ranks) -> N
     """All layers, forward and backward; in compiled code, too, to the same bits."""
     wanted = two.run(jobs.delayed, "eager", 4)
     assert [one.pop("peaks") for one in wanted] == [1, 1]
-    for where in ("inside", "around"):
+    for where in ("inside", "around") if jobs.COMPILES_DELAYED else ():
         for one, other in zip(two.run(jobs.delayed, where, 4), wanted, strict=True):
             one.pop("peaks")
             assert one.keys() == other.keys()
