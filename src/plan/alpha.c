@@ -57,8 +57,15 @@ static uint8_t alpha_and_beta(oct_builder *b) {
 
 void oct_place_alphas(oct_builder *b) {
     octet_plan *plan = b->plan;
+    uint8_t first = OCTET_ABSENT; /* the factor of a product's first chunk is all chunks' */
     for (int i = 0; b->target->casts_make_factors && i < plan->step_count; i++) {
         octet_step *gemm = &plan->steps[i];
+        bool follows = gemm->op == OCTET_OP_GEMM && gemm->chunk != OCTET_ABSENT && gemm->chunk;
+        if (follows) {
+            gemm->alpha = first;
+            oct_step_done(b, gemm);
+            continue;
+        }
         bool wants = gemm->op == OCTET_OP_GEMM && has_factor(plan, gemm->a, gemm->a_use) &&
                      has_factor(plan, gemm->b, gemm->b_use);
         octet_step *cast = wants ? maker_of(plan, i) : NULL;
@@ -70,5 +77,6 @@ void oct_place_alphas(oct_builder *b) {
             oct_step_done(b, gemm);
             oct_step_done(b, cast);
         }
+        first = gemm->op == OCTET_OP_GEMM ? gemm->alpha : first;
     }
 }

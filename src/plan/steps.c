@@ -26,8 +26,12 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->from = step->to = step->bias = OCTET_ABSENT;
     step->scale = step->amax = step->seed = step->scratch = step->dst_copy = OCTET_ABSENT;
     step->b_scales = step->sums = OCTET_ABSENT;
-    step->with = step->alpha = step->alphas[0] = step->alphas[1] = OCTET_ABSENT;
+    step->with = step->alpha = step->alphas[0] = step->alphas[1] = step->chunk = OCTET_ABSENT;
     return step;
+}
+
+void oct_next_phase(oct_builder *b) {
+    b->after_collective = true;
 }
 
 static uint64_t bit(uint8_t buffer) {

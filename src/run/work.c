@@ -79,6 +79,24 @@ static void set_alpha(oct_alpha *out, const running *r, uint8_t index) {
     out->accumulate = gemm->accumulate;
 }
 
+/* A chunk's columns: of a product's b so many outer indices as dst has columns, of other steps'
+ * dst, and of a bias, so many as a has. */
+static void set_chunk(oct_work *out, const octet_step *step) {
+    if (step->op == OCTET_OP_GEMM) {
+        out->b_first = step->chunk * out->dst.cols;
+        return;
+    }
+    int64_t first = step->chunk * out->a.cols;
+    char *values = out->dst.parts[OCTET_PART_VALUES];
+    const char *bias = out->bias.at;
+    out->dst.parts[OCTET_PART_VALUES] =
+        values + first * octet_dtype_bits((octet_dtype)out->dst.dtype) / 8;
+    out->dst.cols = out->a.cols;
+    if (bias) {
+        out->bias.at = bias + first * octet_dtype_bits((octet_dtype)out->bias.dtype) / 8;
+    }
+}
+
 /* A quantized dst is also read: its amaxes are there before its data. */
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
                  const octet_step *step) {
@@ -112,4 +130,7 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     out->bias.dtype = step->bias == OCTET_ABSENT ? 0 : plan->buffers[step->bias].dtype;
     out->scratch = at(&r, step->scratch);
     out->scratch_bytes = step->scratch == OCTET_ABSENT ? 0 : plan->buffers[step->scratch].bytes;
+    if (step->chunk != OCTET_ABSENT) {
+        set_chunk(out, step);
+    }
 }

@@ -98,7 +98,7 @@ TEST(cuda_run__every_option_under_every_recipe) {
         for (int option = 0; option < OPTIONS; option++) {
             bool skipped = option == OPT_RECIPE || option == OPT_DEVICE || option == OPT_TP;
             for (int level = 0; !skipped && level < matrix_table[option].count; level++) {
-                matrix_row row = {{0}};
+                matrix_row row = {.chunks = 0};
                 row.level[OPT_RECIPE] = (uint8_t)recipe;
                 row.level[OPT_TP] = ONE_RANK;
                 row.level[OPT_DEVICE] = HOPPER;
@@ -118,7 +118,7 @@ TEST(cuda_run__every_recipe_on_every_gpu) {
     run_report report = {0};
     tally ran = {0}, odds = {0};
     for (int i = 0; i < matrix_table[OPT_RECIPE].count * (GPUS - 1); i++) {
-        matrix_row row = {{0}};
+        matrix_row row = {.chunks = 0};
         row.level[OPT_RECIPE] = (uint8_t)(i / (GPUS - 1));
         row.level[OPT_TP] = ONE_RANK;
         row.level[OPT_DEVICE] = (uint8_t)(1 + i % (GPUS - 1));

@@ -103,7 +103,8 @@ static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
                  step->row_passes <= 1 && step->col_passes <= 1;
-    flags = flags && !step->reserved && (step->seed != OCTET_ABSENT || !step->stream);
+    bool cut = gemm || step->op == OCTET_OP_CAST || step->op == OCTET_OP_ADD_BIAS;
+    flags = flags && (cut || step->chunk == OCTET_ABSENT) && (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
     bool product =
         (!step->accumulate || adds) &&

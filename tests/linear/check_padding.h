@@ -34,6 +34,10 @@ static inline check_lines check_lines_of(const octet_plan *plan, const octet_ste
     }
     out.outer = out.across ? out.length : out.lines;
     out.depth = out.across ? out.lines : out.length;
+    /* Of a chunk only the lines that are multiplied count. */
+    if (!first && step->chunk != OCTET_ABSENT && !out.copied) {
+        out.outer = check_dim(plan, &plan->tensors[step->dst].cols);
+    }
     return out;
 }
 
@@ -80,7 +84,8 @@ static inline bool check_padded_scales(const octet_plan *plan, const octet_step 
     }
     const octet_plan_buffer *scales = check_values_of(plan, step->b_scales);
     bool turned = step->b_use == OCTET_USE_COL;
-    bool added = check_dim(plan, turned ? &t->cols : &t->rows) != b->outer;
+    int64_t lines = check_dim(plan, turned ? &t->cols : &t->rows);
+    bool added = lines / (step->chunk == OCTET_ABSENT ? 1 : plan->chunks) != b->outer;
     return (scales->bytes > 0) == (added && b->depth > 0) && scales->shape[1] == b->outer &&
            scales->shape[0] == (b->depth + 127) / 128;
 }
