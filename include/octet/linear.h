@@ -62,13 +62,13 @@ typedef struct octet_linear_args {
                              * rounded once, with what was there where it adds */
     uint8_t bias_main_grad_dtype; /* octet_dtype; NONE: F32 */
     uint32_t tp_size;             /* 0 counts as 1 */
-    uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
-                       * 910 at most */
-    uint32_t chunks;  /* sequence parallel: the product whose sums are scattered over the ranks
-                       * (fprop of row parallel, dgrad of column parallel) is made in so many
-                       * pieces of its columns, OCTET_MOST_CHUNKS at most, and each is
-                       * scattered while the next is made; 0 counts as 1 */
-    octet_proto input;  /* (..., K) */
+    uint32_t threads;  /* CPU workers to provide workspace for; 0 counts as 1, and products use
+                        * 910 at most */
+    uint32_t chunks;   /* sequence parallel: the product whose sums are scattered over the ranks
+                        * (fprop of row parallel, dgrad of column parallel) is made in so many
+                        * pieces of its columns, OCTET_MOST_CHUNKS at most, and each is
+                        * scattered while the next is made; 0 counts as 1 */
+    octet_proto input; /* (..., K) */
     octet_proto weight; /* (N, K) */
     /* (N); dtype NONE: no bias. It is added to f32 sums, which are then rounded to the output's
      * dtype. Where the product is quantized and the input is f32, the bias is rounded to bf16

@@ -220,7 +220,7 @@ typedef struct octet_step {
     uint8_t chunk;     /* which of the plan's `chunks`; OCTET_ABSENT: all. GEMM makes these
                         * columns of a whole result, and dst has no others; CAST and ADD_BIAS
                         * put a, which has these alone, into a dst that has all */
-    uint64_t reads; /* bit i: buffer i */
+    uint64_t reads;    /* bit i: buffer i */
     uint64_t writes;
 } octet_step;
 

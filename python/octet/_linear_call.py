@@ -17,9 +17,9 @@ from octet._signatures import (
     Call,
     Options,
     call_of,
+    col_multiple,
     device_options,
     draws_with_graph,
-    col_multiple,
     row_multiple,
 )
 from octet.proto import TensorProto

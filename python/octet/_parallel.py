@@ -89,8 +89,8 @@ def check_overlap_gather(value: object) -> None:
     """ub_overlap_ag: a product that begins before all that it takes is gathered."""
     if value:
         raise NotImplementedError(
-            f"Linear(ub_overlap_ag={value!r}) is not available in this version: a product begins "
-            "when all that it takes has been gathered; leave out ub_overlap_ag"
+            f"Linear(ub_overlap_ag={value!r}) is not available in this version: a product "
+            "begins when all that it takes has been gathered; leave out ub_overlap_ag"
         )
 
 

@@ -23,7 +23,9 @@ uint32_t oct_linear_col_multiple(const octet_linear_args *args, const oct_facts 
     const octet_quantizer *given = &args->weight.quantizer;
     const octet_quantizer *q = oct_quantizer_is(given) ? given : &facts->role[OCTET_WEIGHT];
     bool blocks = oct_quantizer_is(q) && !oct_quantizer_one_scale(q);
-    bool tiles = args->input.device.kind == OCTET_CUDA || q->swizzled;
+    const octet_device *device = &args->input.device;
+    bool tiles =
+        q->swizzled || oct_target_of(device)->reads_swizzled(device, (octet_scheme)q->scheme);
     bool wide = blocks && (tiles || q->scheme == OCTET_FP8_BLOCK);
     return facts->chunks > 1 ? facts->chunks * (wide ? 128 : 16) : 1;
 }

@@ -94,8 +94,8 @@ oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_resul
     tail.pieces[0] = product->dst;
     /* Each rank has a part of the sum. */
     if (collective) {
-        tail.pieces[0] = exchanged(b, product->dst, result, biased ? OCTET_FORM_REDUCED : last,
-                                   tail.rows);
+        tail.pieces[0] =
+            exchanged(b, product->dst, result, biased ? OCTET_FORM_REDUCED : last, tail.rows);
     }
     return tail;
 }

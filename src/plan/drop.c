@@ -42,7 +42,8 @@ static bool reads_copy(const octet_plan *plan, uint64_t bits, uint8_t copy, uint
 static bool may_drop(const octet_plan *plan, const octet_step *step, octet_use use) {
     uint8_t copy = use == OCTET_USE_ROW ? step->a_copy : step->b_copy;
     uint64_t bits = bytes_of(plan, step->dst, use);
-    return copy != OCTET_ABSENT && are_passing(plan, bits) && reads_copy(plan, bits, copy, step->phase);
+    return copy != OCTET_ABSENT && are_passing(plan, bits) &&
+           reads_copy(plan, bits, copy, step->phase);
 }
 
 void oct_drop_bytes(oct_builder *b) {

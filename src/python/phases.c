@@ -162,7 +162,8 @@ static PyObject *phases(PyObject *self, PyObject *args) {
 PyMethodDef oct_py_phase_methods[] = {
     {"phases", phases, METH_VARARGS,
      "phases(plan, words) -> (phases, exchanges, block, restored blocks, output rows, row "
-     "multiple, column multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, read, collectives, "
+     "multiple, column multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, "
+     "read, collectives, "
      "products)"},
     {NULL, NULL, 0, NULL},
 };

@@ -123,7 +123,8 @@ static inline bool check_adds_chunk(const octet_plan *plan, int index, int buffe
     const octet_step *step = &plan->steps[index];
     bool later = step->chunk != OCTET_ABSENT && step->chunk > 0;
     bool copy = check_has(check_copy_mask(plan, step), buffer);
-    return later && (step->op == OCTET_OP_GEMM ? copy : plan->steps[index - 1].dst == step->dst);
+    return later &&
+           (step->op == OCTET_OP_GEMM ? copy : plan->steps[index - 1].dst == step->dst);
 }
 
 static inline void check_written_once(check_report *report, const octet_plan *plan) {
@@ -134,7 +135,8 @@ static inline void check_written_once(check_report *report, const octet_plan *pl
             if (!check_has(writes, b)) {
                 continue;
             }
-            CHECK_LAW(report, LAW_WRITES, !check_has(written, b) || check_adds_chunk(plan, i, b),
+            CHECK_LAW(report, LAW_WRITES,
+                      !check_has(written, b) || check_adds_chunk(plan, i, b),
                       "step %d writes %s again", i, check_name(plan, b));
             CHECK_LAW(report, LAW_WRITES, check_may_write(plan, &plan->buffers[b]),
                       "step %d writes %s, which is not its own", i, check_name(plan, b));

@@ -104,7 +104,8 @@ static inline bool check_step_blank(const octet_step *step) {
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
                  step->row_passes <= 1 && step->col_passes <= 1;
     bool cut = gemm || step->op == OCTET_OP_CAST || step->op == OCTET_OP_ADD_BIAS;
-    flags = flags && (cut || step->chunk == OCTET_ABSENT) && (step->seed != OCTET_ABSENT || !step->stream);
+    flags = flags && (cut || step->chunk == OCTET_ABSENT) &&
+            (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
     bool product =
         (!step->accumulate || adds) &&

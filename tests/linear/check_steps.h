@@ -59,8 +59,8 @@ static inline void check_identity(const check_case *at, int index) {
         return;
     }
     octet_plan_tensor part = *dst;
-    part.cols.div = (uint16_t)(part.cols.div *
-                               (step->chunk == OCTET_ABSENT ? 1 : plan->chunks));
+    part.cols.div =
+        (uint16_t)(part.cols.div * (step->chunk == OCTET_ABSENT ? 1 : plan->chunks));
     bool sides =
         step->op == OCTET_OP_ASSEMBLE ? a->name == dst->name : check_same_sides(a, &part);
     MEANS(at, check_forms_fit(step->op, a, dst), "step %d cannot make tensor %d of tensor %d",

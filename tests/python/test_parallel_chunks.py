@@ -101,7 +101,9 @@ def test_chunks__graphs_hold_the_collectives_of_the_plan(
     mode: str, name: str, two: Ranks
 ) -> None:
     whole = two.run(jobs.graphs, Case(mode, True, name))
-    for made, usual in zip(two.run(jobs.graphs, chunked(Case(mode, True, name))), whole, strict=True):
+    for made, usual in zip(
+        two.run(jobs.graphs, chunked(Case(mode, True, name))), whole, strict=True
+    ):
         for seen, planned in zip(made["seen"], made["planned"], strict=True):
             assert sorted(tuple(one[:2]) for one in seen) == sorted(map(tuple, planned))
         found = [one for graph in made["seen"] for one in graph if one[0] == "reduce_scatter"]
@@ -114,7 +116,9 @@ def test_chunks__graphs_hold_the_collectives_of_the_plan(
 
 def test_chunks__a_chunk_travels_while_the_next_is_made(two: Ranks) -> None:
     for made in two.run(jobs.graphs, chunked(Case("row", True, "mxfp8"))):
-        assert made["order"][0] == ["phase", "scatter"] * 4 + ["wait for scatter"] * 4 + ["phase"]
+        assert made["order"][0] == ["phase", "scatter"] * 4 + ["wait for scatter"] * 4 + [
+            "phase"
+        ]
 
 
 def test_chunks__the_last_chunk_travels_beside_wgrad(two: Ranks) -> None:
@@ -124,10 +128,12 @@ def test_chunks__the_last_chunk_travels_beside_wgrad(two: Ranks) -> None:
         assert order[:2] == ["gather"] * 2
         assert order[2 : 2 + len(products)] == products
         rest = order[2 + len(products) :]
-        assert rest == ["wait for gather"] * 2 + ["phase"] + ["wait for scatter"] * 4 + ["phase"]
+        assert rest == ["wait for gather"] * 2 + ["phase"] + ["wait for scatter"] * 4 + [
+            "phase"
+        ]
 
 
-# ---- refused and accepted ----------------------------------------------------------------------
+# ---- refused and accepted --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("option", ["ub_overlap_rs", "ub_overlap_rs_dgrad"])

@@ -199,10 +199,18 @@ static void check_chunks(run_report *report, const char *text, uint32_t chunks) 
 }
 
 TEST(parallel__chunks_are_the_whole_product) {
-    static const char *const recipes[] = {
-        "none",         "delayed",    "current+pow2",     "block",
-        "block+w.no2d", "mxfp8",      "mxfp8+2d",         "nvfp4+nosr",
-        "nvfp4+no2d",   "mxfp4+nosr", "nvfp4+rowscaled+norht", "mxfp8:override=dequantized"};
+    static const char *const recipes[] = {"none",
+                                          "delayed",
+                                          "current+pow2",
+                                          "block",
+                                          "block+w.no2d",
+                                          "mxfp8",
+                                          "mxfp8+2d",
+                                          "nvfp4+nosr",
+                                          "nvfp4+no2d",
+                                          "mxfp4+nosr",
+                                          "nvfp4+rowscaled+norht",
+                                          "mxfp8:override=dequantized"};
     static const char *const modes[] = {"row", "row bias", "column", "column bias delay_wgrad"};
     run_report report = {0};
     for (int i = 0; i < 12 * 4; i++) {

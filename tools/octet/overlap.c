@@ -57,8 +57,8 @@ static double operations(const octet_plan *plan, const octet_step *step) {
 typedef struct model {
     double products, links, bytes;
     int collectives;
-    double phases[OCTET_PLAN_STEPS + 1];            /* the products of each */
-    double sends[OCTET_PLAN_EXCHANGES];             /* each collective */
+    double phases[OCTET_PLAN_STEPS + 1];               /* the products of each */
+    double sends[OCTET_PLAN_EXCHANGES];                /* each collective */
     octet_collective_call calls[OCTET_PLAN_EXCHANGES]; /* and when it begins and ends */
 } model;
 

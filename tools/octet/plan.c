@@ -7,9 +7,9 @@
 
 /* What has been shown, and what is to stand above the next plan. */
 typedef struct plan_page {
-    int count;         /* plans so far */
-    bool has_titles;   /* several problems: each is named above its plans */
-    const char *title; /* of the problem at hand until it is shown */
+    int count;           /* plans so far */
+    bool has_titles;     /* several problems: each is named above its plans */
+    const char *title;   /* of the problem at hand until it is shown */
     oct_cli_rates rates; /* of the machine that collectives are modelled on */
 } plan_page;
 
