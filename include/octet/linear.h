@@ -33,6 +33,8 @@ typedef enum octet_main_grad {
     OCTET_MAIN_GRAD_OVERWRITE /* it replaces it */
 } octet_main_grad;
 
+#define OCTET_MOST_CHUNKS 4
+
 /* y = x w^T + b. The whole contract of a forward call: nothing is read from a live tensor.
  * All tensors share input.device; requires_grad of the protos is not looked at. */
 typedef struct octet_linear_args {
@@ -62,9 +64,14 @@ typedef struct octet_linear_args {
     uint8_t skip_amax; /* delayed scaling's amaxes are not measured: neither an argument nor an
                         * output; not beside raise_amax or calibrate */
     uint8_t reserved[3];
-    uint32_t tp_size;   /* 0 counts as 1 */
-    uint32_t threads;   /* CPU workers to provide workspace for; 0 counts as 1, and products use
-                         * 910 at most */
+    uint32_t tp_size; /* 0 counts as 1 */
+    uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
+                       * 910 at most */
+    uint32_t chunks;  /* sequence parallel: the product whose sums are scattered over the ranks
+                       * (fprop of row parallel, dgrad of column parallel) is made in so many
+                       * pieces of its columns, OCTET_MOST_CHUNKS at most, and each is
+                       * scattered while the next is made; 0 counts as 1 */
+    uint32_t reserved2;
     octet_proto input;  /* (..., K) */
     octet_proto weight; /* (N, K) */
     /* (N); dtype NONE: no bias. It is added to f32 sums, which are then rounded to the output's

@@ -132,9 +132,9 @@ typedef enum octet_stream {
 typedef enum octet_use { OCTET_USE_VALUES = 0, OCTET_USE_ROW, OCTET_USE_COL } octet_use;
 
 #define OCTET_ABSENT 255 /* no tensor, buffer or port */
-#define OCTET_PLAN_ARGS 24
-#define OCTET_PLAN_OUTS 16
-#define OCTET_PLAN_EXCHANGES 16
+#define OCTET_PLAN_ARGS 20
+#define OCTET_PLAN_OUTS 12
+#define OCTET_PLAN_EXCHANGES 28
 #define OCTET_PLAN_SLOTS 16
 #define OCTET_PLAN_TENSORS 32
 #define OCTET_PLAN_BUFFERS 64
@@ -215,7 +215,10 @@ typedef struct octet_step {
     uint8_t sums; /* column sums of some rows of a at a time, in this tensor: QUANTIZE, or AMAX
                    * of NVFP4, writes them; BIAS_GRAD reads them, or else writes them first */
     uint8_t stream; /* QUANTIZE with stochastic rounding: octet_stream */
-    uint8_t reserved[6];
+    uint8_t chunk;  /* which of the plan's `chunks`; OCTET_ABSENT: all. GEMM makes these columns
+                     * of a whole result, and dst has no others; CAST and ADD_BIAS put a, which
+                     * has these alone, into a dst that has all */
+    uint8_t reserved[5];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;
@@ -234,11 +237,11 @@ typedef struct octet_plan {
     uint8_t buffer_count;
     uint8_t step_count;
     uint8_t recipe; /* octet_recipe_kind, for the reader */
-    uint8_t reserved;
+    uint8_t chunks; /* that a product whose sums are scattered is made in; 1: it is whole */
     uint32_t tp_size;
     octet_device device;
     uint32_t row_multiple; /* m must be a multiple of it; 1 but where ranks share rows */
-    uint32_t reserved2;
+    uint32_t col_multiple; /* likewise the columns of a product in chunks: n, of dgrad k */
     octet_extents extents; /* m: the rows of this rank's input */
     int64_t saved_bytes;   /* the block to hold until the next plan of the chain has run */
     int64_t aliased_bytes; /* the caller's, or restored, that must stay alive besides */

@@ -17,6 +17,7 @@ from octet._signatures import (
     Call,
     Options,
     call_of,
+    col_multiple,
     device_options,
     draws_with_graph,
     row_multiple,
@@ -275,7 +276,22 @@ class LinearCall(Share):
             call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
+        if self._chunks != (1, 1) and self.sequence_parallel:
+            self._check_chunks(call.words)
         return call
+
+    def _check_chunks(self, words: str) -> None:
+        """The product that is scattered has columns for its chunks."""
+        row = self.parallel_mode == "row"
+        columns = self.out_features if row else self.in_features
+        multiple = col_multiple(words, "row" if row else "column")
+        if columns % multiple:
+            raise ValueError(
+                f"{self._label()}: {'out' if row else 'in'}_features is {columns}, but a "
+                f"product in {self._chunks[0 if row else 1]} chunks has a multiple of "
+                f"{multiple} columns: give {'ub_overlap_rs' if row else 'ub_overlap_rs_dgrad'} "
+                "fewer chunks, or leave it out"
+            )
 
     def _gather_options(self, words: str, shape: Any) -> Options:  # noqa: ANN401
         """What ranks gather: quantized bytes, or the tensor itself where a rank's rows are not

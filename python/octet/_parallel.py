@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import torch
+from octet import _C
 from octet._signatures import Options
 
 MODES = ("column", "row")
@@ -84,14 +85,26 @@ def _check_device(name: str, device: torch.device, label: str) -> None:
 # ---- arguments -------------------------------------------------------------------------------
 
 
-def check_overlaps(overlaps: dict[str, Any]) -> None:
-    """Arguments of products in pieces, of which one is exchanged while the next is made."""
-    for name, value in overlaps.items():
-        if value:
-            raise NotImplementedError(
-                f"Linear({name}={value!r}) is not available in this version: a product is not "
-                f"cut into pieces; leave out {name}"
-            )
+def check_overlap_gather(value: object) -> None:
+    """ub_overlap_ag: a product that begins before all that it takes is gathered."""
+    if value:
+        raise NotImplementedError(
+            f"Linear(ub_overlap_ag={value!r}) is not available in this version: a product "
+            "begins when all that it takes has been gathered; leave out ub_overlap_ag"
+        )
+
+
+def chunks_of(name: str, value: object) -> int:
+    """ub_overlap_rs and ub_overlap_rs_dgrad: in how many chunks a product is made, each of
+    which is scattered while the next is made. True: as many as there may be."""
+    most = _C.MOST_CHUNKS
+    if isinstance(value, bool) or value is None:
+        return most if value else 1
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(
+            f"Linear({name}={value!r}): it is True, False, or the number of chunks, 1 to {most}"
+        )
+    return value
 
 
 def check_symmetric(kind: str | None) -> None:
@@ -125,12 +138,19 @@ def local_features(
     return found[0], found[1]
 
 
-def options_of(mode: str | None, ranks: int, sequence: bool) -> Options:
-    """What the C core is told of a layer that is split."""
+def options_of(
+    mode: str | None, ranks: int, sequence: bool, chunks: tuple[int, int]
+) -> Options:
+    """What the C core is told of a layer that is split. Chunks are those of the output, which
+    row mode scatters, and of the input's gradient, which column mode does."""
     if ranks == 1 or mode is None:
         return ()
     found: Options = (("parallel", mode), ("tp_size", ranks))
-    return (*found, ("sequence_parallel", True)) if sequence else found
+    if not sequence:
+        return found
+    count = chunks[0 if mode == "row" else 1]
+    found = (*found, ("sequence_parallel", True))
+    return (*found, ("chunks", count)) if count > 1 else found
 
 
 # ---- what ranks must agree on ----------------------------------------------------------------

@@ -98,6 +98,7 @@ class Phases(NamedTuple):
     restored: tuple[tuple[Stored, ...], ...]  # and of those that forward and backward saved
     output_rows: tuple[int, int]  # the input's times and over the ranks that share them
     row_multiple: int  # what the input's rows must be a multiple of
+    col_multiple: int  # and the columns of a product in chunks: N, of an input's gradient K
 
 
 def _stored(rows: tuple[Any, ...]) -> tuple[Stored, ...]:
@@ -107,7 +108,7 @@ def _stored(rows: tuple[Any, ...]) -> tuple[Stored, ...]:
 @constant
 def phases(kind: str, text: str) -> Phases:
     """The phases of one of Linear's plans, from its text."""
-    found, exchanges, block, restored, rows, multiple = _C.phases(
+    found, exchanges, block, restored, rows, multiple, columns = _C.phases(
         LINEAR_PLANS.index(kind), text
     )
     return Phases(
@@ -117,6 +118,7 @@ def phases(kind: str, text: str) -> Phases:
         tuple(_stored(one) for one in restored),
         rows,
         multiple,
+        columns,
     )
 
 

@@ -19,6 +19,7 @@ class Share(Parameters):
     tp_size: int = 1
     sequence_parallel: bool = False
     _parallel_options: Options = ()
+    _chunks: tuple[int, int] = (1, 1)  # of the output, and of the input's gradient
     _rng: tuple[Any, Any] = (None, None)  # get_rng_state_tracker, rng_tracker_name
     _agreed: set[Any]  # calls that all ranks were found to make alike
 
@@ -58,7 +59,7 @@ class Share(Parameters):
         local = _parallel.local_features(sizes, mode, size, self._label())
         self.in_features, self.out_features = local
         self.tp_size, self.sequence_parallel, self._agreed = size, sequence, set()
-        self._parallel_options = _parallel.options_of(mode, size, sequence)
+        self._parallel_options = _parallel.options_of(mode, size, sequence, self._chunks)
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:  # noqa: ANN401
         """Gives the layer the group that it is split over, before its first call.

@@ -293,6 +293,17 @@ def row_multiple(words: str) -> int:
 
 
 @constant
+def col_multiple(words: str, mode: str) -> int:
+    """What out_features, of column mode in_features, must be a multiple of, for a product of a
+    call to be made in chunks."""
+    if mode == "row":
+        return _plans.phases("linear", words).col_multiple
+    if not forward_signature(words).has_backward:
+        return 1
+    return _plans.phases("linear_backward", words).col_multiple
+
+
+@constant
 def words_of_ranks(words: str) -> str:
     """A call's words as every rank has them: each has a device of its own."""
     return _C.words_on_cpu(words)

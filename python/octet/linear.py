@@ -63,8 +63,8 @@ class Linear(EagerLinear):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         ub_overlap_ag: bool = False,
-        ub_overlap_rs: bool = False,
-        ub_overlap_rs_dgrad: bool = False,
+        ub_overlap_rs: bool | int = False,
+        ub_overlap_rs_dgrad: bool | int = False,
         ub_bulk_dgrad: bool = False,
         ub_bulk_wgrad: bool = False,
         ub_name: str | None = None,
@@ -76,12 +76,10 @@ class Linear(EagerLinear):
         torch.nn.Module.__init__(self)  # and not nn.Linear's, which makes parameters
         self.name = name
         self.in_features, self.out_features = in_features, out_features
-        _parallel.check_overlaps(
-            {
-                "ub_overlap_ag": ub_overlap_ag,
-                "ub_overlap_rs": ub_overlap_rs,
-                "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
-            }
+        _parallel.check_overlap_gather(ub_overlap_ag)
+        self._chunks = (
+            _parallel.chunks_of("ub_overlap_rs", ub_overlap_rs),
+            _parallel.chunks_of("ub_overlap_rs_dgrad", ub_overlap_rs_dgrad),
         )
         _parallel.check_symmetric(symmetric_ar_type)
         del ub_bulk_dgrad, ub_bulk_wgrad  # backward's collectives run beside products anyway

@@ -64,6 +64,7 @@ typedef struct oct_cpu_gemm_call {
     oct_matrix dst, a, b;   /* dst is plain */
     octet_use a_use, b_use; /* bytes that lie across the product are read across: those of a
                              * transposable quantizer, MXFP8's columns, and plain values */
+    int64_t b_first;        /* dst's columns are b's outer indices from here on */
     const void *bias;       /* or NULL; (dst.cols) */
     octet_dtype bias_dtype; /* F32, BF16 or F16 */
     bool accumulate;

@@ -108,6 +108,9 @@ void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
         .a = oct_view_make(&call->a, call->a_use, call->gemm == OCTET_WGRAD),
         .b = oct_view_make(&call->b, call->b_use, call->gemm != OCTET_FPROP),
     };
+    if (call->b_first || call->dst.cols < job.b.outer) {
+        oct_view_cut(&job.b, call->b_first, call->dst.cols);
+    }
     if (job.a.outer == 0 || job.b.outer == 0) {
         return;
     }

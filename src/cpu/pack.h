@@ -138,6 +138,9 @@ oct_expect(const oct_view *v, const oct_span *span, int64_t rows_later) {
 
 /* The operand m read through the bytes of `use`; by_rows: the product runs along its rows. */
 oct_view oct_view_make(const oct_matrix *m, octet_use use, bool by_rows);
+/* Its outer indices [first, first + count) alone; first begins a block, and a tile of 128 where
+ * scales lie in the order of tensor cores. */
+void oct_view_cut(oct_view *view, int64_t first, int64_t count);
 /* Whether every element times its block scale is zero, a normal bf16, Inf or NaN: exactly. A
  * plain bf16 fits although it may be subnormal. */
 bool oct_view_fits_bf16(const oct_view *view);

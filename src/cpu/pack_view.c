@@ -64,6 +64,16 @@ oct_view oct_view_make(const oct_matrix *m, octet_use use, bool by_rows) {
     return v;
 }
 
+void oct_view_cut(oct_view *v, int64_t first, int64_t count) {
+    int64_t each = v->scale_format == OCTET_F32 ? 4 : 1;
+    int64_t scale =
+        v->across ? oct_scale_index(v, 0, first >> v->shift) : oct_scale_index(v, first, 0);
+    v->data += v->across ? oct_code_bytes(v, first) : first * v->pitch;
+    v->scale = v->scale ? (const char *)v->scale + scale * each : NULL;
+    v->factors = v->factors ? v->factors + first : NULL;
+    v->outer = count;
+}
+
 /* Which scales are looked for, by their exponent field. */
 typedef struct scale_range {
     uint8_t least, most;

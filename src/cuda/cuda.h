@@ -165,6 +165,7 @@ typedef struct oct_cuda_gemm_call {
     octet_gemm gemm;
     oct_matrix dst, a, b; /* dst is plain */
     octet_use a_use, b_use;
+    int64_t b_first; /* dst's columns are b's outer indices from here on */
     /* Where an emulated product decodes, a folded one folds, and where a native one copies
      * ragged bytes: storage rows of U8 as cuBLASLt takes them. Without parts: nowhere. */
     oct_matrix a_copy, b_copy;

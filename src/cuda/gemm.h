@@ -7,6 +7,9 @@
 
 /* The operand m read through the bytes of `use`; by_rows: the product runs along its rows. */
 oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by_rows);
+/* Its outer indices [first, first + count) alone; first begins a block, and a tile of 128 where
+ * scales lie in the order of tensor cores. */
+void oct_gemm_operand_cut(oct_gemm_operand *o, int64_t first, int64_t count);
 /* What an operand of so many columns has been decoded into; rows of the copy may be longer. */
 oct_gemm_operand oct_gemm_copy_of(const oct_matrix *copy, int64_t cols, bool by_rows);
 /* Whether the copies of the operands are folded, or are to be. */

@@ -66,6 +66,24 @@ oct_gemm_operand oct_gemm_operand_of(const oct_matrix *m, octet_use use, bool by
     return o;
 }
 
+void oct_gemm_operand_cut(oct_gemm_operand *o, int64_t first, int64_t count) {
+    static const uint8_t bits[OCTET_DTYPES] = {
+        [OCTET_F32] = 32, [OCTET_BF16] = 16, [OCTET_F16] = 16,
+        [OCTET_E4M3] = 8, [OCTET_E5M2] = 8,  [OCTET_E2M1] = 4,
+    };
+    /* Outer indices are lines of scales, but blocks of a line where it is read across. */
+    bool blocks = o->across && !o->lines_down;
+    int64_t each = o->scale_format == OCTET_F32 ? 4 : 1;
+    if (o->scale) {
+        int64_t at = blocks ? oct_scale_at(&o->scales, 0, first >> o->shift)
+                            : oct_scale_at(&o->scales, first, 0);
+        o->scale = (const char *)o->scale + at * each;
+    }
+    o->data += o->across ? first * bits[o->format] / 8 : first * o->pitch;
+    o->factor = o->factor_each ? o->factor + first : o->factor;
+    o->outer = count;
+}
+
 oct_gemm_operand oct_gemm_copy_of(const oct_matrix *copy, int64_t cols, bool by_rows) {
     oct_matrix values = *copy;
     values.cols = cols;
@@ -120,6 +138,7 @@ oct_gemm_params oct_gemm_params_of(const oct_cuda_gemm_call *call) {
     if (call->b_made) {
         take_copy(&p.b, &call->b_copy, call->b.cols, call->gemm != OCTET_FPROP);
     }
+    oct_gemm_operand_cut(&p.b, call->b_first, call->dst.cols);
     if (oct_gemm_transformed(call)) {
         p.a.depth = p.b.depth = oct_round_up(p.a.depth, 16);
     }

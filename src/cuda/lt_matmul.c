@@ -191,6 +191,7 @@ bool oct_lt_describe(oct_lt_product *out, const oct_cuda_gemm_call *call,
     } else if (!call->native) {
         p.a = decoded(&call->a, &call->a_copy, call->a_use, call->gemm == OCTET_WGRAD);
         p.b = decoded(&call->b, &call->b_copy, call->b_use, call->gemm != OCTET_FPROP);
+        oct_gemm_operand_cut(&p.b, call->b_first, call->dst.cols);
     } else {
         p.a = padded(&own.a, &call->a_copy, &(oct_matrix){0});
         p.b = padded(&own.b, &call->b_copy, &call->b_scales);

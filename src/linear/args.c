@@ -49,6 +49,8 @@ const octet_field oct_linear_rows[] = {
     FLAG(fsdp, "fsdp", "the weight is gathered for the call: save no copy"),
     OCT_NUMBER(A, tp_size, "tp", OCTET_FIELD_U32, OCT_ANY,
                "ranks of the tensor-parallel group"),
+    OCT_NUMBER(A, chunks, "chunks", OCTET_FIELD_U32, OCT_ANY,
+               "pieces of a product that is scattered over the ranks"),
     OCT_NUMBER(A, threads, "threads", OCTET_FIELD_U32, OCT_ANY, "CPU workers with workspace"),
     OCT_ROWS_END,
 };
@@ -66,6 +68,7 @@ oct_facts oct_linear_facts(const octet_linear_args *args) {
     facts.extents.n = args->weight.shape[0];
     facts.parallel = facts.tp > 1 ? args->parallel : OCTET_PARALLEL_NONE;
     facts.sequence = facts.parallel && args->sequence_parallel;
+    facts.chunks = facts.sequence && args->chunks > 1 ? args->chunks : 1;
     facts.quantized = args->recipe.kind != OCTET_RECIPE_NONE && !args->calibrate;
     facts.quantized_back = facts.quantized && !args->recipe.override_;
     facts.dgrad = args->input_requires_grad;
@@ -261,6 +264,7 @@ octet_status oct_linear_check(const octet_linear_args *args, oct_facts *facts,
     *facts = oct_linear_facts(args);
     status = check_options(args, facts, err);
     status = status ? status : check_transforms(facts, err);
+    status = status ? status : oct_linear_check_chunks(args, err);
     return status ? status : check_parallel(args, facts, err);
 }
 

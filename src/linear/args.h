@@ -13,6 +13,7 @@ typedef struct oct_facts {
     uint32_t tp;         /* at least 1 */
     uint8_t parallel;    /* octet_parallel; NONE when tp is 1 */
     bool sequence;       /* sequence parallel, likewise */
+    uint32_t chunks;     /* of a product that is scattered; at least 1 */
     bool quantized;      /* forward follows the recipe */
     bool quantized_back; /* backward follows it too */
     bool dgrad, wgrad, bgrad;
@@ -37,5 +38,8 @@ octet_status oct_linear_backward_check(const octet_linear_backward_args *args, o
 octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *facts);
 /* What the rows of a call must be a multiple of, for ranks to share them. */
 uint32_t oct_linear_row_multiple(const octet_linear_args *args, const oct_facts *facts);
+/* What the columns of a product in chunks must be a multiple of. */
+uint32_t oct_linear_col_multiple(const octet_linear_args *args, const oct_facts *facts);
+octet_status oct_linear_check_chunks(const octet_linear_args *args, octet_error *err);
 
 #endif

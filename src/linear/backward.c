@@ -200,8 +200,14 @@ static oct_operand dgrad_weight(oct_planner *p) {
                          OCTET_USE_VALUES};
 }
 
+/* A product that has begun, and what is to become of it. */
+typedef struct dgrad {
+    oct_result result;
+    oct_tail tail;
+} dgrad;
+
 /* dx = dy w. */
-static void plan_dgrad(oct_planner *p, oct_operand dy) {
+static dgrad start_dgrad(oct_planner *p, oct_operand dy) {
     const oct_facts *f = &p->facts;
     bool column = f->parallel == OCTET_PARALLEL_COLUMN;
     oct_operand w = dgrad_weight(p);
@@ -226,7 +232,18 @@ static void plan_dgrad(oct_planner *p, oct_operand dy) {
         result.collective = f->sequence ? OCTET_REDUCE_SCATTER : OCTET_ALL_REDUCE_SUM;
     }
     result.quantizer = p->args->quantize_grad_input ? &f->role[OCTET_GRAD_INPUT] : NULL;
-    oct_produce(p->b, &product, &result);
+    oct_tail tail = oct_produce_start(p->b, &product, &result);
+    return (dgrad){result, tail};
+}
+
+/* dx in chunks is put together at the very end: the last of them travels beside wgrad. */
+static void finish_dgrad(oct_planner *p, const dgrad *dx, bool at_end) {
+    if (at_end == (p->b->plan->chunks > 1)) {
+        if (at_end) {
+            oct_next_phase(p->b);
+        }
+        oct_produce_finish(p->b, &dx->tail, &dx->result);
+    }
 }
 
 /* Where the gradient of the bias goes: the caller's main_grad, or an output. */
@@ -276,11 +293,13 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_plan *forward,
     oct_planner p = oct_planner_start(&b, plan, OCTET_PLAN_LINEAR_BACKWARD, call, err);
     uint8_t dy = oct_linear_argument(&p, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
     oct_restore(&b, forward);
+    dgrad dx = {.tail = {.joined = OCTET_ABSENT}};
     /* Only the bias wants a gradient, or nothing does: dy is not quantized. */
     if (p.facts.dgrad || p.facts.wgrad) {
         grads operands = grad_operands(&p, dy);
         if (p.facts.dgrad) {
-            plan_dgrad(&p, operands.row);
+            dx = start_dgrad(&p, operands.row);
+            finish_dgrad(&p, &dx, false);
         }
         if (p.facts.wgrad && call->delay_wgrad) {
             save_for_wgrad(&p, operands.col);
@@ -290,6 +309,9 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_plan *forward,
     }
     if (p.facts.bgrad) {
         plan_bias_grad(&p, dy);
+    }
+    if (p.facts.dgrad) {
+        finish_dgrad(&p, &dx, true);
     }
     oct_fill_amaxes(&b);
     return oct_build_finish(&b);
@@ -304,6 +326,7 @@ octet_status octet_plan_linear_backward(octet_plan *out, const octet_linear_back
     status = status ? status : oct_linear_backward_check(args, &facts, err);
     status = status ? status : oct_plan_forward(&forward, &args->forward, err);
     status = status ? status : oct_plan_backward(&plan, &forward, args, err);
+    status = status ? status : oct_plan_check_columns(&plan, &plan.extents, err);
     if (!status) {
         *out = plan;
     }

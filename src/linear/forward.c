@@ -387,6 +387,7 @@ octet_status octet_plan_linear(octet_plan *out, const octet_linear_args *args,
     status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
     status = status ? status : octet_linear_check(args, err);
     status = status ? status : oct_plan_forward(&plan, args, err);
+    status = status ? status : oct_plan_check_columns(&plan, &plan.extents, err);
     if (!status) {
         *out = plan;
     }

@@ -4,6 +4,13 @@
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
+/* Whether a plan has the product whose sums the ranks share by rows. */
+static bool scatters(const oct_facts *f, octet_plan_kind kind) {
+    bool dgrad = kind == OCTET_PLAN_LINEAR_BACKWARD && f->dgrad;
+    return f->sequence &&
+           (f->parallel == OCTET_PARALLEL_COLUMN ? dgrad : kind == OCTET_PLAN_LINEAR);
+}
+
 oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind kind,
                               const octet_linear_args *args, octet_error *err) {
     oct_planner p = {b, args, oct_linear_facts(args), OCTET_ABSENT};
@@ -21,6 +28,10 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
                        .exact = args->recipe.product == OCTET_MX_EXACT};
     *b = oct_build_start(plan, &terms, err);
     plan->row_multiple = oct_linear_row_multiple(args, &p.facts);
+    if (scatters(&p.facts, kind)) {
+        plan->chunks = (uint8_t)p.facts.chunks;
+        plan->col_multiple = oct_linear_col_multiple(args, &p.facts);
+    }
     return p;
 }
 

@@ -68,6 +68,16 @@ typedef struct oct_result {
     int slot;
 } oct_result;
 void oct_produce(oct_builder *b, oct_product *product, const oct_result *result);
+/* The same in two steps: the product with its collective, in pieces where the plan has chunks,
+ * and what is left. Steps between the two do not wait for the collective. */
+typedef struct oct_tail {
+    uint8_t pieces[OCTET_MOST_CHUNKS]; /* tensors; one where there are no chunks */
+    octet_dim rows;
+    uint8_t joined; /* the tensor that they are put together in; OCTET_ABSENT: pieces[0] is
+                       the result up to here */
+} oct_tail;
+oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_result *result);
+void oct_produce_finish(oct_builder *b, const oct_tail *tail, const oct_result *result);
 
 /* Zeros the amaxes that no step wrote, where they are an output. */
 void oct_fill_amaxes(oct_builder *b);

@@ -44,36 +44,84 @@ static octet_dim scattered(octet_dim rows, uint32_t ranks) {
     return rows;
 }
 
+/* The collective after a product; gives the tensor that it brings. */
+static uint8_t exchanged(oct_builder *b, uint8_t partial, const oct_result *result,
+                         octet_plan_form form, octet_dim rows) {
+    uint8_t reduced = next_tensor(b, result, form, rows, true);
+    oct_collective(b, result->collective, oct_buffer_of(b, partial), oct_buffer_of(b, reduced));
+    return reduced;
+}
+
+/* A piece of the result's columns after the other, each with a collective of its own. A piece's
+ * sums are those of the whole product: it runs along k, or n, and no piece is cut there. */
+static void produce_chunks(oct_builder *b, oct_tail *tail, oct_product *product,
+                           const oct_result *result) {
+    oct_result piece = *result;
+    int first = 0;
+    piece.cols.div = (uint16_t)(piece.cols.div * b->plan->chunks);
+    for (int i = 0; i < b->plan->chunks; i++) {
+        uint8_t partial = next_tensor(b, &piece, OCTET_FORM_PARTIAL, result->rows, true);
+        if (i == 0) {
+            product->dst = partial;
+            first = oct_gemm_chunks(b, product);
+        } else {
+            oct_gemm_next(b, first, partial, i);
+        }
+        tail->pieces[i] = exchanged(b, partial, &piece, OCTET_FORM_REDUCED, tail->rows);
+    }
+}
+
 /* The way is: product, collective, bias, quantizer. Each stage but the first may be left out;
  * the last one that is there writes the output. */
-void oct_produce(oct_builder *b, oct_product *product, const oct_result *result) {
+oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_result *result) {
     bool collective = result->collective != OCTET_COLLECTIVE_NONE;
     bool biased = result->late_bias != OCTET_ABSENT;
+    bool scatter = result->collective == OCTET_REDUCE_SCATTER;
     octet_plan_form last = result->quantizer ? OCTET_FORM_HIGH_PRECISION : OCTET_FORM_GIVEN;
-    octet_dim rows = result->rows;
-    uint8_t tensor =
-        next_tensor(b, result, collective ? OCTET_FORM_PARTIAL : last, rows, collective);
-    product->dst = tensor;
+    oct_tail tail = {.rows = result->rows, .joined = OCTET_ABSENT};
+    if (scatter) {
+        tail.rows = scattered(result->rows, b->plan->tp_size);
+    }
+    /* Each piece travels while the next is made. */
+    if (scatter && b->plan->chunks > 1) {
+        tail.joined = next_tensor(b, result, last, tail.rows, false);
+        produce_chunks(b, &tail, product, result);
+        return tail;
+    }
+    product->dst = next_tensor(b, result, collective ? OCTET_FORM_PARTIAL : last, result->rows,
+                               collective);
     oct_gemm(b, product);
+    tail.pieces[0] = product->dst;
     /* Each rank has a part of the sum. */
     if (collective) {
-        bool scatter = result->collective == OCTET_REDUCE_SCATTER;
-        rows = scatter ? scattered(rows, b->plan->tp_size) : rows;
-        uint8_t reduced =
-            next_tensor(b, result, biased ? OCTET_FORM_REDUCED : last, rows, true);
-        oct_collective(b, result->collective, oct_buffer_of(b, tensor),
-                       oct_buffer_of(b, reduced));
-        tensor = reduced;
+        tail.pieces[0] =
+            exchanged(b, product->dst, result, biased ? OCTET_FORM_REDUCED : last, tail.rows);
+    }
+    return tail;
+}
+
+/* Puts a piece, or the whole, where the result is to be, with the bias where there is one. */
+static void put(oct_builder *b, uint8_t from, uint8_t to, const oct_result *result, int chunk) {
+    bool biased = result->late_bias != OCTET_ABSENT;
+    octet_step *step = oct_step(b, biased ? OCTET_OP_ADD_BIAS : OCTET_OP_CAST);
+    step->a = from;
+    step->bias = result->late_bias;
+    step->dst = to;
+    step->chunk = (uint8_t)chunk;
+    oct_step_done(b, step);
+}
+
+void oct_produce_finish(oct_builder *b, const oct_tail *tail, const oct_result *result) {
+    octet_plan_form last = result->quantizer ? OCTET_FORM_HIGH_PRECISION : OCTET_FORM_GIVEN;
+    bool cut = tail->joined != OCTET_ABSENT;
+    uint8_t tensor = cut ? tail->joined : tail->pieces[0];
+    for (int i = 0; cut && i < b->plan->chunks; i++) {
+        put(b, tail->pieces[i], tensor, result, i);
     }
     /* Row parallel: the bias is added once, to the sum of all ranks. */
-    if (biased) {
-        uint8_t sum = next_tensor(b, result, last, rows, false);
-        octet_step *step = oct_step(b, OCTET_OP_ADD_BIAS);
-        step->a = tensor;
-        step->bias = result->late_bias;
-        step->dst = sum;
-        oct_step_done(b, step);
-        tensor = sum;
+    if (!cut && result->late_bias != OCTET_ABSENT) {
+        tensor = next_tensor(b, result, last, tail->rows, false);
+        put(b, tail->pieces[0], tensor, result, OCTET_ABSENT);
     }
     /* The caller wants the result quantized: y for the next layer, or dx for the one before. */
     if (result->quantizer) {
@@ -83,6 +131,11 @@ void oct_produce(oct_builder *b, oct_product *product, const oct_result *result)
         how.slot = result->slot;
         (void)oct_quantize(b, tensor, &how);
     }
+}
+
+void oct_produce(oct_builder *b, oct_product *product, const oct_result *result) {
+    oct_tail tail = oct_produce_start(b, product, result);
+    oct_produce_finish(b, &tail, result);
 }
 
 void oct_fill_amaxes(oct_builder *b) {

@@ -147,6 +147,20 @@ octet_status oct_plan_number(octet_plan *plan, octet_error *err) {
 
 /* ---- other sizes ------------------------------------------------------------------------- */
 
+octet_status oct_plan_check_columns(const octet_plan *plan, const octet_extents *sizes,
+                                    octet_error *err) {
+    bool forward = plan->kind == OCTET_PLAN_LINEAR;
+    int64_t columns = forward ? sizes->n : sizes->k;
+    if (columns % plan->col_multiple == 0) {
+        return OCTET_OK;
+    }
+    return oct_fail(err, OCTET_INVALID,
+                    "%s is %lld; a product in %u chunks has a multiple of %lu columns: take "
+                    "fewer chunks, or pad it",
+                    forward ? "n" : "k", (long long)columns, plan->chunks,
+                    (unsigned long)plan->col_multiple);
+}
+
 /* Each failure is a rule that the caller broke; the text has the value and the rule. */
 static octet_status check_sizes(const octet_plan *plan, const octet_extents *sizes,
                                 octet_error *err) {
@@ -170,7 +184,7 @@ static octet_status check_sizes(const octet_plan *plan, const octet_extents *siz
                           "with another gather",
                           (long long)sizes->m, (unsigned long)plan->row_multiple);
     }
-    return status;
+    return status ? status : oct_plan_check_columns(plan, sizes, err);
 }
 
 static octet_status check_previous(const octet_plan *plan, const octet_plan *previous,

@@ -40,7 +40,8 @@ oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_erro
     plan->kind = (uint8_t)terms->kind;
     plan->recipe = (uint8_t)terms->recipe;
     plan->tp_size = terms->ranks;
-    plan->row_multiple = 1;
+    plan->row_multiple = plan->col_multiple = 1;
+    plan->chunks = 1;
     plan->device = b.device;
     plan->extents = terms->extents;
     return b;
@@ -258,10 +259,16 @@ static uint32_t phases_of(const octet_plan *plan, int buffer) {
  * as is what ranks exchange: so a caller can size it without knowing the workspace. */
 static void carry_between_phases(oct_builder *b) {
     octet_plan *plan = b->plan;
+    uint64_t read = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        read |= plan->steps[i].reads;
+    }
     for (int i = 0; i < plan->buffer_count && !b->status; i++) {
         octet_plan_buffer *buffer = &plan->buffers[i];
         uint32_t phases = phases_of(plan, i);
-        if (buffer->place == OCTET_PLACE_WORK && (phases & (phases - 1))) {
+        /* What no step reads, each that uses it writes for itself: a product's copies. */
+        bool carried = (phases & (phases - 1)) && (read >> i & 1);
+        if (buffer->place == OCTET_PLACE_WORK && carried) {
             buffer->place = OCTET_PLACE_EXCHANGE;
             buffer->port = add_port(b, &plan->tensors[buffer->tensor], buffer);
         }

@@ -59,6 +59,9 @@ oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_erro
 octet_status oct_build_finish(oct_builder *b);
 /* Numbers, offsets and totals of a plan's extents. */
 octet_status oct_plan_number(octet_plan *plan, octet_error *err);
+/* Whether the columns of a product in chunks can be cut so. */
+octet_status oct_plan_check_columns(const octet_plan *plan, const octet_extents *sizes,
+                                    octet_error *err);
 void oct_build_fail(oct_builder *b, const char *why);
 
 octet_dim oct_axis_times(octet_axis axis, uint32_t times);
@@ -87,6 +90,8 @@ void oct_output_alias(oct_builder *b, uint8_t tensor);
 /* ---- steps ---- */
 
 octet_step *oct_step(oct_builder *b, octet_op op);
+/* The next step begins a phase, which may wait for more collectives than the one before. */
+void oct_next_phase(oct_builder *b);
 /* Fills reads and writes from the operands; every step ends with this. */
 void oct_step_done(oct_builder *b, octet_step *step);
 

@@ -23,11 +23,12 @@ static bool are_passing(const octet_plan *plan, uint64_t bits) {
     return true;
 }
 
-/* Whether products that have the copy are the only readers. */
-static bool reads_copy(const octet_plan *plan, uint64_t bits, uint8_t copy) {
+/* Whether products of a phase that have the copy are the only readers. */
+static bool reads_copy(const octet_plan *plan, uint64_t bits, uint8_t copy, uint8_t phase) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        bool has = step->op == OCTET_OP_GEMM && (step->a_copy == copy || step->b_copy == copy);
+        bool has = step->op == OCTET_OP_GEMM && step->phase == phase &&
+                   (step->a_copy == copy || step->b_copy == copy);
         if ((step->reads & bits) && !has) {
             return false;
         }
@@ -41,7 +42,8 @@ static bool reads_copy(const octet_plan *plan, uint64_t bits, uint8_t copy) {
 static bool may_drop(const octet_plan *plan, const octet_step *step, octet_use use) {
     uint8_t copy = use == OCTET_USE_ROW ? step->a_copy : step->b_copy;
     uint64_t bits = bytes_of(plan, step->dst, use);
-    return copy != OCTET_ABSENT && are_passing(plan, bits) && reads_copy(plan, bits, copy);
+    return copy != OCTET_ABSENT && are_passing(plan, bits) &&
+           reads_copy(plan, bits, copy, step->phase);
 }
 
 void oct_drop_bytes(oct_builder *b) {

@@ -280,3 +280,21 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     }
     oct_step_done(b, step);
 }
+
+int oct_gemm_chunks(oct_builder *b, const oct_product *product) {
+    oct_gemm(b, product);
+    int step = b->plan->step_count - 1;
+    b->plan->steps[step].chunk = 0;
+    return step;
+}
+
+/* Operands, their copies and the scratch are those of the first. */
+void oct_gemm_next(oct_builder *b, int first, uint8_t dst, int chunk) {
+    octet_step *step = oct_step(b, OCTET_OP_GEMM);
+    uint8_t phase = step->phase;
+    *step = b->plan->steps[first];
+    step->phase = phase;
+    step->dst = dst;
+    step->chunk = (uint8_t)chunk;
+    oct_step_done(b, step);
+}

@@ -57,13 +57,21 @@ static uint8_t maker_of(const octet_plan *plan, int gemm, uint32_t full) {
 
 _Static_assert(OCTET_PLAN_STEPS <= 32 && NOTES == 2, "casts with notes are bits of a word");
 
+/* Whether a GEMM is a chunk of a product behind its first: they have one note. */
+static bool follows(const octet_step *gemm) {
+    return gemm->chunk != OCTET_ABSENT && gemm->chunk;
+}
+
 /* Of each GEMM, by step, the QUANTIZE that leaves it a note; OCTET_ABSENT: none could. */
 static void find_makers(uint8_t makers[OCTET_PLAN_STEPS], const octet_plan *plan) {
     uint32_t some = 0, full = 0;
+    uint8_t last = OCTET_ABSENT;
     memset(makers, OCTET_ABSENT, OCTET_PLAN_STEPS);
     for (int i = 0; i < plan->step_count; i++) {
-        if (plan->steps[i].op == OCTET_OP_GEMM) {
-            makers[i] = maker_of(plan, i, full);
+        if (plan->steps[i].op == OCTET_OP_GEMM && follows(&plan->steps[i])) {
+            makers[i] = last;
+        } else if (plan->steps[i].op == OCTET_OP_GEMM) {
+            makers[i] = last = maker_of(plan, i, full);
             uint32_t bit = makers[i] == OCTET_ABSENT ? 0 : (uint32_t)1 << makers[i];
             full |= some & bit;
             some |= bit;
@@ -99,7 +107,9 @@ void oct_place_notes(oct_builder *b) {
          * quantized there is no such cast. */
         if (makers[i] != OCTET_ABSENT) {
             octet_step *gemm = &plan->steps[i], *cast = &plan->steps[makers[i]];
-            add_note(b, cast);
+            if (!follows(gemm)) {
+                add_note(b, cast);
+            }
             if (b->status) {
                 break;
             }

@@ -74,6 +74,10 @@ typedef struct oct_product {
     bool accumulate, split;
 } oct_product;
 void oct_gemm(oct_builder *b, const oct_product *product);
+/* The first of a plan's chunks of a product; gives its step. And a later one: the same step on
+ * other columns, into another dst. */
+int oct_gemm_chunks(oct_builder *b, const oct_product *product);
+void oct_gemm_next(oct_builder *b, int first, uint8_t dst, int chunk);
 
 /* The buffer that holds a plain tensor. */
 static inline uint8_t oct_buffer_of(oct_builder *b, uint8_t tensor) {

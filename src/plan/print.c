@@ -252,6 +252,12 @@ static void write_step(oct_writer *w, const octet_plan *plan, int index) {
         write_simple(w, plan, step);
     }
     write_sums(w, plan, step);
+    if (step->chunk != OCTET_ABSENT) {
+        oct_write(w, ", chunk ");
+        oct_write_i64(w, step->chunk + 1);
+        oct_write(w, " of ");
+        oct_write_i64(w, plan->chunks);
+    }
     oct_write(w, "\n");
 }
 

@@ -25,7 +25,12 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->dst = step->a = step->b = step->a_copy = step->b_copy = OCTET_ABSENT;
     step->from = step->to = step->bias = OCTET_ABSENT;
     step->scale = step->amax = step->seed = step->scratch = step->sums = OCTET_ABSENT;
+    step->chunk = OCTET_ABSENT;
     return step;
+}
+
+void oct_next_phase(oct_builder *b) {
+    b->after_collective = true;
 }
 
 static uint64_t bit(uint8_t buffer) {

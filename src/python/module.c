@@ -42,6 +42,7 @@ PyMODINIT_FUNC PyInit__C(void) {
                    add_owned(module, "OVERLOADS", overloads()) ||
                    PyModule_AddIntConstant(module, "FORWARD_SLOTS", OCTET_FORWARD_SLOTS) ||
                    PyModule_AddIntConstant(module, "BACKWARD_SLOTS", OCTET_BACKWARD_SLOTS) ||
+                   PyModule_AddIntConstant(module, "MOST_CHUNKS", OCTET_MOST_CHUNKS) ||
                    PyModule_AddIntConstant(module, "ALIGN", OCTET_ALIGN))) {
         Py_CLEAR(module);
     }

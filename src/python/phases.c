@@ -93,7 +93,9 @@ static int products(const octet_plan *plan, int phase) {
     int count = 0;
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        bool here = step->op == OCTET_OP_GEMM && step->phase == phase;
+        /* A product in chunks counts once, with the first. */
+        bool first = step->chunk == OCTET_ABSENT || step->chunk == 0;
+        bool here = step->op == OCTET_OP_GEMM && step->phase == phase && first;
         count += here ? plan->tensors[step->a].rows.mul : 0;
     }
     return count;
@@ -129,11 +131,11 @@ static PyObject *output_rows(const octet_plan *plan) {
 static PyObject *plan_tuple(const octet_chain *chain, int at) {
     const octet_plan *plan = &chain->plans[at];
     const member m = {chain, at};
-    return Py_BuildValue("(NNN(NN)Ni)", tuple_of(phase_item, &m, plan->phases),
+    return Py_BuildValue("(NNN(NN)Nii)", tuple_of(phase_item, &m, plan->phases),
                          tuple_of(exchange_item, plan, plan->exchange_count), block(plan),
                          at > 0 ? block(&chain->plans[0]) : PyTuple_New(0),
                          at > 1 ? block(&chain->plans[1]) : PyTuple_New(0), output_rows(plan),
-                         (int)plan->row_multiple);
+                         (int)plan->row_multiple, (int)plan->col_multiple);
 }
 
 static PyObject *phases(PyObject *self, PyObject *args) {
@@ -160,7 +162,8 @@ static PyObject *phases(PyObject *self, PyObject *args) {
 PyMethodDef oct_py_phase_methods[] = {
     {"phases", phases, METH_VARARGS,
      "phases(plan, words) -> (phases, exchanges, block, restored blocks, output rows, row "
-     "multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, read, collectives, "
+     "multiple, column multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, "
+     "read, collectives, "
      "products)"},
     {NULL, NULL, 0, NULL},
 };

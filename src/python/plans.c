@@ -266,7 +266,9 @@ static PyObject *products(PyObject *self, PyObject *args) {
         return NULL;
     }
     for (int i = 0; i < plan.step_count; i++) {
-        count += plan.steps[i].op == OCTET_OP_GEMM;
+        const octet_step *step = &plan.steps[i];
+        /* A product in chunks counts once. */
+        count += step->op == OCTET_OP_GEMM && (step->chunk == OCTET_ABSENT || !step->chunk);
     }
     return PyLong_FromLong(count);
 }

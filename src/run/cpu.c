@@ -71,6 +71,7 @@ static void do_gemm(const oct_work *work, const oct_threads *threads) {
                               .b = work->b,
                               .a_use = (octet_use)work->step->a_use,
                               .b_use = (octet_use)work->step->b_use,
+                              .b_first = work->b_first,
                               .bias = work->bias.at,
                               .bias_dtype = (octet_dtype)work->bias.dtype,
                               .accumulate = work->step->accumulate,

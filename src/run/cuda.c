@@ -206,6 +206,7 @@ static octet_status do_gemm(const oct_work *work, const oct_cuda_on *on, octet_e
                                .b = work->b,
                                .a_use = (octet_use)step->a_use,
                                .b_use = (octet_use)step->b_use,
+                               .b_first = work->b_first,
                                .a_copy = work->a_copy,
                                .b_copy = work->b_copy,
                                .a_made = work->a_made,

@@ -75,6 +75,7 @@ typedef struct oct_work {
     void *scratch;       /* a GEMM's */
     int64_t scratch_bytes;
     int64_t ranks;
+    int64_t b_first; /* a GEMM's: the outer index of b that dst's first column is made of */
 } oct_work;
 
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,

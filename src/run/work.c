@@ -81,11 +81,19 @@ static bool leaves_notes(const octet_step *step) {
     return step->op == OCTET_OP_QUANTIZE && step->scratch != OCTET_ABSENT;
 }
 
+/* Whether a step is a chunk of a product behind its first. */
+static bool follows(const octet_step *step) {
+    return step->chunk != OCTET_ABSENT && step->chunk;
+}
+
 /* A product's two factors among the notes of a cast, which lie in the order of products. */
 static float *note_at(const running *r, const octet_step *cast, const octet_step *gemm) {
     float *notes = at(r, cast->scratch);
-    for (const octet_step *s = cast + 1; s < gemm; s++) {
-        notes += reads_notes(s, cast) ? 2 : 0;
+    bool counted = false; /* the chunks of a product have one note */
+    for (const octet_step *s = cast + 1; s <= gemm; s++) {
+        bool first = reads_notes(s, cast) && !follows(s);
+        notes += first && counted ? 2 : 0;
+        counted = counted || first;
     }
     return notes;
 }
@@ -118,9 +126,27 @@ static void set_alphas(oct_alpha out[2], const running *r, const octet_step *cas
     const octet_step *end = r->plan->steps + r->plan->step_count;
     int count = 0;
     for (const octet_step *s = cast + 1; s < end && count < 2; s++) {
-        if (reads_notes(s, cast)) {
+        if (reads_notes(s, cast) && !follows(s)) {
             set_alpha(&out[count++], r, cast, s);
         }
+    }
+}
+
+/* A chunk's columns: of a product's b so many outer indices as dst has columns, of other steps'
+ * dst, and of a bias, so many as a has. */
+static void set_chunk(oct_work *out, const octet_step *step) {
+    if (step->op == OCTET_OP_GEMM) {
+        out->b_first = step->chunk * out->dst.cols;
+        return;
+    }
+    int64_t first = step->chunk * out->a.cols;
+    char *values = out->dst.parts[OCTET_PART_VALUES];
+    const char *bias = out->bias.at;
+    out->dst.parts[OCTET_PART_VALUES] =
+        values + first * octet_dtype_bits((octet_dtype)out->dst.dtype) / 8;
+    out->dst.cols = out->a.cols;
+    if (bias) {
+        out->bias.at = bias + first * octet_dtype_bits((octet_dtype)out->bias.dtype) / 8;
     }
 }
 
@@ -157,5 +183,8 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
         out->alpha = oct_scheme_of(&out->a.quantizer)->amax ? alpha_of(&r, step) : NULL;
         out->scratch = at(&r, step->scratch);
         out->scratch_bytes = plan->buffers[step->scratch].bytes;
+    }
+    if (step->chunk != OCTET_ABSENT) {
+        set_chunk(out, step);
     }
 }

@@ -340,3 +340,95 @@ def test_plan__every_gpu_emulates_mxfp4_and_says_so(arch: int) -> None:
     out = good("plan", f"{problem} device=cuda:0/{arch}").out
     assert out.count("emulated exactly in bf16") == 3
     assert "emulated" not in good("plan", problem).out
+
+
+# ---- chunks ----------------------------------------------------------------------------------
+
+ROW = "linear m=4096 k=2048 n=8192 in=bf16 recipe=mxfp8 parallel=row tp=4 sequence grad=none"
+
+
+def model(*words: str) -> dict[str, float]:
+    """The numbers of the model below a forward plan."""
+    text = good("plan", *words).out
+    found = re.search(
+        r"modelled at (?P<link>[\d.]+) GB/s, (?P<speed>[\d.]+) TFLOP/s "
+        r"and (?P<latency>[\d.]+) us a collective, without casts:\n"
+        r"  a rank sends (?P<bytes>\d+) B, .* in (?P<collectives>\d+) collectives, "
+        r"(?P<links>[\d.]+) us; products (?P<products>[\d.]+) us, (?P<chunks>\d) chunks?\n"
+        r"  one after the other (?P<apart>[\d.]+) us, beside each other (?P<beside>[\d.]+) us: "
+        r"(?P<gained>[\d.]+) us are gained\n",
+        text,
+    )
+    assert found, text
+    return {name: float(value) for name, value in found.groupdict().items()}
+
+
+def test_plan__chunks_are_told() -> None:
+    out = good("plan", f"{ROW} chunks=4").out
+    steps = re.findall(
+        r"^ +\d+ +(fprop|reduce-scatter|cast) .*?(?:, chunk (\d) of 4)?$", out, re.M
+    )
+    assert steps[:8:2] == [("fprop", str(i)) for i in range(1, 5)]
+    assert steps[1:8:2] == [("reduce-scatter", "")] * 4
+    assert steps[8:] == [("cast", str(i)) for i in range(1, 5)]
+
+
+def test_plan__models_collectives_by_hand() -> None:
+    whole, cut = model(ROW), model(f"{ROW} chunks=4")
+    product = 2 * 4096 * 2048 * 8192 / 1000e12 * 1e6  # us
+    bytes_sent = 4096 * 8192 * 2 * 3 // 4
+    link = bytes_sent / 450e9 * 1e6
+    assert (whole["link"], whole["speed"], whole["latency"]) == (450, 1000, 10)
+    assert whole["bytes"] == cut["bytes"] == bytes_sent
+    assert (whole["collectives"], cut["collectives"], cut["chunks"]) == (1, 4, 4)
+    assert whole["products"] == pytest.approx(product, abs=0.06)
+    assert whole["apart"] == whole["beside"] == pytest.approx(product + link + 10, abs=0.11)
+    assert whole["gained"] == 0
+    # Links are the longer way: the first chunk's product, and then all that travels.
+    assert cut["apart"] == whole["apart"]
+    assert cut["beside"] == pytest.approx(product / 4 + link + 4 * 10, abs=0.11)
+    assert cut["gained"] == pytest.approx(cut["apart"] - cut["beside"], abs=0.11)
+
+
+def test_plan__models_another_machine() -> None:
+    slow = ["--link", "1000", "--speed=100", "--latency", "0"]
+    cut = model(*slow, f"{ROW} chunks=4")
+    product = 2 * 4096 * 2048 * 8192 / 100e12 * 1e6
+    link = 4096 * 8192 * 2 * 3 / 4 / 1000e9 * 1e6
+    assert (cut["link"], cut["speed"], cut["latency"]) == (1000, 100, 0)
+    assert cut["beside"] == pytest.approx(product + link / 4, abs=0.11)  # the last chunk's
+
+
+def test_plan__backward_hides_its_collectives() -> None:
+    text = ROW.replace("parallel=row", "parallel=column").replace(" grad=none", "")
+    forward, backward = good("plan", f"{text} chunks=4").out.split("linear backward")
+    assert "us are gained" in forward
+    assert " 0.0 us are gained" in forward
+    gained = re.search(r"([\d.]+) us are gained", backward)
+    assert gained
+    assert float(gained[1]) > 0
+
+
+def test_plan__models_nothing_where_nothing_travels() -> None:
+    assert "modelled" not in good("plan", "linear m=64 k=64 n=64 in=bf16 recipe=mxfp8").out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("n=8008 chunks=4", "n is 8008; a product in 4 chunks has a multiple of 64 columns"),
+        ("n=8192 chunks=5", "chunks is 5; a product has 4 pieces at most"),
+    ],
+)
+def test_plan__chunks_that_there_are_not(words: str, why: str) -> None:
+    assert why in bad(1, "plan", ROW.replace("n=8192", words)).err
+
+
+def test_plan__chunks_of_what_is_not_scattered() -> None:
+    err = bad(1, "plan", ROW.replace(" sequence", " chunks=4")).err
+    assert "chunks is 4 without sequence_parallel: nothing is scattered" in err
+
+
+@pytest.mark.parametrize("option", ["--link=0", "--speed=fast", "--latency=-1", "--link="])
+def test_plan__rates_that_are_none(option: str) -> None:
+    assert "it is a number above 0" in bad(2, "plan", option, ROW).err

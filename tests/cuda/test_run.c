@@ -98,7 +98,7 @@ TEST(cuda_run__every_option_under_every_recipe) {
         for (int option = 0; option < OPTIONS; option++) {
             bool skipped = option == OPT_RECIPE || option == OPT_DEVICE || option == OPT_TP;
             for (int level = 0; !skipped && level < matrix_table[option].count; level++) {
-                matrix_row row = {{0}};
+                matrix_row row = {.chunks = 0};
                 row.level[OPT_RECIPE] = (uint8_t)recipe;
                 row.level[OPT_TP] = ONE_RANK;
                 row.level[OPT_DEVICE] = HOPPER;
@@ -118,7 +118,7 @@ TEST(cuda_run__every_recipe_on_every_gpu) {
     run_report report = {0};
     tally ran = {0}, odds = {0};
     for (int i = 0; i < matrix_table[OPT_RECIPE].count * (GPUS - 1); i++) {
-        matrix_row row = {{0}};
+        matrix_row row = {.chunks = 0};
         row.level[OPT_RECIPE] = (uint8_t)(i / (GPUS - 1));
         row.level[OPT_TP] = ONE_RANK;
         row.level[OPT_DEVICE] = (uint8_t)(1 + i % (GPUS - 1));
@@ -444,6 +444,34 @@ TEST(cuda_run__few_launches_and_no_fill) {
     CHECK_EQ_INT(ran.matmuls, ran.products);
 }
 
+/* Chunks of a product begin within the weight's bytes, scales, and what they decode to. */
+TEST(cuda_run__products_in_chunks) {
+    static const char *const recipes[] = {"none",         "current",   "delayed",  "block",
+                                          "block+w.no2d", "mxfp8",     "mxfp8+2d", "nvfp4",
+                                          "mxfp4",        "nvfp4+no2d"};
+    run_report report = {0};
+    tally ran = {0};
+    for (int i = 0; i < 10 * (GPUS - 1) * 4; i++) {
+        bool row = i / 2 % 2, few = i % 2; /* rows of dst: 16 have kernels of their own */
+        const char *recipe = recipes[i / 4 / (GPUS - 1)];
+        int level = 1 + i / 4 % (GPUS - 1);
+        int cols = strncmp(recipe, "block", 5) == 0 || level > HOPPER ? 256 : 96;
+        octet_linear_backward_args args;
+        run_options options = {
+            .seed = (uint64_t)i, .fill = 0xFF, .strided = i % 2, .cuda = gpu_of(level)};
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=%d n=%d in=bf16 bias recipe=%s parallel=%s tp=2 "
+                       "sequence gather=high_precision chunks=2",
+                       (few ? 8 : 20) * (row ? 2 : 1), row ? 32 : cols, row ? cols : 32, recipe,
+                       row ? "row" : "column");
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+        }
+    }
+    finish(&report, &ran, 200);
+}
+
 TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_every_gpu,
           cuda_run__own_kernels, cuda_run__options_at_random,
           cuda_run__per_tensor_layers_of_any_shape_are_the_librarys,
@@ -454,4 +482,4 @@ TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_e
           cuda_run__block_layers_of_any_shape_are_the_librarys,
           cuda_run__folded_layers_of_any_shape_are_the_librarys,
           cuda_run__main_grad_in_every_dtype, cuda_run__bias_main_grad_in_every_dtype,
-          cuda_run__few_launches_and_no_fill)
+          cuda_run__few_launches_and_no_fill, cuda_run__products_in_chunks)

@@ -98,10 +98,12 @@ static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
                  step->row_unread <= 1 && step->col_unread <= 1;
+    bool cut = gemm || step->op == OCTET_OP_CAST || step->op == OCTET_OP_ADD_BIAS;
     for (size_t i = 0; i < sizeof step->reserved; i++) {
         flags = flags && !step->reserved[i];
     }
-    flags = flags && (step->seed != OCTET_ABSENT || !step->stream);
+    flags = flags && (cut || step->chunk == OCTET_ABSENT) &&
+            (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
     bool product = (!step->accumulate || adds) &&
                    !(step->gemm | step->split | step->native | step->b_use) &&

@@ -55,9 +55,15 @@ static inline void check_sides(const check_gemm *gemm, int tensor, const check_o
                                const char *letter) {
     const octet_plan_tensor *t = &gemm->plan->tensors[tensor];
     int rows_per_m = check_gathered(gemm->args);
+    octet_dim cols = t->cols;
+    bool chunk = gemm->step->chunk != OCTET_ABSENT && want == &gemm->product->dst;
+    CHECK_LAW(gemm->report, LAW_GEMMS, !chunk || cols.div == gemm->plan->chunks,
+              "%s's chunk has %lld columns", gemm->product->name,
+              (long long)check_dim(gemm->plan, &cols));
+    cols.div = chunk ? 1 : cols.div;
     CHECK_LAW(gemm->report, LAW_GEMMS,
               check_measures(&t->rows, want->rows, rows_per_m) &&
-                  check_measures(&t->cols, want->cols, rows_per_m),
+                  check_measures(&cols, want->cols, rows_per_m),
               "%s's %s is %lld x %lld, on the wrong axes", gemm->product->name, letter,
               (long long)check_dim(gemm->plan, &t->rows),
               (long long)check_dim(gemm->plan, &t->cols));

@@ -124,13 +124,14 @@ static inline check_transfers check_expect_transfers(const check_case *at, bool 
     check_transfers want = {.loose = {false}};
     bool column = at->args->parallel == OCTET_PARALLEL_COLUMN && at->wants.tp > 1;
     bool row = at->args->parallel == OCTET_PARALLEL_ROW && at->wants.tp > 1;
+    int chunks = at->args->chunks > 1 ? (int)at->args->chunks : 1;
     if (forward && row) {
         want.sum[OCTET_NAME_OUTPUT] = !at->args->sequence_parallel;
-        want.scatter[OCTET_NAME_OUTPUT] = at->args->sequence_parallel;
+        want.scatter[OCTET_NAME_OUTPUT] = at->args->sequence_parallel * chunks;
     }
     if (!forward && column && at->wants.dgrad) {
         want.sum[OCTET_NAME_GRAD_INPUT] = !at->args->sequence_parallel;
-        want.scatter[OCTET_NAME_GRAD_INPUT] = at->args->sequence_parallel;
+        want.scatter[OCTET_NAME_GRAD_INPUT] = at->args->sequence_parallel * chunks;
     }
     if (check_sequence(at, OCTET_PARALLEL_COLUMN) && (forward || at->wants.wgrad)) {
         check_expect_input(at, &want, forward);

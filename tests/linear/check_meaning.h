@@ -237,6 +237,30 @@ static inline void check_main_grads(const check_case *at) {
     check_written(at, &bias);
 }
 
+/* The product whose sums ranks share, and in so many chunks as the call asks for. */
+static inline octet_gemm check_scattered(const check_case *at) {
+    bool column = at->args->parallel == OCTET_PARALLEL_COLUMN;
+    octet_gemm gemm = column ? OCTET_DGRAD : OCTET_FPROP;
+    bool shares = at->args->sequence_parallel && at->wants.tp > 1 && at->args->chunks > 1 &&
+                  (column ? at->plan->kind == OCTET_PLAN_LINEAR_BACKWARD && at->wants.dgrad
+                          : at->plan->kind == OCTET_PLAN_LINEAR);
+    MEANS(at, at->plan->chunks == (shares ? at->args->chunks : 1), "it has %d chunks",
+          at->plan->chunks);
+    return gemm;
+}
+
+/* Each of them once, in order. */
+static inline void check_chunks(const check_case *at) {
+    int next[OCTET_OPS] = {0};
+    for (int i = 0; i < at->plan->step_count; i++) {
+        const octet_step *step = &at->plan->steps[i];
+        if (step->chunk != OCTET_ABSENT) {
+            MEANS(at, step->chunk == next[step->op]++ && step->chunk < at->plan->chunks,
+                  "step %d is chunk %d, not the next", i, step->chunk);
+        }
+    }
+}
+
 static inline void check_gemm_counts(const check_case *at) {
     int counts[OCTET_GEMMS] = {0};
     for (int i = 0; i < at->plan->step_count; i++) {
@@ -250,6 +274,7 @@ static inline void check_gemm_counts(const check_case *at) {
         [OCTET_DGRAD] = backward && at->wants.dgrad,
         [OCTET_WGRAD] = at->plan->kind != OCTET_PLAN_LINEAR && at->wants.wgrad && last,
     };
+    want[check_scattered(at)] *= at->plan->chunks;
     for (int i = 0; i < OCTET_GEMMS; i++) {
         MEANS(at, counts[i] == want[i], "it has %d GEMMs of kind %d, not %d", counts[i], i,
               want[i]);
@@ -295,7 +320,8 @@ static inline void check_bias(const check_case *at) {
               "step %d adds the bias before the ranks' outputs are summed", i);
     }
     bool adds = forward && at->wants.adds_bias, hands = forward && at->wants.hands_bias_back;
-    MEANS(at, used == adds && read == adds, "%d steps read the bias, %d add it", read, used);
+    int times = adds ? plan->chunks : 0;
+    MEANS(at, used == times && read == times, "%d steps read the bias, %d add it", read, used);
     MEANS(at, (port >= 0) == (adds || hands), "the bias is %s",
           port >= 0 ? "taken" : "missing");
     MEANS(at, (out >= 0) == hands && (out < 0 || plan->outs[out].alias == port),
@@ -351,6 +377,7 @@ static inline void check_meaning(const check_case *at) {
     check_grads(at);
     check_main_grads(at);
     check_gemm_counts(at);
+    check_chunks(at);
     check_bias(at);
     check_saves(at);
 }

@@ -58,8 +58,11 @@ static inline void check_identity(const check_case *at, int index) {
               "step %d does not sum grad_output", index);
         return;
     }
+    octet_plan_tensor part = *dst;
+    part.cols.div =
+        (uint16_t)(part.cols.div * (step->chunk == OCTET_ABSENT ? 1 : plan->chunks));
     bool sides =
-        step->op == OCTET_OP_ASSEMBLE ? a->name == dst->name : check_same_sides(a, dst);
+        step->op == OCTET_OP_ASSEMBLE ? a->name == dst->name : check_same_sides(a, &part);
     MEANS(at, check_forms_fit(step->op, a, dst), "step %d cannot make tensor %d of tensor %d",
           index, step->dst, step->a);
     bool converts = step->op == OCTET_OP_CAST || step->op == OCTET_OP_DEQUANTIZE ||
@@ -346,11 +349,28 @@ static inline bool check_knows(const octet_plan *plan, int cast, int gemm) {
     return known;
 }
 
+/* The chunk that the others are made like. */
+static inline const octet_step *check_first_chunk(const octet_plan *plan,
+                                                  const octet_step *gemm) {
+    const octet_step *first = gemm;
+    for (int i = 0; i < plan->step_count; i++) {
+        const octet_step *step = &plan->steps[i];
+        first = step->op == OCTET_OP_GEMM && step->chunk == 0 ? step : first;
+    }
+    return first;
+}
+
 /* On a GPU a product has its factor from the last cast that can make it, and from no other. */
 static inline void check_notes(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
     const octet_step *gemm = &plan->steps[index];
     int wanted = -1, makers = 0, maker = -1;
+    if (gemm->chunk != OCTET_ABSENT && gemm->chunk > 0) {
+        uint64_t own = check_all_notes(plan);
+        MEANS(at, ((gemm->reads ^ check_first_chunk(plan, gemm)->reads) & own) == 0,
+              "step %d has a factor that is not its product's", index);
+        return;
+    }
     for (int i = 0; i < plan->step_count; i++) {
         bool cuda = plan->device.kind == OCTET_CUDA;
         wanted = cuda && check_factors(plan, gemm) && check_knows(plan, i, index) ? i : wanted;
@@ -369,7 +389,9 @@ static inline void check_noting(const check_case *at, int index) {
     uint8_t notes = plan->steps[index].scratch;
     int readers = 0;
     for (int i = 0; i < plan->step_count; i++) {
-        bool gemm = plan->steps[i].op == OCTET_OP_GEMM;
+        const octet_step *step = &plan->steps[i];
+        bool follows = step->chunk != OCTET_ABSENT && step->chunk > 0;
+        bool gemm = step->op == OCTET_OP_GEMM && !follows; /* chunks have one note */
         readers += gemm && (plan->steps[i].reads & check_bit(notes)) != 0;
     }
     MEANS(at,

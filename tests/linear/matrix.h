@@ -228,6 +228,7 @@ static const matrix_levels matrix_table[OPTIONS] = {
 
 typedef struct matrix_row {
     uint8_t level[OPTIONS];
+    uint8_t chunks; /* of a product that is scattered; it is not drawn: a test sets it */
 } matrix_row;
 
 typedef struct matrix_size {
@@ -252,7 +253,7 @@ static inline int matrix_below(matrix_random *random, int limit) {
 }
 
 static inline matrix_row matrix_draw(matrix_random *random) {
-    matrix_row row;
+    matrix_row row = {.chunks = 0};
     for (int i = 0; i < OPTIONS; i++) {
         const matrix_levels *option = &matrix_table[i];
         bool plain = matrix_below(random, 100) < option->plain;
@@ -358,7 +359,9 @@ static inline int64_t matrix_rows(const matrix_row *row, int64_t m) {
 static inline octet_status matrix_args(octet_linear_backward_args *out, const matrix_row *row,
                                        const matrix_size *size, octet_error *err) {
     octet_linear_args args = OCTET_LINEAR_ARGS_INIT;
-    matrix_size scaled = {matrix_rows(row, size->m), size->k, size->n};
+    int64_t cols = row->chunks ? 128 * row->chunks : 1; /* chunks are whole blocks */
+    matrix_size scaled = {matrix_rows(row, size->m), size->k * cols, size->n * cols};
+    args.chunks = row->chunks;
     args.recipe = matrix_recipe(row->level[OPT_RECIPE]);
     args.recipe.override_ = row->level[OPT_OVERRIDE];
     matrix_tensors(&args, row, &scaled);

@@ -438,6 +438,16 @@ def refused(rank: int, what: str) -> None:
         layer(x.requires_grad_())
 
 
+def uneven_chunks(rank: int, mode: str) -> None:
+    """A layer whose scattered product has columns that four chunks cannot share."""
+    torch.manual_seed(7)
+    options = {"tp_group": dist.group.WORLD, "sequence_parallel": True, "device": "cpu"}
+    asked = {"ub_overlap_rs": 4, "ub_overlap_rs_dgrad": 4, "name": "fc1"}
+    layer = octet.Linear(250, 500, parallel_mode=mode, **options, **asked)
+    x = torch.randn(8, layer.in_features)
+    layer(x.requires_grad_())
+
+
 def refused_compiled(rank: int, what: str) -> None:
     case = Case("column", True, "mxfp8")
     layer, (x, _) = layer_of(case, name="fc1"), own_tensors(case)

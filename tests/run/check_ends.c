@@ -128,13 +128,15 @@ static void add_bounds(const place *p, run_values *bound) {
     add_folding(&a, p, s->a, s->a_use, turn_a);
     add_folding(&b, p, s->b, s->b_use, turn_b);
     int64_t top = bound->rows == dst.rows ? 0 : p->rank * dst.rows;
-    int64_t left = bound->cols == dst.cols ? 0 : p->rank * dst.cols;
+    bool chunk = s->chunk != OCTET_ABSENT;
+    int64_t first = chunk ? s->chunk * dst.cols : 0; /* of b's outer indices */
+    int64_t left = chunk || bound->cols == dst.cols ? first : p->rank * dst.cols;
     for (int64_t i = 0; i < dst.rows * dst.cols; i++) {
         int64_t r = i / dst.cols, c = i % dst.cols;
         double magnitude = 0, deviation = 0;
         for (int64_t k = 0; k < inner; k++) {
             int64_t ai = turn_a ? k * a.own.cols + r : r * a.own.cols + k;
-            int64_t bi = turn_b ? k * b.own.cols + c : c * b.own.cols + k;
+            int64_t bi = turn_b ? k * b.own.cols + first + c : (first + c) * b.own.cols + k;
             double x = fabs(a.own.at[ai]), y = fabs(b.own.at[bi]);
             magnitude += x * y;
             deviation += x * b.law.at[bi] + a.law.at[ai] * y + a.law.at[ai] * b.law.at[bi];

@@ -52,6 +52,11 @@ static run_values fold_errors(const place *p, const run_view *v, int use, bool b
     return made;
 }
 
+/* The column of a whole result that a chunk of so many begins with. */
+static int64_t first_column(const octet_step *step, int64_t cols) {
+    return step->chunk == OCTET_ABSENT ? 0 : step->chunk * cols;
+}
+
 static void check_gemm(run_report *report, const place *p) {
     const octet_step *s = p->step;
     run_view va = view_of(p, s->a), vb = view_of(p, s->b), dst = view_of(p, s->dst);
@@ -61,7 +66,7 @@ static void check_gemm(run_report *report, const place *p) {
     run_values a = run_decode(&va, (octet_use)s->a_use);
     run_values b = run_decode(&vb, (octet_use)s->b_use);
     bool turn_a = s->gemm == OCTET_WGRAD, turn_b = s->gemm != OCTET_FPROP;
-    int64_t inner = turn_a ? a.rows : a.cols;
+    int64_t inner = turn_a ? a.rows : a.cols, first = first_column(s, dst.cols);
     run_values old = run_local(&p->group->layer.main_grad, p->rank,
                                s->accumulate ? dst.rows : 0, s->accumulate ? dst.cols : 0);
     const octet_plan *plan = &p->group->plans[p->plan];
@@ -76,11 +81,12 @@ static void check_gemm(run_report *report, const place *p) {
         }
         double magnitude = fabs(sum), moved = 0;
         for (int64_t k = 0; k < inner; k++) {
-            double x = operand_at(&a, turn_a, r, k), y = operand_at(&b, turn_b, c, k);
+            double x = operand_at(&a, turn_a, r, k), y = operand_at(&b, turn_b, first + c, k);
             sum += x * y;
             magnitude += fabs(x * y);
             if (folded) {
-                double dx = operand_at(&da, turn_a, r, k), dy = operand_at(&db, turn_b, c, k);
+                double dx = operand_at(&da, turn_a, r, k),
+                       dy = operand_at(&db, turn_b, first + c, k);
                 moved += dx * fabs(y) + fabs(x) * dy + dx * dy;
             }
         }
@@ -176,13 +182,15 @@ static void check_quantize(run_report *report, const place *p) {
 static void check_each(run_report *report, const place *p, double slack, double add_bias) {
     run_view a = view_of(p, p->step->a), dst = view_of(p, p->step->dst);
     const octet_plan *plan = &p->group->plans[p->plan];
-    for (int64_t i = 0; i < dst.rows * dst.cols; i++) {
-        int64_t r = i / dst.cols, c = i % dst.cols;
+    bool chunk = p->step->chunk != OCTET_ABSENT;
+    int64_t cols = chunk ? a.cols : dst.cols, first = first_column(p->step, cols);
+    for (int64_t i = 0; i < dst.rows * cols; i++) {
+        int64_t r = i / cols, c = i % cols;
         double want = run_decode_at(&a, (octet_use)p->step->a_use, r, c);
-        double got = run_decode_at(&dst, OCTET_USE_VALUES, r, c);
+        double got = run_decode_at(&dst, OCTET_USE_VALUES, r, first + c);
         if (add_bias != 0) {
             octet_dtype dtype = (octet_dtype)plan->buffers[p->step->bias].dtype;
-            want += run_load(at(p, p->step->bias), dtype, c);
+            want += run_load(at(p, p->step->bias), dtype, first + c);
         }
         double bound = run_unit(dst.dtype) * fabs(want) * (1 + slack) + slack * fabs(want) +
                        run_least(dst.dtype);

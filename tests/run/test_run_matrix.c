@@ -53,7 +53,7 @@ TEST(run__every_option_under_every_recipe) {
         for (int option = 0; option < OPTIONS; option++) {
             bool skipped = option == OPT_RECIPE || option == OPT_DEVICE || option == OPT_TP;
             for (int level = 0; !skipped && level < matrix_table[option].count; level++) {
-                matrix_row row = {{0}};
+                matrix_row row = {.chunks = 0};
                 row.level[OPT_RECIPE] = (uint8_t)recipe;
                 row.level[OPT_TP] = 2; /* one rank */
                 row.level[OPT_BIAS] = 1;

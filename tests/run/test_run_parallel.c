@@ -154,6 +154,80 @@ TEST(parallel__gathered_input_is_quantized_as_if_whole) {
     CHECK_EQ_INT(report.failures, 0);
 }
 
+/* ---- chunks ---------------------------------------------------------------------------- */
+
+static bool same_memory(const void *a, const void *b, int64_t bytes) {
+    return bytes == 0 || memcmp(a, b, (size_t)bytes) == 0;
+}
+
+/* Every output of every rank, byte for byte. */
+static void check_same_outputs(const run_group *a, const run_group *b) {
+    for (int rank = 0; rank < a->ranks; rank++) {
+        for (int plan = 0; plan < a->count; plan++) {
+            const octet_plan *p = &a->plans[plan];
+            CHECK_EQ_INT(p->out_count, b->plans[plan].out_count);
+            for (int i = 0; i < p->out_count; i++) {
+                const void *one = a->memory[rank][plan].outs[i];
+                const void *other = b->memory[rank][plan].outs[i];
+                bool made = p->outs[i].alias == OCTET_ABSENT;
+                CHECK(!made || same_memory(one, other, p->outs[i].bytes));
+            }
+        }
+    }
+}
+
+/* Each step means what it says, and the layer computes what it does without chunks. */
+static void check_chunks(run_report *report, const char *text, uint32_t chunks) {
+    octet_linear_backward_args args;
+    run_group cut, whole;
+    octet_error err;
+    if (!CHECK_EQ_INT(octet_linear_backward_parse(&args, text, &err), OCTET_OK)) {
+        printf("%s: %s\n", text, err.text);
+        return;
+    }
+    report->problem = text;
+    CHECK_EQ_INT(run_args(report, &whole, &args, 7), OCTET_OK);
+    args.forward.chunks = chunks;
+    if (CHECK_EQ_INT(run_args(report, &cut, &args, 7), OCTET_OK)) {
+        CHECK(cut.plans[0].chunks == chunks || cut.plans[1].chunks == chunks);
+        run_check_steps(report, &cut);
+        run_check_ends(report, &cut);
+        check_same_outputs(&cut, &whole);
+    }
+    run_group_free(&cut);
+    run_group_free(&whole);
+}
+
+TEST(parallel__chunks_are_the_whole_product) {
+    static const char *const recipes[] = {"none",
+                                          "delayed",
+                                          "current+pow2",
+                                          "block",
+                                          "block+w.no2d",
+                                          "mxfp8",
+                                          "mxfp8+2d",
+                                          "nvfp4+nosr",
+                                          "nvfp4+no2d",
+                                          "mxfp4+nosr",
+                                          "nvfp4+rowscaled+norht",
+                                          "mxfp8:override=dequantized"};
+    static const char *const modes[] = {"row", "row bias", "column", "column bias delay_wgrad"};
+    run_report report = {0};
+    for (int i = 0; i < 12 * 4; i++) {
+        const char *recipe = recipes[i / 4];
+        bool wide = strncmp(recipe, "block", 5) == 0, row = i % 4 < 2;
+        int cols = wide ? 256 : i % 2 ? 64 : 48;
+        char text[256];
+        (void)snprintf(
+            text, sizeof text,
+            "linear-backward m=%d k=%d n=%d in=bf16 recipe=%s tp=2 sequence parallel=%s",
+            wide ? 256 : 64, row ? 32 : cols, row ? cols : 32, recipe, modes[i % 4]);
+        check_chunks(&report, text, wide ? 2 : i % 2 ? 4 : 3);
+    }
+    CHECK_EQ_INT(report.failures, 0);
+}
+
 TEST_MAIN(parallel__every_recipe_and_mode_is_the_unsplit_layer,
           parallel__column_parallel_output_is_bit_exact,
-          parallel__gathered_input_is_quantized_as_if_whole)
+          parallel__gathered_input_is_quantized_as_if_whole,
+          parallel__chunks_are_the_whole_product)

@@ -1,4 +1,5 @@
 /* plan.c - octet plan: what a Linear will do, from one-line problems. */
+#include "overlap.h"
 #include "problems.h"
 
 #include <inttypes.h>
@@ -6,9 +7,10 @@
 
 /* What has been shown, and what is to stand above the next plan. */
 typedef struct plan_page {
-    int count;         /* plans so far */
-    bool has_titles;   /* several problems: each is named above its plans */
-    const char *title; /* of the problem at hand until it is shown */
+    int count;           /* plans so far */
+    bool has_titles;     /* several problems: each is named above its plans */
+    const char *title;   /* of the problem at hand until it is shown */
+    oct_cli_rates rates; /* of the machine that collectives are modelled on */
 } plan_page;
 
 /* Prints a plan, whatever its length, and its blocks in bytes, which its text rounds. */
@@ -24,6 +26,7 @@ static void print_plan(plan_page *page, const octet_plan *plan) {
     fputs(text, stdout);
     printf("in bytes: stored %" PRId64 ", aliased %" PRId64 ", workspace %" PRId64 "\n",
            plan->saved_bytes, plan->aliased_bytes, plan->workspace_bytes);
+    oct_cli_overlap(plan, &page->rates);
     free(text);
 }
 
@@ -91,18 +94,23 @@ static int plan_problem(void *context, const oct_cli_source *source, bool is_one
 }
 
 static int run(const oct_cli_command *self, int count, char **words) {
-    oct_cli_option options[] = {{"--file", NULL}, {NULL, NULL}};
-    if (oct_cli_arguments(self, &count, words, options) != OCT_CLI_OK) {
+    oct_cli_option options[] = {{"--link", OCT_CLI_LINK},
+                                {"--speed", OCT_CLI_SPEED},
+                                {"--latency", OCT_CLI_LATENCY},
+                                {"--file", NULL},
+                                {NULL, NULL}};
+    plan_page page = {0};
+    if (oct_cli_arguments(self, &count, words, options) != OCT_CLI_OK ||
+        oct_cli_read_rates(&page.rates, self, options) != OCT_CLI_OK) {
         return OCT_CLI_USAGE;
     }
-    plan_page page = {0};
     oct_cli_visitor visitor = {plan_problem, &page};
-    return oct_cli_problems(self, count, words, options[0].value, visitor);
+    return oct_cli_problems(self, count, words, options[3].value, visitor);
 }
 
 const oct_cli_command oct_cli_plan = {
     .name = "plan",
-    .usage = "PROBLEM... | --file PATH",
+    .usage = "[--link GB/s] [--speed TFLOP/s] [--latency us] PROBLEM... | --file PATH",
     .summary = "what a Linear reads, does, writes and saves, and for how many bytes",
     .about =
         "Prints the plan of a Linear's forward pass and, where anything requires grad, of its\n"
@@ -113,7 +121,11 @@ const oct_cli_command oct_cli_plan = {
         "last\n"
         "line of a plan gives exact bytes: stored for the next plan, aliased (the caller's, "
         "to\n"
-        "stay alive), and workspace.",
+        "stay alive), and workspace. Below a plan that has collectives stands a model of what\n"
+        "they cost one after the other with the products and beside them: bytes over --link\n"
+        "(" OCT_CLI_LINK " GB/s, one way of an H200's NVLink) and --latency (" OCT_CLI_LATENCY
+        " us) for each, operations over --speed\n"
+        "(" OCT_CLI_SPEED " TFLOP/s). Casts and copies are left out.",
     .example = "octet plan linear m=8192 k=4096 n=14336 in=bf16 recipe=mxfp8 bias",
     .run = run,
 };
