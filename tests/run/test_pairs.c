@@ -20,7 +20,7 @@ static uint32_t draw(uint32_t below) {
 static int plans_of(check_chain *chain) {
     static const matrix_size size = {96, 64, 80};
     octet_linear_backward_args args = OCTET_LINEAR_BACKWARD_ARGS_INIT;
-    matrix_row row = {{0}};
+    matrix_row row = {.chunks = 0};
     for (int i = 0; i < OPTIONS; i++) {
         bool plain = draw(100) < matrix_table[i].plain;
         row.level[i] = plain ? 0 : (uint8_t)draw(matrix_table[i].count);
