@@ -27,16 +27,23 @@ static grads plain_grads(oct_planner *p, uint8_t dy, bool delays) {
 /* Where a device that sums the columns of some rows at a time puts these sums, to join them at
  * the end. Example: a GPU sums 128 rows in each block of threads, so dy of 1024 rows has 8 rows
  * of sums. OCTET_ABSENT where the device, as a CPU does, sums all rows at once. */
-static uint8_t column_sums(oct_planner *p, uint8_t dy) {
-    octet_plan_tensor of = *oct_tensor_at(p->b, dy);
+uint8_t oct_column_sums(oct_planner *p, uint8_t tensor, octet_plan_name name) {
+    octet_plan_tensor of = *oct_tensor_at(p->b, tensor);
     int summed = p->b->target->summed_rows;
-    if (summed && p->sums == OCTET_ABSENT) {
-        p->sums = oct_tensor(p->b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
-        of.rows.div = of.rows.div > UINT16_MAX / summed ? 1 : of.rows.div;
-        of.rows.div = (uint16_t)(of.rows.div * summed);
-        oct_tensor_shape(p->b, p->sums, of.rows, of.cols);
-        oct_place(p->b, p->sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    if (!summed) {
+        return OCTET_ABSENT;
     }
+    uint8_t sums = oct_tensor(p->b, name, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
+    of.rows.div = of.rows.div > UINT16_MAX / summed ? 1 : of.rows.div;
+    of.rows.div = (uint16_t)(of.rows.div * summed);
+    oct_tensor_shape(p->b, sums, of.rows, of.cols);
+    oct_place(p->b, sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    return sums;
+}
+
+/* The sums of dy, which are made once: beside its cast, or by the step that joins them. */
+static uint8_t column_sums(oct_planner *p, uint8_t dy) {
+    p->sums = p->sums == OCTET_ABSENT ? oct_column_sums(p, dy, OCTET_NAME_GRAD_BIAS) : p->sums;
     return p->sums;
 }
 
@@ -200,7 +207,7 @@ static oct_operand dgrad_weight(oct_planner *p) {
                          OCTET_USE_VALUES};
 }
 
-/* dx = dy w. */
+/* dx = dy w, and behind it the prologue's backward. */
 static void plan_dgrad(oct_planner *p, oct_operand dy) {
     const oct_facts *f = &p->facts;
     bool column = f->parallel == OCTET_PARALLEL_COLUMN;
@@ -226,7 +233,13 @@ static void plan_dgrad(oct_planner *p, oct_operand dy) {
         result.collective = f->sequence ? OCTET_REDUCE_SCATTER : OCTET_ALL_REDUCE_SUM;
     }
     result.quantizer = p->args->quantize_grad_input ? &f->role[OCTET_GRAD_INPUT] : NULL;
-    oct_produce(p->b, &product, &result);
+    if (p->args->prologue) {
+        /* The product is the gradient of f(x). */
+        uint8_t grad = oct_produce_sum(p->b, &product, &result, OCTET_FORM_PROLOGUE);
+        oct_plan_prologue_grad(p, grad, &result);
+    } else {
+        oct_produce(p->b, &product, &result);
+    }
 }
 
 /* Where the gradient of the bias goes: the caller's main_grad, or an output. */
@@ -255,13 +268,25 @@ static void plan_bias_grad(oct_planner *p, uint8_t dy) {
     oct_step_done(p->b, step);
 }
 
+/* Whether wgrad reads a tensor that forward saved. Of a prologue it reads the cast of f(x), or
+ * all that it takes to apply it again; what only dx needs is used up here. */
+static bool wgrad_reads(const oct_planner *p, uint8_t tensor) {
+    const octet_plan_tensor *t = oct_tensor_at(p->b, tensor);
+    bool parameter = t->name == OCTET_NAME_STATISTICS || t->name == OCTET_NAME_GAMMA ||
+                     t->name == OCTET_NAME_BETA;
+    bool input = t->name == OCTET_NAME_INPUT || t->name == OCTET_NAME_INPUT_SCALE;
+    if (p->args->prologue && (tensor == p->x || parameter)) {
+        return oct_prologue_again(p);
+    }
+    return input;
+}
+
 /* Wgrad runs later: passes on what forward saved of the input, and saves dy as wgrad will read
  * it. */
 static void save_for_wgrad(oct_planner *p, oct_operand dy) {
     for (int i = 0; i < p->b->plan->restored_count; i++) {
         uint8_t tensor = p->b->plan->buffers[p->b->plan->restored[i]].tensor;
-        uint8_t name = p->b->plan->tensors[tensor].name;
-        if (name == OCTET_NAME_INPUT || name == OCTET_NAME_INPUT_SCALE) {
+        if (wgrad_reads(p, tensor)) {
             p->b->plan->saved[p->b->plan->saved_count++] = p->b->plan->restored[i];
         }
     }
@@ -276,6 +301,7 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_plan *forward,
     oct_planner p = oct_planner_start(&b, plan, OCTET_PLAN_LINEAR_BACKWARD, call, err);
     uint8_t dy = oct_linear_argument(&p, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
     oct_restore(&b, forward);
+    oct_prologue_restore(&p);
     /* Only the bias wants a gradient, or nothing does: dy is not quantized. */
     if (p.facts.dgrad || p.facts.wgrad) {
         grads operands = grad_operands(&p, dy);

@@ -46,10 +46,10 @@ static octet_dim scattered(octet_dim rows, uint32_t ranks) {
 
 /* The way is: product, collective, bias, quantizer. Each stage but the first may be left out;
  * the last one that is there writes the output. */
-void oct_produce(oct_builder *b, oct_product *product, const oct_result *result) {
+uint8_t oct_produce_sum(oct_builder *b, oct_product *product, const oct_result *result,
+                        octet_plan_form last) {
     bool collective = result->collective != OCTET_COLLECTIVE_NONE;
     bool biased = result->late_bias != OCTET_ABSENT;
-    octet_plan_form last = result->quantizer ? OCTET_FORM_HIGH_PRECISION : OCTET_FORM_GIVEN;
     octet_dim rows = result->rows;
     uint8_t tensor =
         next_tensor(b, result, collective ? OCTET_FORM_PARTIAL : last, rows, collective);
@@ -75,13 +75,22 @@ void oct_produce(oct_builder *b, oct_product *product, const oct_result *result)
         oct_step_done(b, step);
         tensor = sum;
     }
+    return tensor;
+}
+
+void oct_produce_quantized(oct_builder *b, uint8_t tensor, const oct_result *result) {
+    oct_quantizing how = oct_quantizing_of(OCTET_FORM_GIVEN, result->quantizer, true, false);
+    how.row_place = OCTET_PLACE_OUT;
+    how.slot = result->slot;
+    (void)oct_quantize(b, tensor, &how);
+}
+
+void oct_produce(oct_builder *b, oct_product *product, const oct_result *result) {
+    octet_plan_form last = result->quantizer ? OCTET_FORM_HIGH_PRECISION : OCTET_FORM_GIVEN;
+    uint8_t tensor = oct_produce_sum(b, product, result, last);
     /* The caller wants the result quantized: y for the next layer, or dx for the one before. */
     if (result->quantizer) {
-        oct_quantizing how =
-            oct_quantizing_of(OCTET_FORM_GIVEN, result->quantizer, true, false);
-        how.row_place = OCTET_PLACE_OUT;
-        how.slot = result->slot;
-        (void)oct_quantize(b, tensor, &how);
+        oct_produce_quantized(b, tensor, result);
     }
 }
 

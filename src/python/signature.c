@@ -264,7 +264,7 @@ static PyObject *backward_signature(PyObject *self, PyObject *args) {
     }
     return Py_BuildValue(
         "(NNNNiO(ss))", indices(s.read, s.read_count), indices(s.written, s.written_count),
-        indices(s.later, s.later_count), groups_tuple(s.grads, 3), (int)s.returned,
+        indices(s.later, s.later_count), groups_tuple(s.grads, OCTET_GRADS), (int)s.returned,
         s.records ? Py_True : Py_False, octet_dtype_name(call.forward.input.dtype),
         octet_dtype_name(call.forward.weight.dtype));
 }

@@ -79,6 +79,22 @@ static void set_alpha(oct_alpha *out, const running *r, uint8_t index) {
     out->accumulate = gemm->accumulate;
 }
 
+oct_prologue_call oct_prologue_of(const oct_work *work, const octet_plan *plan) {
+    bool backward = work->step->b != OCTET_ABSENT;
+    return (oct_prologue_call){.prologue = plan->prologue,
+                               .zero_centered = plan->zero_centered != 0,
+                               .eps = plan->eps,
+                               .dst = &work->dst,
+                               .x = backward ? &work->b : &work->a,
+                               .grad = backward ? &work->a : NULL,
+                               .stats = work->stats,
+                               .gamma = work->gamma,
+                               .beta = work->bias,
+                               .amax = work->amax,
+                               .amaxes = work->amaxes,
+                               .sums = work->sums.parts[OCTET_PART_VALUES]};
+}
+
 /* A quantized dst is also read: its amaxes are there before its data. */
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
                  const octet_step *step) {
@@ -110,6 +126,11 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     set_alpha(&out->alphas[1], &r, step->alphas[1]);
     out->bias.at = at(&r, step->bias);
     out->bias.dtype = step->bias == OCTET_ABSENT ? 0 : plan->buffers[step->bias].dtype;
+    out->gamma.at = at(&r, step->gamma);
+    out->gamma.dtype = step->gamma == OCTET_ABSENT ? 0 : plan->buffers[step->gamma].dtype;
+    if (step->stats != OCTET_ABSENT) {
+        out->stats = at(&r, plan->tensors[step->stats].buffers[OCTET_PART_VALUES]);
+    }
     out->scratch = at(&r, step->scratch);
     out->scratch_bytes = step->scratch == OCTET_ABSENT ? 0 : plan->buffers[step->scratch].bytes;
 }

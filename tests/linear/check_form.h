@@ -85,6 +85,10 @@ static const check_operands check_needs[OCTET_OPS] = {
     [OCTET_OP_GEMM] = {.a = 1, .b = 1, .dst = 1},
     [OCTET_OP_ADD_BIAS] = {.a = 1, .dst = 1, .bias = 1},
     [OCTET_OP_BIAS_GRAD] = {.a = 1, .dst = 1},
+    [OCTET_OP_STATISTICS] = {.a = 1, .dst = 1},
+    [OCTET_OP_PROLOGUE] = {.a = 1, .dst = 1},
+    [OCTET_OP_PROLOGUE_GRAD] = {.a = 1, .b = 1, .dst = 1},
+    [OCTET_OP_GAMMA_GRAD] = {.a = 1, .b = 1, .dst = 1},
     [OCTET_OP_COLLECTIVE] = {.from = 1, .to = 1},
 };
 
@@ -98,26 +102,42 @@ static inline bool check_operands_present(const octet_step *step) {
            (step->op == OCTET_OP_COLLECTIVE) == (step->collective != OCTET_COLLECTIVE_NONE);
 }
 
+/* Steps of a prologue's backward. */
+static inline bool check_is_grad(const octet_step *step) {
+    return step->op == OCTET_OP_PROLOGUE_GRAD || step->op == OCTET_OP_GAMMA_GRAD;
+}
+
+static inline bool check_prologue_blank(const octet_step *step) {
+    bool applies = step->op == OCTET_OP_PROLOGUE;
+    return (step->stats == OCTET_ABSENT || applies || check_is_grad(step)) &&
+           (step->gamma == OCTET_ABSENT || applies || step->op == OCTET_OP_PROLOGUE_GRAD);
+}
+
 /* Fields that an operation has no use for are absent. */
 static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
                  step->row_passes <= 1 && step->col_passes <= 1;
-    flags = flags && !step->reserved && (step->seed != OCTET_ABSENT || !step->stream);
+    static const uint8_t zeros[sizeof step->reserved];
+    flags = flags && !memcmp(step->reserved, zeros, sizeof zeros) &&
+            check_prologue_blank(step) && (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
     bool product =
         (!step->accumulate || adds) &&
         !(step->gemm | step->split | step->native | step->b_use) &&
-        (step->b & step->dst_copy & step->b_scales & step->scratch) == OCTET_ABSENT &&
+        (step->b == OCTET_ABSENT || check_is_grad(step)) &&
+        (step->dst_copy & step->b_scales & step->scratch) == OCTET_ABSENT &&
         (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
     bool passing = quantize ? step->row_passes <= (step->a_copy != OCTET_ABSENT) &&
                                   step->col_passes <= (step->b_copy != OCTET_ABSENT)
                             : !(step->row_passes | step->col_passes);
     bool scaling = (step->scale & step->seed) == OCTET_ABSENT &&
-                   (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
+                   (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX ||
+                    step->op == OCTET_OP_PROLOGUE);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
                     step->op == OCTET_OP_SWIZZLE;
-    bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->sums == OCTET_ABSENT ||
+    bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD ||
+                step->op == OCTET_OP_GAMMA_GRAD || step->sums == OCTET_ABSENT ||
                 (step->op == OCTET_OP_AMAX && step->dst != OCTET_ABSENT);
     bool alphas = (gemm || step->alpha == OCTET_ABSENT) &&
                   (quantize || (step->alphas[0] & step->alphas[1]) == OCTET_ABSENT) &&
@@ -137,6 +157,7 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->b, tensors) && check_index(step->a_copy, tensors) &&
            check_index(step->b_copy, tensors) && check_index(step->dst_copy, tensors) &&
            check_index(step->b_scales, tensors) && check_index(step->sums, tensors) &&
+           check_index(step->stats, tensors) && check_index(step->gamma, buffers) &&
            check_index(step->from, buffers) && check_index(step->to, buffers) &&
            check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
            check_index(step->amax, buffers) && check_index(step->seed, buffers) &&
