@@ -131,7 +131,9 @@ static inline int check_measurer(const octet_plan *plan, int buffer) {
     if (at >= 0 && plan->steps[at].op == OCTET_OP_COLLECTIVE) {
         at = check_writer(plan, plan->steps[at].from);
     }
-    return at >= 0 && plan->steps[at].op == OCTET_OP_AMAX ? at : -1;
+    bool measures = at >= 0 && (plan->steps[at].op == OCTET_OP_AMAX ||
+                                plan->steps[at].op == OCTET_OP_PROLOGUE);
+    return measures ? at : -1;
 }
 
 /* Columns that are transformed are measured as such. */
@@ -163,8 +165,10 @@ static inline void check_own_amax(const check_case *at, int index) {
             continue;
         }
         int from = check_measurer(plan, i);
+        bool made = from >= 0 && plan->steps[from].op == OCTET_OP_PROLOGUE;
         MEANS(at,
-              from >= 0 && plan->steps[from].a == step->a &&
+              from >= 0 &&
+                  (made ? plan->steps[from].dst : plan->steps[from].a) == step->a &&
                   check_measures_alike(plan, &plan->steps[from], dst, plan->buffers[i].part),
               "step %d scales by the amax of another tensor", index);
     }
