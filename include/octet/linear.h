@@ -39,10 +39,10 @@ typedef enum octet_main_grad {
  * the formulas and the order of sums. */
 typedef enum octet_prologue {
     OCTET_PROLOGUE_NONE = 0,
-    OCTET_RMSNORM, /* x rstd gamma */
+    OCTET_RMSNORM,   /* x rstd gamma */
     OCTET_LAYERNORM, /* (x - mean) rstd gamma + beta */
-    OCTET_GELU, /* by tanh */
-    OCTET_QGELU, /* x sigmoid(1.702 x) */
+    OCTET_GELU,      /* by tanh */
+    OCTET_QGELU,     /* x sigmoid(1.702 x) */
     OCTET_RELU,
     OCTET_SRELU, /* relu squared */
     OCTET_SILU,
@@ -86,9 +86,9 @@ typedef struct octet_linear_args {
     uint8_t zero_centered;        /* a norm multiplies by 1 + gamma */
     uint8_t gamma_requires_grad;
     uint8_t beta_requires_grad;
-    uint32_t tp_size; /* 0 counts as 1 */
-    uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
-                       * 910 at most */
+    uint32_t tp_size;   /* 0 counts as 1 */
+    uint32_t threads;   /* CPU workers to provide workspace for; 0 counts as 1, and products use
+                         * 910 at most */
     float eps;          /* of a norm, added to the mean of squares: above 0 */
     octet_proto input;  /* (..., K); with a gated prologue (..., 2K) */
     octet_proto weight; /* (N, K) */

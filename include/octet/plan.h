@@ -110,12 +110,13 @@ typedef enum octet_op {
     OCTET_OP_GEMM,       /* dst = a b (+ bias, + dst) */
     OCTET_OP_ADD_BIAS,   /* dst = a + bias */
     OCTET_OP_BIAS_GRAD,  /* dst = column sums of a (+ dst) */
-    OCTET_OP_STATISTICS, /* dst = each row's statistics of a, as the plan's prologue wants them */
-    OCTET_OP_PROLOGUE,   /* dst = the plan's prologue of a, by `stats`, gamma and the bias, beta;
-                          * writes the amax of dst where it has one */
+    OCTET_OP_STATISTICS, /* dst = each row's statistics of a, as the plan's prologue wants them
+                          */
+    OCTET_OP_PROLOGUE, /* dst = the plan's prologue of a, by `stats`, gamma and the bias, beta;
+                        * writes the amax of dst where it has one */
     OCTET_OP_PROLOGUE_GRAD, /* dst = its gradient: a is that of its result, b its input */
     OCTET_OP_GAMMA_GRAD,    /* dst = gamma's gradient, from the same a and b */
-    OCTET_OP_COLLECTIVE, /* between phases, by the caller: buffer `from` to buffer `to` */
+    OCTET_OP_COLLECTIVE,    /* between phases, by the caller: buffer `from` to buffer `to` */
     OCTET_OPS
 } octet_op;
 
@@ -248,7 +249,7 @@ typedef struct octet_plan {
     uint8_t tensor_count;
     uint8_t buffer_count;
     uint8_t step_count;
-    uint8_t recipe; /* octet_recipe_kind, for the reader */
+    uint8_t recipe;   /* octet_recipe_kind, for the reader */
     uint8_t prologue; /* octet_prologue */
     uint32_t tp_size;
     octet_device device;

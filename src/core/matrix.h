@@ -25,14 +25,14 @@ typedef struct oct_prologue_call {
     uint8_t prologue; /* octet_prologue */
     bool zero_centered;
     float eps;
-    const oct_matrix *dst;   /* statistics, f(x), dx, or the gradient of gamma */
-    const oct_matrix *x;     /* its input */
-    const oct_matrix *grad;  /* the gradient of f(x) */
-    const float *stats;      /* of a norm: each row's rstd, or its mean and rstd */
-    oct_vector gamma, beta;  /* (K) */
-    float *amax;             /* of f(x); NULL: not wanted */
-    int64_t amaxes;          /* floats there */
-    float *sums;             /* of gamma's gradient, by 128 rows */
+    const oct_matrix *dst;  /* statistics, f(x), dx, or the gradient of gamma */
+    const oct_matrix *x;    /* its input */
+    const oct_matrix *grad; /* the gradient of f(x) */
+    const float *stats;     /* of a norm: each row's rstd, or its mean and rstd */
+    oct_vector gamma, beta; /* (K) */
+    float *amax;            /* of f(x); NULL: not wanted */
+    int64_t amaxes;         /* floats there */
+    float *sums;            /* of gamma's gradient, by 128 rows */
 } oct_prologue_call;
 
 /* The factors of a product of two NVFP4 tensors, which their amaxes give: to[0] is what its

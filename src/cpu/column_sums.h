@@ -9,7 +9,7 @@
 
 #define OCT_STRIP_COLS 256 /* of a task */
 #define OCT_LEAF_ROWS 16   /* summed row after row */
-#define OCT_SUM_LEVELS 19      /* leaves are joined in pairs, pairs in pairs, ... */
+#define OCT_SUM_LEVELS 19  /* leaves are joined in pairs, pairs in pairs, ... */
 
 /* sums[l] holds the sum of 2^l leaves while bit l of `leaves` is set; the last level takes
  * whatever is more. */

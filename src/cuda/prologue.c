@@ -82,9 +82,9 @@ octet_status oct_cuda_statistics(const oct_cuda_on *on, const oct_prologue_call 
 octet_status oct_cuda_prologue(const oct_cuda_on *on, const oct_prologue_call *call,
                                octet_error *err) {
     static const char *const kernels[] = {
-        [OCT_ACT_NONE] = "norm_apply",   [OCT_ACT_GELU] = "gelu_apply",
-        [OCT_ACT_QGELU] = "qgelu_apply", [OCT_ACT_RELU] = "relu_apply",
-        [OCT_ACT_SRELU] = "srelu_apply", [OCT_ACT_SILU] = "silu_apply",
+        [OCT_ACT_NONE] = "norm_apply",       [OCT_ACT_GELU] = "gelu_apply",
+        [OCT_ACT_QGELU] = "qgelu_apply",     [OCT_ACT_RELU] = "relu_apply",
+        [OCT_ACT_SRELU] = "srelu_apply",     [OCT_ACT_SILU] = "silu_apply",
         [OCT_ACT_SIGMOID] = "sigmoid_apply",
     };
     oct_prologue_params p = params_of(call, call->dst->cols);
@@ -94,9 +94,9 @@ octet_status oct_cuda_prologue(const oct_cuda_on *on, const oct_prologue_call *c
 octet_status oct_cuda_prologue_grad(const oct_cuda_on *on, const oct_prologue_call *call,
                                     octet_error *err) {
     static const char *const kernels[] = {
-        [OCT_ACT_NONE] = "norm_grad",   [OCT_ACT_GELU] = "gelu_grad",
-        [OCT_ACT_QGELU] = "qgelu_grad", [OCT_ACT_RELU] = "relu_grad",
-        [OCT_ACT_SRELU] = "srelu_grad", [OCT_ACT_SILU] = "silu_grad",
+        [OCT_ACT_NONE] = "norm_grad",       [OCT_ACT_GELU] = "gelu_grad",
+        [OCT_ACT_QGELU] = "qgelu_grad",     [OCT_ACT_RELU] = "relu_grad",
+        [OCT_ACT_SRELU] = "srelu_grad",     [OCT_ACT_SILU] = "silu_grad",
         [OCT_ACT_SIGMOID] = "sigmoid_grad",
     };
     oct_prologue_params p = params_of(call, call->grad->cols);

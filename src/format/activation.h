@@ -26,7 +26,7 @@ static inline float oct_act_near(float x) {
 /* z(x) of activations that are x logistic(z(x)), or of the logistic function itself. GELU by
  * tanh is of that kind: (1 + tanh(u)) / 2 = logistic(2 u). */
 static inline float oct_act_inner(oct_activation act, float x) {
-    float cube = 0x1.6e4e26p-5f * (x * x * x); /* 0.044715 */
+    float cube = 0x1.6e4e26p-5f * (x * x * x);                  /* 0.044715 */
     return act == OCT_ACT_GELU    ? 0x1.988454p+0f * (x + cube) /* 2 sqrt(2 / pi) */
            : act == OCT_ACT_QGELU ? 1.702f * x
                                   : x;

@@ -8,16 +8,7 @@
 #define OCT_FORMAT_NORM_H
 
 #include "format/activation.h"
-
-#if defined(__CUDA_ARCH__) && !defined(OCTET_EMULATED)
-#define OCT_SQRT(x) __fsqrt_rn(x)
-#elif defined(__SSE__)
-#include <xmmintrin.h>
-#define OCT_SQRT(x) _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)))
-#else
-#include <math.h>
-#define OCT_SQRT(x) sqrtf(x)
-#endif
+#include "format/sqrt.h"
 
 #define OCT_NORM_LANES 1024
 
@@ -34,7 +25,7 @@ static inline float oct_norm_count(int64_t cols) {
 /* From the sum of a row's squares, of its differences from the mean where it has one. Each
  * operation is rounded once; the square root and the division are IEEE's. */
 static inline float oct_norm_rstd(float squares, int64_t cols, float eps) {
-    float deviation = OCT_SQRT(squares / oct_norm_count(cols) + eps);
+    float deviation = oct_sqrt(squares / oct_norm_count(cols) + eps);
     return oct_one_nan(1.0f / deviation);
 }
 

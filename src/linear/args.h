@@ -15,7 +15,7 @@ typedef struct oct_facts {
     bool sequence;       /* sequence parallel, likewise */
     bool quantized;      /* forward follows the recipe */
     bool quantized_back; /* backward follows it too */
-    bool dgrad; /* dx = dy w is computed, for dx or for gamma and beta */
+    bool dgrad;          /* dx = dy w is computed, for dx or for gamma and beta */
     bool wgrad, bgrad;
     bool xgrad, gamma_grad, beta_grad; /* what the prologue's backward makes, or dgrad itself */
     bool adds_bias;

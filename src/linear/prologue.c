@@ -18,8 +18,7 @@ void oct_plan_statistics(oct_planner *p, octet_place place) {
     if (count == 0) {
         return;
     }
-    p->stats =
-        oct_tensor(p->b, OCTET_NAME_STATISTICS, OCTET_FORM_GIVEN, OCTET_F32, NULL);
+    p->stats = oct_tensor(p->b, OCTET_NAME_STATISTICS, OCTET_FORM_GIVEN, OCTET_F32, NULL);
     oct_tensor_shape(p->b, p->stats, oct_tensor_at(p->b, p->x)->rows,
                      oct_axis_times(OCTET_AXIS_ONE, (uint32_t)count));
     oct_place(p->b, p->stats, OCT_ALL_PARTS, place);
@@ -57,8 +56,8 @@ void oct_prologue_restore(oct_planner *p) {
 }
 
 bool oct_prologue_again(const oct_planner *p) {
-    return p->args->prologue && oct_restored_as(p->b, OCTET_NAME_INPUT,
-                                                OCTET_FORM_QUANTIZED) == OCTET_ABSENT;
+    return p->args->prologue &&
+           oct_restored_as(p->b, OCTET_NAME_INPUT, OCTET_FORM_QUANTIZED) == OCTET_ABSENT;
 }
 
 uint8_t oct_prologue_input(oct_planner *p) {

@@ -66,7 +66,7 @@ typedef struct oct_work {
     oct_vector bias;
     oct_vector gamma;   /* a norm's */
     const float *stats; /* and its row statistics */
-    void *to; /* OCTET_OP_ZERO */
+    void *to;           /* OCTET_OP_ZERO */
     int64_t to_bytes;
     const float *scale; /* delayed scaling's */
     float *amax;

@@ -6,7 +6,8 @@
 
 #include "format/prologue.h"
 
-/* All that a prologue reads and writes. Parameters are in another dtype than x, now and then. */
+/* All that a prologue reads and writes. Parameters are in another dtype than x, now and then.
+ */
 typedef struct prologue_case {
     oct_prologue_call call;
     cpu_tensor x, grad, gamma, beta, stats, f, dx, dgamma;

@@ -1,4 +1,5 @@
-/* test_prologue.c - norms and activations on every instruction set: one order, the same bits. */
+/* test_prologue.c - norms and activations on every instruction set: one order, the same bits.
+ */
 #include "every_isa.h"
 
 #include <math.h>
@@ -125,8 +126,8 @@ TEST(prologue__is_the_model_to_the_bit) {
         prologue_case_run(&c, &threads);
         bool good = same(c.amax, largest(&c.f));
         for (int64_t r = 0; r < c.f.m.rows; r++) {
-            good = good && (oct_prologue_is_norm(prologue) ? norm_row_is(&c, r)
-                                                           : act_row_is(&c, r));
+            good = good &&
+                   (oct_prologue_is_norm(prologue) ? norm_row_is(&c, r) : act_row_is(&c, r));
         }
         if (!CHECK(good && prologue_case_guarded(&c)) && test_failures <= TEST_REPORTS) {
             printf("    prologue %d, shape %d, seed %d\n", prologue, shape, i);
@@ -160,7 +161,8 @@ TEST(prologue__threads_change_nothing) {
 TEST(prologue__gamma_grad_is_summed_as_a_bias_is) {
     for (int i = 0; i < 24; i++) {
         prologue_case c;
-        prologue_case_make(&c, 1 + i % 2, i % 3 ? 300 : 17, i % 5 ? 65 : 300, (uint64_t)(i * 9 + 3));
+        prologue_case_make(&c, 1 + i % 2, i % 3 ? 300 : 17, i % 5 ? 65 : 300,
+                           (uint64_t)(i * 9 + 3));
         prologue_case_run(&c, NULL);
         cpu_tensor products = cpu_tensor_plain(OCTET_F32, c.f.m.rows, c.f.m.cols, c.f.m.cols);
         cpu_tensor want =
@@ -169,8 +171,8 @@ TEST(prologue__gamma_grad_is_summed_as_a_bias_is) {
         for (int64_t j = 0; j < c.f.m.rows * c.f.m.cols; j++) {
             int64_t r = j / c.f.m.cols, col = j % c.f.m.cols;
             float mean = centred ? cpu_tensor_get(&c.stats, r, 0) : 0;
-            float normed = (cpu_tensor_get(&c.x, r, col) - mean) *
-                           cpu_tensor_get(&c.stats, r, centred);
+            float normed =
+                (cpu_tensor_get(&c.x, r, col) - mean) * cpu_tensor_get(&c.stats, r, centred);
             cpu_tensor_set(&products, r, col, cpu_tensor_get(&c.grad, r, col) * normed);
         }
         size_t at;

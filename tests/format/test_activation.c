@@ -110,6 +110,26 @@ TEST(activation__specials) {
     CHECK_EQ_BITS(oct_act_slope(OCT_ACT_SRELU, 3.0f).slope, 6.0f);
 }
 
+TEST(sqrt__is_correctly_rounded) {
+    int64_t failures = 0;
+    for (uint32_t bits = 0; bits < 0x7f800000u; bits += 4099) {
+        float x = oct_bits_f32(bits);
+        failures += oct_f32_bits(oct_sqrt_exact(x)) != oct_f32_bits(sqrtf(x));
+    }
+    for (uint32_t low = 0; low < 0x01000000u; low += 3) { /* one binade and its neighbour */
+        float x = oct_bits_f32(0x3f800000u + low);
+        failures += oct_f32_bits(oct_sqrt_exact(x)) != oct_f32_bits(sqrtf(x));
+    }
+    for (uint32_t low = 1; low < 70000; low++) { /* subnormals */
+        float x = oct_bits_f32(low);
+        failures += oct_f32_bits(oct_sqrt_exact(x)) != oct_f32_bits(sqrtf(x));
+    }
+    CHECK_EQ_INT(failures, 0);
+    CHECK_EQ_BITS(oct_sqrt_exact(-0.0f), -0.0f);
+    CHECK_EQ_BITS(oct_sqrt_exact(INFINITY), INFINITY);
+    CHECK(isnan(oct_sqrt_exact(-1.0f)) && isnan(oct_sqrt_exact(NAN)));
+}
+
 TEST(norm__one_nan) {
     CHECK_EQ_INT(oct_f32_bits(oct_one_nan(oct_bits_f32(0xffc12345u))), OCT_F32_NAN);
     CHECK_EQ_BITS(oct_one_nan(-0.0f), -0.0f);
@@ -118,4 +138,5 @@ TEST(norm__one_nan) {
 }
 
 TEST_MAIN(exp__is_within_one_ulp, exp__specials, logistic__is_within_three_ulp,
-          activation__follows_its_formula, activation__specials, norm__one_nan)
+          activation__follows_its_formula, activation__specials, sqrt__is_correctly_rounded,
+          norm__one_nan)

@@ -38,8 +38,8 @@ static inline check_wants check_wants_of(const octet_linear_args *args) {
         .k = args->weight.shape[1],
         .n = args->weight.shape[0],
         .tp = args->tp_size > 1 ? (int)args->tp_size : 1,
-        .dgrad = args->input_requires_grad || args->gamma_requires_grad ||
-                 args->beta_requires_grad,
+        .dgrad =
+            args->input_requires_grad || args->gamma_requires_grad || args->beta_requires_grad,
         .dx = args->input_requires_grad,
         .gamma_grad = args->gamma_requires_grad,
         .beta_grad = args->beta_requires_grad,

@@ -122,12 +122,11 @@ static inline bool check_step_blank(const octet_step *step) {
     flags = flags && !memcmp(step->reserved, zeros, sizeof zeros) &&
             check_prologue_blank(step) && (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
-    bool product =
-        (!step->accumulate || adds) &&
-        !(step->gemm | step->split | step->native | step->b_use) &&
-        (step->b == OCTET_ABSENT || check_is_grad(step)) &&
-        (step->dst_copy & step->b_scales & step->scratch) == OCTET_ABSENT &&
-        (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
+    bool product = (!step->accumulate || adds) &&
+                   !(step->gemm | step->split | step->native | step->b_use) &&
+                   (step->b == OCTET_ABSENT || check_is_grad(step)) &&
+                   (step->dst_copy & step->b_scales & step->scratch) == OCTET_ABSENT &&
+                   (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
     bool passing = quantize ? step->row_passes <= (step->a_copy != OCTET_ABSENT) &&
                                   step->col_passes <= (step->b_copy != OCTET_ABSENT)
                             : !(step->row_passes | step->col_passes);
@@ -136,8 +135,8 @@ static inline bool check_step_blank(const octet_step *step) {
                     step->op == OCTET_OP_PROLOGUE);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
                     step->op == OCTET_OP_SWIZZLE;
-    bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD ||
-                step->op == OCTET_OP_GAMMA_GRAD || step->sums == OCTET_ABSENT ||
+    bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->op == OCTET_OP_GAMMA_GRAD ||
+                step->sums == OCTET_ABSENT ||
                 (step->op == OCTET_OP_AMAX && step->dst != OCTET_ABSENT);
     bool alphas = (gemm || step->alpha == OCTET_ABSENT) &&
                   (quantize || (step->alphas[0] & step->alphas[1]) == OCTET_ABSENT) &&

@@ -167,8 +167,7 @@ static inline void check_own_amax(const check_case *at, int index) {
         int from = check_measurer(plan, i);
         bool made = from >= 0 && plan->steps[from].op == OCTET_OP_PROLOGUE;
         MEANS(at,
-              from >= 0 &&
-                  (made ? plan->steps[from].dst : plan->steps[from].a) == step->a &&
+              from >= 0 && (made ? plan->steps[from].dst : plan->steps[from].a) == step->a &&
                   check_measures_alike(plan, &plan->steps[from], dst, plan->buffers[i].part),
               "step %d scales by the amax of another tensor", index);
     }

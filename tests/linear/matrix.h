@@ -220,11 +220,11 @@ static const matrix_levels matrix_table[OPTIONS] = {
     [OPT_FSDP] = {2, 80},
     [OPT_CALIBRATE] = {2, 92},
     [OPT_RAISE_AMAX] = {2, 60},
-    [OPT_DEVICE] = {6, 40},  /* cpu, then cuda of these architectures */
-    [OPT_RANK] = {3, 70},    /* 2, 3, 1 */
-    [OPT_THREADS] = {2, 80}, /* none said, 6 */
+    [OPT_DEVICE] = {6, 40},   /* cpu, then cuda of these architectures */
+    [OPT_RANK] = {3, 70},     /* 2, 3, 1 */
+    [OPT_THREADS] = {2, 80},  /* none said, 6 */
     [OPT_PROLOGUE] = {5, 80}, /* see matrix_prologues */
-    [OPT_NORM] = {6, 40}, /* see matrix_norm */
+    [OPT_NORM] = {6, 40},     /* see matrix_norm */
 };
 
 typedef struct matrix_row {
@@ -299,7 +299,8 @@ static inline octet_device matrix_device(int level) {
 static const octet_prologue matrix_prologues[] = {OCTET_PROLOGUE_NONE, OCTET_RMSNORM,
                                                   OCTET_LAYERNORM, OCTET_GELU, OCTET_SWIGLU};
 
-/* A norm's parameters: with and without beta, trained or frozen, in another dtype, zero-centered.
+/* A norm's parameters: with and without beta, trained or frozen, in another dtype,
+ * zero-centered.
  */
 static inline void matrix_norm(octet_linear_args *args, int level, int64_t cols) {
     octet_dtype dtype = level == 5 ? OCTET_F32 : (octet_dtype)args->weight.dtype;

@@ -8,7 +8,8 @@ from octet import _C, _ops, _signatures
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch
-from torch.nn import functional as F
+
+F = torch.nn.functional
 
 M, K = 21, 40
 GATED = ("glu", "geglu", "qgeglu", "reglu", "sreglu", "swiglu")
@@ -95,7 +96,9 @@ def test_prologue__words_from_typed_arguments() -> None:
     words = _C.linear_words(dtypes, (None, None), "mxfp8", (True, True, False), options)
     assert words == words_of("layernorm", "bf16", " recipe=mxfp8 gamma=f32")
     gated = (("prologue", "swiglu"),)
-    words = _C.linear_words(("bf16", "bf16", None), (None, None), "none", (True,) * 2 + (False,), gated)
+    words = _C.linear_words(
+        ("bf16", "bf16", None), (None, None), "none", (True,) * 2 + (False,), gated
+    )
     assert words == "in=bf16 prologue=swiglu"
 
 
@@ -119,7 +122,9 @@ def test_prologue__refusals_say_the_rule(words: str, why: str) -> None:
 def test_prologue__a_wrong_input_is_refused() -> None:
     args = operands("swiglu", torch.bfloat16)
     with pytest.raises((ValueError, RuntimeError), match="input"):
-        _ops.linear([args[0][:, :K].contiguous(), args[1]], (M, K, K), "in=bf16 prologue=swiglu")
+        _ops.linear(
+            [args[0][:, :K].contiguous(), args[1]], (M, K, K), "in=bf16 prologue=swiglu"
+        )
 
 
 def test_prologue__gradients_are_asked_for_one_by_one() -> None:

@@ -73,8 +73,8 @@ static inline run_number_of run_statistics_law(const run_prologue *p, int64_t r,
         squares += (x - mean) * (x - mean);
     }
     double rstd = 1 / sqrt(squares / (double)most + (double)p->plan->eps);
-    run_number_of of_mean = {sum / (double)most, run_row_roundings(cols) * RUN_U * size /
-                                                     (double)most};
+    run_number_of of_mean = {sum / (double)most,
+                             run_row_roundings(cols) * RUN_U * size / (double)most};
     run_number_of of_rstd = {rstd, run_row_roundings(cols) * RUN_U * rstd};
     return centred && c == 0 ? of_mean : of_rstd;
 }
@@ -173,7 +173,7 @@ static inline run_number_of run_act_grad_law(const run_prologue *p, int64_t r, i
 static inline run_number_of run_prologue_law(const run_prologue *p, int op, int64_t r,
                                              int64_t c) {
     bool norm = octet_prologue_is_norm((octet_prologue)p->plan->prologue);
-    return op == OCTET_OP_STATISTICS  ? run_statistics_law(p, r, c)
+    return op == OCTET_OP_STATISTICS   ? run_statistics_law(p, r, c)
            : op == OCTET_OP_GAMMA_GRAD ? run_gamma_law(p, c)
            : op == OCTET_OP_PROLOGUE
                ? (norm ? run_norm_law(p, r, c) : run_act_law(p, r, c))

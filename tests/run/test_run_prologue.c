@@ -54,8 +54,8 @@ static rows_of argument_rows(const run_group *group, int rank, int plan, int ind
     const octet_memory *m = &group->memory[rank][plan];
     bool matrix = port->part == OCTET_PART_VALUES && port->ndim == 2;
     int64_t size = octet_dtype_bits((octet_dtype)port->dtype) / 8;
-    rows_of made = {matrix ? port->shape[0] : 1, matrix ? port->shape[1] * size : port->bytes, 0,
-                    (char *)(uintptr_t)m->args[index]};
+    rows_of made = {matrix ? port->shape[0] : 1, matrix ? port->shape[1] * size : port->bytes,
+                    0, (char *)(uintptr_t)m->args[index]};
     made.stride = m->arg_strides[index] ? m->arg_strides[index] * size : made.bytes;
     return made;
 }
@@ -146,7 +146,8 @@ static void same_results(run_report *report, const run_group *fused, const run_g
         for (int i = 0; i < p->out_count; i++) {
             const octet_port *port = &p->outs[i];
             const void *mine = result_at(fused, rank, plan, port);
-            bool compares = port->alias == OCTET_ABSENT && port->bytes && !is_other(fused, port);
+            bool compares =
+                port->alias == OCTET_ABSENT && port->bytes && !is_other(fused, port);
             bool same = !compares || (mine && memcmp(mine, plain->memory[rank][plan].outs[i],
                                                      (size_t)port->bytes) == 0);
             run_expect(report, same, "plan %d rank %d: result %d differs from the call of f(x)",
@@ -210,8 +211,8 @@ static void finish(const run_report *report, const char *what, int64_t least) {
 
 /* ---- laws -------------------------------------------------------------------------------- */
 
-static const char *const names[] = {"rmsnorm", "layernorm", "gelu",   "qgelu", "relu",
-                                    "srelu",   "silu",      "glu",    "geglu", "qgeglu",
+static const char *const names[] = {"rmsnorm", "layernorm", "gelu",  "qgelu", "relu",
+                                    "srelu",   "silu",      "glu",   "geglu", "qgeglu",
                                     "reglu",   "sreglu",    "swiglu"};
 static const char *const recipes[] = {"none",  "delayed", "current", "block",
                                       "mxfp8", "nvfp4",   "mxfp4"};
@@ -224,7 +225,7 @@ static const char *const options[] = {"",
                                       " fsdp raise_amax",
                                       " cache=write"};
 static const char *const dtypes[] = {"bf16", "f32", "f16"};
-static const char *const extents[] = {"m=19 k=35 n=21", "m=1 k=1 n=3",   "m=0 k=17 n=5",
+static const char *const extents[] = {"m=19 k=35 n=21", "m=1 k=1 n=3",    "m=0 k=17 n=5",
                                       "m=130 k=9 n=4",  "m=3 k=2051 n=2", "m=33 k=64 n=32"};
 
 TEST(prologue__every_function_is_its_own_step_under_every_recipe) {

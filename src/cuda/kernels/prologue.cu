@@ -3,10 +3,10 @@
  * Elements are those of format/norm.h and format/activation.h, as are the order of sums over a
  * row and the one NaN. Kernels over whole rows have a block for each; the others 8 columns of 4
  * rows a thread. */
-#include "cuda/kernels/prologue.h"
 #include "cuda/kernels/chain.h"
 #include "cuda/kernels/column_sums.h"
 #include "cuda/kernels/plain.h"
+#include "cuda/kernels/prologue.h"
 #include "format/norm.h"
 
 /* ---- sums over a row --------------------------------------------------------------------- */
