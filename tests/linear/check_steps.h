@@ -379,10 +379,19 @@ static inline void check_alpha(const check_case *at, int index) {
           "step %d's factor is not alpha and beta", index);
 }
 
+/* x itself is read by its prologue, and by nothing else. */
+static inline void check_behind_prologue(const check_case *at, int index) {
+    const octet_step *step = &at->plan->steps[index];
+    bool reads = step->a != OCTET_ABSENT && at->args->prologue &&
+                 check_is(&at->plan->tensors[step->a], OCTET_NAME_INPUT, OCTET_FORM_GIVEN);
+    MEANS(at, !reads || check_is_prologue(step), "step %d reads x instead of f(x)", index);
+}
+
 static inline void check_steps(const check_case *at) {
     for (int i = 0; i < at->plan->step_count; i++) {
         const octet_step *step = &at->plan->steps[i];
         check_identity(at, i);
+        check_behind_prologue(at, i);
         if (step->op == OCTET_OP_QUANTIZE) {
             check_own_amax(at, i);
         } else if (step->op == OCTET_OP_BIAS_GRAD) {
