@@ -19,19 +19,24 @@ typedef struct prologue_work {
     oct_shared_max most;
 } prologue_work;
 
-/* Floats of a strip; the kernels read whole blocks of them. */
+/* Floats of a strip. Loops go over whole blocks of them, which compilers make vectors of; what
+ * lies behind the last column is zeros, and stays inside. */
 typedef struct strip {
     float at[STRIP];
 } strip;
+
+static void pad(strip *out, int64_t count) {
+    for (int64_t i = count; i % OCT_ACT_BLOCK; i++) {
+        out->at[i] = 0.0f;
+    }
+}
 
 /* `count` columns of a row from col on, and zeros up to a whole block. */
 static void take(strip *out, const oct_matrix *from, int64_t row, int64_t col, int64_t count) {
     octet_dtype dtype = (octet_dtype)from->dtype;
     const void *at = oct_plain_at(from->parts[0], row * from->stride + col, dtype);
     oct_cpu_kernels()->widen(out->at, at, count, dtype);
-    for (int64_t i = count; i % OCT_ACT_BLOCK; i++) {
-        out->at[i] = 0.0f;
-    }
+    pad(out, count);
 }
 
 static void put(const oct_matrix *to, int64_t row, int64_t col, const float *from,
@@ -138,13 +143,32 @@ static oct_norm_row norm_of(const oct_prologue_call *call, int64_t row) {
 static void take_vector(strip *out, const oct_vector *from, int64_t col, int64_t count) {
     octet_dtype dtype = (octet_dtype)from->dtype;
     oct_cpu_kernels()->widen(out->at, oct_plain_at(from->at, col, dtype), count, dtype);
+    pad(out, count);
 }
 
 static void take_factors(strip *out, const oct_prologue_call *call, int64_t col,
                          int64_t count) {
     take_vector(out, &call->gamma, col, count);
-    for (int64_t c = 0; c < count; c++) {
-        out->at[c] = oct_norm_factor(out->at[c], call->zero_centered);
+    for (int64_t c = 0; call->zero_centered && c < count; c++) {
+        out->at[c] = oct_norm_factor(out->at[c], true);
+    }
+}
+
+/* x = (x - mean) rstd factor + beta, in place; beta may be NULL. */
+static void norm_strip(strip *x, const oct_norm_row *norm, const strip *factors,
+                       const strip *beta, int64_t count) {
+    for (int64_t i = 0; i < count; i += OCT_ACT_BLOCK) {
+        float *at = x->at + i;
+        const float *factor = factors->at + i;
+        for (int j = 0; j < OCT_ACT_BLOCK; j++) {
+            at[j] = oct_normed(norm, at[j]) * factor[j];
+        }
+        for (int j = 0; beta && j < OCT_ACT_BLOCK; j++) {
+            at[j] += beta->at[i + j];
+        }
+        for (int j = 0; j < OCT_ACT_BLOCK; j++) {
+            at[j] = oct_one_nan(at[j]);
+        }
     }
 }
 
@@ -157,15 +181,7 @@ static void norm_tile(const oct_prologue_call *call, const oct_rect *rect) {
     for (int64_t row = rect->row; row < rect->row + rect->rows; row++) {
         oct_norm_row norm = norm_of(call, row);
         take(&x, call->x, row, rect->col, rect->cols);
-        for (int64_t c = 0; c < rect->cols; c++) {
-            x.at[c] = oct_normed(&norm, x.at[c]) * factors.at[c];
-        }
-        for (int64_t c = 0; call->beta.at && c < rect->cols; c++) {
-            x.at[c] += beta.at[c];
-        }
-        for (int64_t c = 0; c < rect->cols; c++) {
-            x.at[c] = oct_one_nan(x.at[c]);
-        }
+        norm_strip(&x, &norm, &factors, call->beta.at ? &beta : NULL, rect->cols);
         put(call->dst, row, rect->col, x.at, rect->cols);
     }
 }
@@ -227,9 +243,27 @@ static void take_grads(strip *g, strip *normed, const oct_prologue_call *call, i
     take_factors(&factors, call, rect->col, rect->cols);
     take(g, call->grad, row, rect->col, rect->cols);
     take(normed, call->x, row, rect->col, rect->cols);
-    for (int64_t c = 0; c < rect->cols; c++) {
-        g->at[c] *= factors.at[c];
-        normed->at[c] = oct_normed(&norm, normed->at[c]);
+    for (int64_t i = 0; i < rect->cols; i += OCT_ACT_BLOCK) {
+        for (int j = 0; j < OCT_ACT_BLOCK; j++) {
+            g->at[i + j] *= factors.at[i + j];
+            normed->at[i + j] = oct_normed(&norm, normed->at[i + j]);
+        }
+    }
+}
+
+/* Both sums of a strip into their lanes: whole blocks, then what is left. */
+static void add_grads(lanes *grads, lanes *along, const strip *g, const strip *normed,
+                      int64_t count) {
+    int64_t whole = count / OCT_ACT_BLOCK * OCT_ACT_BLOCK;
+    for (int64_t i = 0; i < whole; i += OCT_ACT_BLOCK) {
+        for (int j = 0; j < OCT_ACT_BLOCK; j++) {
+            grads->at[i + j] += g->at[i + j];
+            along->at[i + j] += g->at[i + j] * normed->at[i + j];
+        }
+    }
+    for (int64_t c = whole; c < count; c++) {
+        grads->at[c] += g->at[c];
+        along->at[c] += g->at[c] * normed->at[c];
     }
 }
 
@@ -242,10 +276,7 @@ static oct_norm_means row_means(const oct_prologue_call *call, int64_t row) {
     for (int64_t col = 0; col < cols; col += STRIP) {
         oct_rect rect = {row, col, 1, oct_min(STRIP, cols - col)};
         take_grads(&g, &normed, call, row, &rect);
-        for (int64_t c = 0; c < rect.cols; c++) {
-            grads.at[c] += g.at[c];
-            along.at[c] += g.at[c] * normed.at[c];
-        }
+        add_grads(&grads, &along, &g, &normed, rect.cols);
     }
     bool centred = call->prologue == OCTET_LAYERNORM;
     oct_norm_means means = {centred ? oct_norm_mean(fold(&grads, cols), cols) : 0.0f,
@@ -260,8 +291,10 @@ static void norm_grad_row(const oct_prologue_call *call, int64_t row) {
     for (int64_t col = 0; col < call->x->cols; col += STRIP) {
         oct_rect rect = {row, col, 1, oct_min(STRIP, call->x->cols - col)};
         take_grads(&g, &normed, call, row, &rect);
-        for (int64_t c = 0; c < rect.cols; c++) {
-            g.at[c] = oct_norm_grad(&norm, &means, g.at[c], normed.at[c]);
+        for (int64_t i = 0; i < rect.cols; i += OCT_ACT_BLOCK) {
+            for (int j = 0; j < OCT_ACT_BLOCK; j++) {
+                g.at[i + j] = oct_norm_grad(&norm, &means, g.at[i + j], normed.at[i + j]);
+            }
         }
         put(call->dst, row, col, g.at, rect.cols);
     }
