@@ -57,6 +57,14 @@ static octet_status check_norm(const octet_linear_args *args, octet_error *err) 
         return oct_fail(err, OCTET_INVALID, "eps is %g; %s takes one above 0, such as 1e-05",
                         (double)args->eps, word);
     }
+    /* Row parallel splits the columns of x. */
+    if (args->parallel == OCTET_PARALLEL_ROW && args->tp_size > 1) {
+        return oct_fail(
+            err, OCTET_INVALID,
+            "%s with parallel=row: each of %lu ranks has some columns of a row, and "
+            "a norm needs them all: norm x before it is split",
+            word, (unsigned long)args->tp_size);
+    }
     octet_status status = check_parameter(args, &args->gamma, "gamma", err);
     if (status || !oct_has(&args->beta)) {
         return status;

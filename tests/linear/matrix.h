@@ -223,7 +223,7 @@ static const matrix_levels matrix_table[OPTIONS] = {
     [OPT_DEVICE] = {6, 40},   /* cpu, then cuda of these architectures */
     [OPT_RANK] = {3, 70},     /* 2, 3, 1 */
     [OPT_THREADS] = {2, 80},  /* none said, 6 */
-    [OPT_PROLOGUE] = {5, 80}, /* see matrix_prologues */
+    [OPT_PROLOGUE] = {5, 85}, /* see matrix_prologues */
     [OPT_NORM] = {6, 40},     /* see matrix_norm */
 };
 

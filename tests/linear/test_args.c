@@ -158,6 +158,8 @@ TEST(args__wrong_text_and_combinations_say_what_and_why) {
         {SMALL "prologue=glu grad=g", 0, "gamma_requires_grad without a gamma"},
         {SMALL "prologue=rmsnorm eps=1 grad=e", 0, "beta_requires_grad without a beta"},
         {SMALL "gamma", 29, "'gamma' needs a value"},
+        {SMALL "prologue=rmsnorm eps=1 parallel=row tp=2", 0,
+         "rmsnorm with parallel=row: each of 2 ranks has some columns of a row"},
         {SMALL "recipe=delayed save_original_input", 0, "delayed scaling's scales are updated"},
         {SMALL "sequence tp=2", 0, "sequence_parallel without a parallel mode"},
         {SMALL "parallel=row sequence tp=3", 0, "first axis is 8, which 3 ranks cannot share"},
