@@ -107,12 +107,26 @@ TEST(args__sequence_parallel_shapes_the_gradient) {
 
 #define SMALL "linear m=8 k=16 n=4 in=bf16 "
 
+/* A text, the column that the refusal names, and what it says. */
+typedef struct refusal {
+    const char *text;
+    int column;
+    const char *says;
+} refusal;
+
+static void check_refused(const refusal *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        octet_linear_args args = {.size = 77};
+        octet_error err = {OCTET_OK, 0, ""};
+        CHECK_EQ_INT(octet_linear_parse(&args, cases[i].text, &err), OCTET_INVALID);
+        CHECK_OF(err.column == cases[i].column, err.text);
+        CHECK_OF(strstr(err.text, cases[i].says), err.text);
+        CHECK_EQ_INT(args.size, 77);
+    }
+}
+
 TEST(args__wrong_text_and_combinations_say_what_and_why) {
-    static const struct {
-        const char *text;
-        int column;
-        const char *says;
-    } cases[] = {
+    static const refusal cases[] = {
         {"", 1, "a problem begins with 'linear', not ''"},
         {"linaer m=1", 1, "a problem begins with 'linear', not 'linaer'"},
         {"linear m=1 k=2 n=3", 19, "'in=' is missing"},
@@ -143,6 +157,24 @@ TEST(args__wrong_text_and_combinations_say_what_and_why) {
         {SMALL "bias return_bias bias_main_grad=add", 0, "bias_main_grad with return_bias"},
         {SMALL "bias bias_main_grad=sum", 49, "allowed: none, add, overwrite"},
         {SMALL "calibrate", 0, "there is none"},
+        {SMALL "recipe=delayed save_original_input", 0, "delayed scaling's scales are updated"},
+        {SMALL "sequence tp=2", 0, "sequence_parallel without a parallel mode"},
+        {SMALL "parallel=row sequence tp=3", 0, "first axis is 8, which 3 ranks cannot share"},
+        {SMALL "parallel=row tp=300", 0, "at most 256 ranks"},
+        {SMALL "recipe=mxfp8 parallel=column sequence tp=2", 0,
+         "each rank holds 8 rows, which are not whole blocks"},
+        {"linear m=none k=16 n=4 in=bf16 parallel=column sequence tp=2", 0, "only its columns"},
+        {"linear m=4611686018427387904 k=4 n=4 in=bf16", 0, "exceed 64 bits"},
+        {SMALL "recipe=custom:input=nvfp4:e2m1+rht,grad_output=nvfp4:e2m1", 0, "differ"},
+        {SMALL "recipe=custom:weight=nvfp4:e2m1+rht", 0, "which nothing in dgrad undoes"},
+        {SMALL "recipe=custom:grad_weight=mxfp8:e4m3 main_grad=add", 0,
+         "quantizes grad_weight"},
+    };
+    check_refused(cases, sizeof cases / sizeof cases[0]);
+}
+
+TEST(args__wrong_prologues_say_what_and_why) {
+    static const refusal cases[] = {
         {SMALL "prologue=tanh", 38,
          "'tanh' is not a value of prologue; allowed: none, rmsnorm, layernorm, gelu, qgelu, "
          "relu, srelu, silu, glu, geglu, qgeglu, reglu, sreglu, swiglu"},
@@ -160,27 +192,8 @@ TEST(args__wrong_text_and_combinations_say_what_and_why) {
         {SMALL "gamma", 29, "'gamma' needs a value"},
         {SMALL "prologue=rmsnorm eps=1 parallel=row tp=2", 0,
          "rmsnorm with parallel=row: each of 2 ranks has some columns of a row"},
-        {SMALL "recipe=delayed save_original_input", 0, "delayed scaling's scales are updated"},
-        {SMALL "sequence tp=2", 0, "sequence_parallel without a parallel mode"},
-        {SMALL "parallel=row sequence tp=3", 0, "first axis is 8, which 3 ranks cannot share"},
-        {SMALL "parallel=row tp=300", 0, "at most 256 ranks"},
-        {SMALL "recipe=mxfp8 parallel=column sequence tp=2", 0,
-         "each rank holds 8 rows, which are not whole blocks"},
-        {"linear m=none k=16 n=4 in=bf16 parallel=column sequence tp=2", 0, "only its columns"},
-        {"linear m=4611686018427387904 k=4 n=4 in=bf16", 0, "exceed 64 bits"},
-        {SMALL "recipe=custom:input=nvfp4:e2m1+rht,grad_output=nvfp4:e2m1", 0, "differ"},
-        {SMALL "recipe=custom:weight=nvfp4:e2m1+rht", 0, "which nothing in dgrad undoes"},
-        {SMALL "recipe=custom:grad_weight=mxfp8:e4m3 main_grad=add", 0,
-         "quantizes grad_weight"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        octet_linear_args args = {.size = 77};
-        octet_error err = {OCTET_OK, 0, ""};
-        CHECK_EQ_INT(octet_linear_parse(&args, cases[i].text, &err), OCTET_INVALID);
-        CHECK_OF(err.column == cases[i].column, err.text);
-        CHECK_OF(strstr(err.text, cases[i].says), err.text);
-        CHECK_EQ_INT(args.size, 77);
-    }
+    check_refused(cases, sizeof cases / sizeof cases[0]);
 }
 
 /* Structs that no text can say. */
@@ -355,13 +368,11 @@ TEST(args__gather_choice_follows_whole_blocks) {
     }
 }
 
-TEST_MAIN(args__canonical_texts_are_fixpoints,
-          args__every_scalar_field_counts_in_equality_and_hash,
-          args__backward_text_carries_the_gradient, args__sequence_parallel_shapes_the_gradient,
-          args__wrong_text_and_combinations_say_what_and_why,
-          args__wrong_structs_are_refused_and_nothing_is_written,
-          args__gradient_of_another_shape_is_refused,
-          args__cache_quantizer_is_what_the_plan_asks_for,
-          args__parameter_quantizer_has_what_both_ways_read,
-          args__parameter_quantizer_leaves_nothing_to_make,
-          args__gather_choice_follows_whole_blocks)
+TEST_MAIN(
+    args__canonical_texts_are_fixpoints, args__every_scalar_field_counts_in_equality_and_hash,
+    args__backward_text_carries_the_gradient, args__sequence_parallel_shapes_the_gradient,
+    args__wrong_text_and_combinations_say_what_and_why, args__wrong_prologues_say_what_and_why,
+    args__wrong_structs_are_refused_and_nothing_is_written,
+    args__gradient_of_another_shape_is_refused, args__cache_quantizer_is_what_the_plan_asks_for,
+    args__parameter_quantizer_has_what_both_ways_read,
+    args__parameter_quantizer_leaves_nothing_to_make, args__gather_choice_follows_whole_blocks)
