@@ -35,6 +35,29 @@ typedef enum octet_main_grad {
 
 #define OCTET_MOST_CHUNKS 4
 
+/* A function of the input that is computed before anything else: y = f(x) w^T + b. Norms and
+ * activations are computed in f32 from the input's values and rounded once to its dtype. What
+ * follows, the cast first of all, treats f(x) as it would treat an input. docs/prologues.md has
+ * the formulas and the order of sums. */
+typedef enum octet_prologue {
+    OCTET_PROLOGUE_NONE = 0,
+    OCTET_RMSNORM,   /* x rstd gamma */
+    OCTET_LAYERNORM, /* (x - mean) rstd gamma + beta */
+    OCTET_GELU,      /* by tanh */
+    OCTET_QGELU,     /* x sigmoid(1.702 x) */
+    OCTET_RELU,
+    OCTET_SRELU, /* relu squared */
+    OCTET_SILU,
+    /* Gated: the input has 2K columns, and f(x) = act(x[:, :K]) x[:, K:]. */
+    OCTET_GLU, /* act: sigmoid */
+    OCTET_GEGLU,
+    OCTET_QGEGLU,
+    OCTET_REGLU,
+    OCTET_SREGLU,
+    OCTET_SWIGLU,
+    OCTET_PROLOGUES
+} octet_prologue;
+
 /* y = x w^T + b. The whole contract of a forward call: nothing is read from a live tensor.
  * All tensors share input.device; requires_grad of the protos is not looked at. */
 typedef struct octet_linear_args {
@@ -63,6 +86,10 @@ typedef struct octet_linear_args {
     uint8_t bias_main_grad_dtype; /* octet_dtype; NONE: F32 */
     uint8_t skip_amax; /* delayed scaling's amaxes are not measured: neither an argument nor an
                         * output; not beside raise_amax or calibrate */
+    uint8_t prologue;  /* octet_prologue */
+    uint8_t zero_centered; /* a norm multiplies by 1 + gamma */
+    uint8_t gamma_requires_grad;
+    uint8_t beta_requires_grad;
     uint8_t reserved[3];
     uint32_t tp_size; /* 0 counts as 1 */
     uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
@@ -71,8 +98,8 @@ typedef struct octet_linear_args {
                        * (fprop of row parallel, dgrad of column parallel) is made in so many
                        * pieces of its columns, OCTET_MOST_CHUNKS at most, and each is
                        * scattered while the next is made; 0 counts as 1 */
-    uint32_t reserved2;
-    octet_proto input;  /* (..., K) */
+    float eps;         /* of a norm, added to the mean of squares: above 0 */
+    octet_proto input; /* (..., K); with a gated prologue (..., 2K) */
     octet_proto weight; /* (N, K) */
     /* (N); dtype NONE: no bias. It is added to f32 sums, which are then rounded to the output's
      * dtype. Where the product is quantized and the input is f32, the bias is rounded to bf16
@@ -80,6 +107,8 @@ typedef struct octet_linear_args {
      * added up, and the bias, in its own dtype, is added to that in f32 and rounded again. Its
      * gradient is f32 sums of grad_output's columns, rounded once. */
     octet_proto bias;
+    octet_proto gamma; /* (K): every norm has one */
+    octet_proto beta;  /* (K), of a LayerNorm; dtype NONE: it adds nothing */
     octet_recipe recipe;
 } octet_linear_args;
 
@@ -101,13 +130,18 @@ typedef struct octet_linear_backward_args {
 OCTET_API OCTET_CHECKED octet_status octet_linear_parse(octet_linear_args *out,
                                                         const char *text, octet_error *err);
 /* The words of a problem without m, k and n: "in=bf16 recipe=mxfp8 bias". sizes are the input's
- * axes and then N. */
+ * axes and then N; where a gated prologue halves the input's columns, K stands in their place.
+ */
 OCTET_API OCTET_CHECKED octet_status octet_linear_parse_words(octet_linear_args *out,
                                                               const char *words,
                                                               const int64_t *sizes, int count,
                                                               octet_error *err);
 OCTET_API size_t octet_linear_print_words(char *text, size_t size,
                                           const octet_linear_args *args);
+/* Whether the prologue is gated: its input has twice as many columns as its result. */
+OCTET_API bool octet_prologue_is_gated(octet_prologue prologue);
+/* Whether it is a norm: it has row statistics, gamma, and perhaps beta. */
+OCTET_API bool octet_prologue_is_norm(octet_prologue prologue);
 OCTET_API OCTET_CHECKED octet_status octet_linear_check(const octet_linear_args *args,
                                                         octet_error *err);
 OCTET_API size_t octet_linear_print(char *text, size_t size, const octet_linear_args *args);

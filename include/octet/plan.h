@@ -42,6 +42,11 @@ typedef enum octet_plan_name {
                       * see octet_stream. A seed that is passed again gives the same bytes */
     OCTET_NAME_SCRATCH, /* a GEMM's own, in no step's reads or writes */
     OCTET_NAME_NOTES,   /* what a QUANTIZE leaves for GEMMs, as its device likes */
+    OCTET_NAME_GAMMA,   /* a norm's parameters, and their gradients */
+    OCTET_NAME_BETA,
+    OCTET_NAME_GRAD_GAMMA,
+    OCTET_NAME_GRAD_BETA,
+    OCTET_NAME_STATISTICS, /* of a norm, f32: each row's rstd, or its mean and rstd */
     OCTET_NAMES
 } octet_plan_name;
 
@@ -76,6 +81,7 @@ typedef enum octet_plan_form {
     OCTET_FORM_EMULATED, /* operand of an emulated GEMM */
     OCTET_FORM_PADDED,   /* operand or result of a native one, as a GPU's library takes it */
     OCTET_FORM_FOLDED,   /* operand of a folded one: FP8 in blocks of 128, sizes rounded up */
+    OCTET_FORM_PROLOGUE, /* the prologue's result, or the gradient of that */
     OCTET_FORMS
 } octet_plan_form;
 
@@ -104,7 +110,13 @@ typedef enum octet_op {
     OCTET_OP_GEMM,       /* dst = a b (+ bias, + dst) */
     OCTET_OP_ADD_BIAS,   /* dst = a + bias */
     OCTET_OP_BIAS_GRAD,  /* dst = column sums of a (+ dst) */
-    OCTET_OP_COLLECTIVE, /* between phases, by the caller: buffer `from` to buffer `to` */
+    OCTET_OP_STATISTICS, /* dst = each row's statistics of a, as the plan's prologue wants them
+                          */
+    OCTET_OP_PROLOGUE, /* dst = the plan's prologue of a, by `stats`, gamma and the bias, beta;
+                        * writes the amax of dst where it has one */
+    OCTET_OP_PROLOGUE_GRAD, /* dst = its gradient: a is that of its result, b its input */
+    OCTET_OP_GAMMA_GRAD,    /* dst = gamma's gradient, from the same a and b */
+    OCTET_OP_COLLECTIVE,    /* between phases, by the caller: buffer `from` to buffer `to` */
     OCTET_OPS
 } octet_op;
 
@@ -218,7 +230,9 @@ typedef struct octet_step {
     uint8_t chunk;  /* which of the plan's `chunks`; OCTET_ABSENT: all. GEMM makes these columns
                      * of a whole result, and dst has no others; CAST and ADD_BIAS put a, which
                      * has these alone, into a dst that has all */
-    uint8_t reserved[5];
+    uint8_t gamma;  /* buffer: a norm's */
+    uint8_t stats;  /* tensor: the row statistics that a norm reads */
+    uint8_t reserved[4];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;
@@ -242,6 +256,10 @@ typedef struct octet_plan {
     octet_device device;
     uint32_t row_multiple; /* m must be a multiple of it; 1 but where ranks share rows */
     uint32_t col_multiple; /* likewise the columns of a product in chunks: n, of dgrad k */
+    uint8_t prologue;      /* octet_prologue */
+    uint8_t zero_centered; /* where it is a norm */
+    uint8_t reserved[2];
+    float eps; /* likewise */
     octet_extents extents; /* m: the rows of this rank's input */
     int64_t saved_bytes;   /* the block to hold until the next plan of the chain has run */
     int64_t aliased_bytes; /* the caller's, or restored, that must stay alive besides */

@@ -94,6 +94,8 @@ typedef struct octet_signature {
     octet_group outs[OCTET_PLAN_OUTS]; /* that are not arguments */
 } octet_signature;
 
+#define OCTET_GRADS 5
+
 /* Backward. Its arguments are places in the pool: the gradient that arrived; what forward
  * saved, in order, its block last; what the layer lends, in order. */
 typedef struct octet_backward_signature {
@@ -111,7 +113,7 @@ typedef struct octet_backward_signature {
     uint8_t written[OCTET_PLAN_ARGS];
     /* What a later weight gradient takes; OCTET_ABSENT: the block that backward saves. */
     uint8_t later[OCTET_PLAN_ARGS + 2];
-    octet_group grads[3]; /* of input, weight and bias */
+    octet_group grads[OCTET_GRADS]; /* of input, weight, bias, gamma and beta */
 } octet_backward_signature;
 
 /* "weight.cached": what a group is, for people. */

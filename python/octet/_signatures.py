@@ -180,12 +180,18 @@ def gradient_words(words: str, dtype: torch.dtype | None, quantizer: str | None)
     return _C.gradient_words(words, None if dtype is None else dtype_name(dtype), quantizer)
 
 
+_NORM = ("gamma", "beta")
+
+
 @constant
 def backward_signature(words: str, dtype: torch.dtype, flat: bool = False) -> Backward:
     """What the backward call takes and gives where a gradient of that dtype arrives."""
     text, forward = gradient_words(words, dtype, None), forward_signature(words, flat)
     read, written, later, groups, made, records, operands = _C.backward_signature(text, flat)
-    grads = tuple((3 + at, Group(*group)) for at, group in enumerate(groups) if group)
+    # Those of a prologue's parameters come after the bias, where there is one.
+    places = (0, 1, 2, *(forward.args.index(n) if n in forward.args else -1 for n in _NORM))
+    pairs = zip(places, groups, strict=True)
+    grads = tuple((3 + at, Group(*group)) for at, group in pairs if group)
     count = 3 + forward.count + len(forward.lent)
     starts = {at: group.start for at, group in grads}
     return Backward(

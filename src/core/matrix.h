@@ -19,6 +19,22 @@ typedef struct oct_vector {
     uint8_t dtype; /* octet_dtype: F32, BF16 or F16 */
 } oct_vector;
 
+/* A prologue in memory: what a device computes of it, by the step. What a step does not have is
+ * NULL. */
+typedef struct oct_prologue_call {
+    uint8_t prologue; /* octet_prologue */
+    bool zero_centered;
+    float eps;
+    const oct_matrix *dst;  /* statistics, f(x), dx, or the gradient of gamma */
+    const oct_matrix *x;    /* its input */
+    const oct_matrix *grad; /* the gradient of f(x) */
+    const float *stats;     /* of a norm: each row's rstd, or its mean and rstd */
+    oct_vector gamma, beta; /* (K) */
+    float *amax;            /* of f(x); NULL: not wanted */
+    int64_t amaxes;         /* floats there */
+    float *sums;            /* of gamma's gradient, by 128 rows */
+} oct_prologue_call;
+
 /* The factors of a product of two NVFP4 tensors, which their amaxes give: to[0] is what its
  * sums lack, to[1] is 1 where they are added to what is there, else 0. */
 typedef struct oct_alpha {

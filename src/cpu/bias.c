@@ -1,5 +1,5 @@
 /* bias.c - a bias added to every row, and its gradient: the sums of the columns. */
-#include "cpu/kernels.h"
+#include "cpu/column_sums.h"
 
 #define TILE_ROWS 16
 #define TILE_COLS 1024
@@ -41,79 +41,26 @@ void oct_cpu_add_bias(const oct_matrix *dst, const oct_matrix *source, const voi
 
 /* ---- column sums ---------------------------------------------------------------------- */
 
-#define STRIP_COLS 256 /* of a task */
-#define LEAF_ROWS 16   /* summed row after row */
-#define LEVELS 19      /* leaves are joined in pairs, pairs in pairs, ... */
-
-/* sums[l] holds the sum of 2^l leaves while bit l of `leaves` is set; the last level takes
- * whatever is more. */
-typedef struct sum_tree {
-    float sums[LEVELS][STRIP_COLS];
-    float leaf[STRIP_COLS];
-    uint64_t leaves;
-} sum_tree;
-
-static void add_to(float *sum, const float *more, int64_t count) {
-    for (int64_t c = 0; c < count; c++) {
-        sum[c] += more[c];
-    }
-}
-
-static bool holds(const sum_tree *tree, int level) {
-    return level == LEVELS - 1 ? tree->leaves >> level != 0 : tree->leaves >> level & 1;
-}
-
-/* Where the next leaf is summed: where it stays, if there is room. */
-static float *next_leaf(sum_tree *tree) {
-    return holds(tree, 0) ? tree->leaf : tree->sums[0];
-}
-
-/* That leaf is carried upward like 1 added to a binary number. */
-static void put_leaf(sum_tree *tree, int64_t count) {
-    int level = 0;
-    while (level < LEVELS - 1 && holds(tree, level)) {
-        add_to(tree->leaf, tree->sums[level], count);
-        level++;
-    }
-    if (holds(tree, level)) {
-        add_to(tree->sums[level], tree->leaf, count);
-    } else if (level > 0) {
-        memcpy(tree->sums[level], tree->leaf, (size_t)count * sizeof *tree->leaf);
-    }
-    tree->leaves++;
-}
-
-/* What is left on the levels, from the smallest up. The levels are free then. */
-static float *total_of(sum_tree *tree, int64_t count) {
-    memset(tree->leaf, 0, (size_t)count * sizeof *tree->leaf);
-    for (int level = 0; level < LEVELS; level++) {
-        if (holds(tree, level)) {
-            add_to(tree->leaf, tree->sums[level], count);
-        }
-    }
-    return tree->leaf;
-}
-
 static void grad_task(void *arg, int64_t begin, int64_t end) {
     const bias_work *work = arg;
     const oct_kernels *kernels = oct_cpu_kernels();
-    sum_tree tree;
+    oct_sum_tree tree;
     for (int64_t i = begin; i < end; i++) {
-        int64_t rows = work->source->rows, col = i * STRIP_COLS;
-        oct_rect rect = {0, col, 0, oct_min(STRIP_COLS, work->source->cols - col)};
+        int64_t rows = work->source->rows, col = i * OCT_STRIP_COLS;
+        oct_rect rect = {0, col, 0, oct_min(OCT_STRIP_COLS, work->source->cols - col)};
         tree.leaves = 0;
-        for (rect.row = 0; rect.row < rows; rect.row += LEAF_ROWS) {
-            rect.rows = oct_min(LEAF_ROWS, rows - rect.row);
+        for (rect.row = 0; rect.row < rows; rect.row += OCT_LEAF_ROWS) {
+            rect.rows = oct_min(OCT_LEAF_ROWS, rows - rect.row);
             oct_tile tile = oct_tile_of(work->source, &rect);
-            kernels->sum_columns(next_leaf(&tree), &tile);
-            put_leaf(&tree, rect.cols);
+            kernels->sum_columns(oct_next_leaf(&tree), &tile);
+            oct_put_leaf(&tree, rect.cols);
         }
         octet_dtype dtype = (octet_dtype)work->dst->dtype;
         void *to = oct_plain_at(work->dst->parts[0], col, dtype);
-        float *total = total_of(&tree, rect.cols);
+        float *total = oct_total_of(&tree, rect.cols);
         if (work->accumulate) {
             kernels->widen(tree.sums[0], to, rect.cols, dtype);
-            add_to(total, tree.sums[0], rect.cols);
+            oct_sums_add(total, tree.sums[0], rect.cols);
         }
         kernels->narrow(to, total, rect.cols, dtype);
     }
@@ -125,5 +72,5 @@ static void grad_task(void *arg, int64_t begin, int64_t end) {
 void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source, bool accumulate,
                        const oct_threads *threads) {
     bias_work work = {dst, source, NULL, OCTET_NONE, {0}, accumulate};
-    oct_parallel(threads, oct_size_ceil_div(source->cols, STRIP_COLS), grad_task, &work);
+    oct_parallel(threads, oct_size_ceil_div(source->cols, OCT_STRIP_COLS), grad_task, &work);
 }

@@ -56,6 +56,13 @@ void oct_cpu_add_bias(const oct_matrix *dst, const oct_matrix *source, const voi
 void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source, bool accumulate,
                        const oct_threads *threads);
 
+/* A prologue: format/norm.h and format/activation.h have its elements and the order of its
+ * sums. Results are rounded once; of statistics and gamma's gradient, f32 sums are. */
+void oct_cpu_statistics(const oct_prologue_call *call, const oct_threads *threads);
+void oct_cpu_prologue(const oct_prologue_call *call, const oct_threads *threads);
+void oct_cpu_prologue_grad(const oct_prologue_call *call, const oct_threads *threads);
+void oct_cpu_gamma_grad(const oct_prologue_call *call, const oct_threads *threads);
+
 /* dst = a b (+ bias) (+ dst): fprop a(M,K) b(N,K); dgrad a(M,N) b(N,K); wgrad a(M,N) b(M,K).
  * Sums are fp32, dst is rounded once. The same bytes for every number of lanes and threads;
  * instruction sets may differ from each other within the bound that gemm.c states. */

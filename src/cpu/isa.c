@@ -7,7 +7,7 @@
 
 #include "cpu/cpu.h"
 
-#define MOST 8 /* files of one instruction set */
+#define MOST 9 /* files of one instruction set */
 
 typedef struct isa_row {
     const char *name;
@@ -44,11 +44,12 @@ static const isa_row isas[] = {
     {"avx2",
      has_avx2,
      {oct_scan__avx2, oct_encode__avx2, oct_stochastic__avx2, oct_decode__avx2, oct_bytes__avx2,
-      oct_pack__avx2, oct_gemm__avx2, oct_stream__avx2}},
+      oct_pack__avx2, oct_gemm__avx2, oct_stream__avx2, oct_activation__avx2}},
     {"avx512",
      has_avx512,
      {oct_scan__avx512, oct_encode__avx512, oct_stochastic__avx512, oct_decode__avx512,
-      oct_bytes__avx512, oct_pack__avx512, oct_gemm__avx512, oct_stream__avx512}},
+      oct_bytes__avx512, oct_pack__avx512, oct_gemm__avx512, oct_stream__avx512,
+      oct_activation__avx512}},
     {"avx512bf16",
      has_avx512bf16,
      {oct_pack__avx512bf16, oct_gemm__avx512bf16, oct_stream__avx512bf16}},

@@ -29,9 +29,10 @@ oct_bring oct_kernels__reference, oct_pack__reference, oct_gemm__reference,
     oct_stream__reference;
 #if OCT_X86
 oct_bring oct_scan__avx2, oct_encode__avx2, oct_stochastic__avx2, oct_decode__avx2,
-    oct_bytes__avx2, oct_pack__avx2, oct_gemm__avx2, oct_stream__avx2;
+    oct_bytes__avx2, oct_pack__avx2, oct_gemm__avx2, oct_stream__avx2, oct_activation__avx2;
 oct_bring oct_scan__avx512, oct_encode__avx512, oct_stochastic__avx512, oct_decode__avx512,
-    oct_bytes__avx512, oct_pack__avx512, oct_gemm__avx512, oct_stream__avx512;
+    oct_bytes__avx512, oct_pack__avx512, oct_gemm__avx512, oct_stream__avx512,
+    oct_activation__avx512;
 oct_bring oct_pack__avx512bf16, oct_gemm__avx512bf16, oct_stream__avx512bf16;
 #endif
 

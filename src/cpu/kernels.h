@@ -10,6 +10,7 @@
 #define OCT_CPU_KERNELS_H
 
 #include "cpu/plain.h"
+#include "format/prologue.h"
 #include "format/scaling.h"
 
 /* A rectangle of bytes: codes, one each, or anything else. */
@@ -32,6 +33,17 @@ typedef struct oct_random {
     uint32_t direction; /* 0 rowwise, 1 columnwise */
     uint32_t stream;
 } oct_random;
+
+/* Floats of a row, in whole OCT_ACT_BLOCKs: what an activation reads and writes. */
+#define OCT_ACT_BLOCK 16
+typedef struct oct_act_call {
+    oct_activation act;
+    int64_t count;
+    const float *x;
+    const float *gate;     /* what act(x) is multiplied by, or NULL */
+    const float *grad;     /* backward: the gradient of the result */
+    float *out, *gate_out; /* the result; backward: the gradients of x and of gate */
+} oct_act_call;
 
 typedef struct oct_kernels {
     /* The encoding of the largest |x|; NaN is ignored, Inf is not; 0 where there is nothing. */
@@ -74,6 +86,10 @@ typedef struct oct_kernels {
     /* out(g, c) of 16 rows, dense: the Hadamard transform of up to 16 rows, rounded to bf16
      * and widened again. hadamard.h has the order. */
     void (*hadamard)(float *out, const oct_tile *x, uint32_t signs);
+    /* out = act(x) gate, and the gradients of x and gate; activation.h has each element. NaN is
+     * the one NaN. */
+    void (*activate)(const oct_act_call *call);
+    void (*activate_grad)(const oct_act_call *call);
     /* fp32 from a row and back, each element rounded once. */
     void (*widen)(float *out, const void *x, int64_t count, octet_dtype dtype);
     void (*narrow)(void *out, const float *x, int64_t count, octet_dtype dtype);

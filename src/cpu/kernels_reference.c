@@ -1,4 +1,5 @@
 /* kernels_reference.c - the kernels in plain C: what every other one must equal. */
+#include "cpu/activation_loop.h"
 #include "cpu/isa.h"
 #include "format/e2m1.h"
 #include "format/e5m2.h"
@@ -208,6 +209,14 @@ static void narrow(void *out, const float *x, int64_t count, octet_dtype dtype) 
     }
 }
 
+static void activate(const oct_act_call *call) {
+    oct_activate_loop(call);
+}
+
+static void activate_grad(const oct_act_call *call) {
+    oct_activate_grad_loop(call);
+}
+
 const oct_kernels oct_kernels_reference = {
     .absmax = absmax,
     .absmax_columns = absmax_columns,
@@ -226,6 +235,8 @@ const oct_kernels oct_kernels_reference = {
     .unpack = unpack,
     .sum_columns = sum_columns,
     .hadamard = hadamard,
+    .activate = activate,
+    .activate_grad = activate_grad,
     .widen = widen,
     .narrow = narrow,
 };

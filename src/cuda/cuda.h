@@ -160,6 +160,16 @@ typedef struct oct_cuda_joining {
 octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_cuda_joining *joining,
                                 octet_error *err);
 
+/* A prologue: the CPU's bits, but for a NaN in gamma's gradient. `amax` is raised from 0. */
+octet_status oct_cuda_statistics(const oct_cuda_on *on, const oct_prologue_call *call,
+                                 octet_error *err);
+octet_status oct_cuda_prologue(const oct_cuda_on *on, const oct_prologue_call *call,
+                               octet_error *err);
+octet_status oct_cuda_prologue_grad(const oct_cuda_on *on, const oct_prologue_call *call,
+                                    octet_error *err);
+octet_status oct_cuda_gamma_grad(const oct_cuda_on *on, const oct_prologue_call *call,
+                                 octet_error *err);
+
 /* dst = a b (+ bias) (+ dst): fprop a(M,K) b(N,K); dgrad a(M,N) b(N,K); wgrad a(M,N) b(M,K). */
 typedef struct oct_cuda_gemm_call {
     octet_gemm gemm;

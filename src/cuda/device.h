@@ -24,7 +24,8 @@
     X(zero)                                                                                    \
     X(sums)                                                                                    \
     X(gemm)                                                                                    \
-    X(thin)
+    X(thin)                                                                                    \
+    X(prologue)
 
 typedef enum oct_cuda_module {
 #define X(name) OCT_MODULE_##name,

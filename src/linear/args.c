@@ -6,6 +6,8 @@
 #include "core/dtype.h"
 #include "core/fail.h"
 #include "core/size.h"
+#include "format/prologue.h"
+#include "plan/names.h"
 #include "quant/proto.h"
 #include "quant/quantizer.h"
 #include "quant/recipe.h"
@@ -25,11 +27,18 @@ const octet_field oct_linear_rows[] = {
     OCT_STRUCT(A, input, NULL, oct_argument_rows, "x, (..., K)"),
     OCT_STRUCT(A, weight, NULL, oct_argument_rows, "w, (N, K)"),
     OCT_STRUCT(A, bias, NULL, oct_argument_rows, "b, (N)"),
+    OCT_STRUCT(A, gamma, NULL, oct_argument_rows, "the factor of a norm, (K)"),
+    OCT_STRUCT(A, beta, NULL, oct_argument_rows, "what a LayerNorm adds, (K)"),
     WORD(output_dtype, "out", oct_dtype_words, "dtype of y; none: the input's"),
     OCT_STRUCT(A, recipe, NULL, oct_recipe_rows, "which quantizer each role gets"),
     FLAG(input_requires_grad, NULL, "x wants a gradient"),
     FLAG(weight_requires_grad, NULL, "w wants a gradient"),
     FLAG(bias_requires_grad, NULL, "b wants a gradient"),
+    FLAG(gamma_requires_grad, NULL, "gamma wants a gradient"),
+    FLAG(beta_requires_grad, NULL, "beta wants a gradient"),
+    WORD(prologue, "prologue", oct_prologue_words, "a function of x before the product"),
+    FLAG(zero_centered, "zero_centered", "a norm multiplies by 1 + gamma"),
+    OCT_NUMBER(A, eps, "eps", OCTET_FIELD_F32, OCT_ANY, "of a norm, above 0"),
     FLAG(return_bias, "return_bias", "hand the bias back instead of adding it"),
     FLAG(quantize_output, "quantize_output", "y in the recipe's output quantizer"),
     FLAG(quantize_grad_input, "quantize_grad_input", "dx in its grad_input quantizer"),
@@ -65,13 +74,17 @@ const octet_field oct_linear_backward_rows[] = {
 oct_facts oct_linear_facts(const octet_linear_args *args) {
     oct_facts facts = {.tp = args->tp_size > 1 ? args->tp_size : 1};
     (void)oct_proto_extents(&facts.extents, &args->input);
+    facts.extents.k = args->weight.shape[1];
     facts.extents.n = args->weight.shape[0];
     facts.parallel = facts.tp > 1 ? args->parallel : OCTET_PARALLEL_NONE;
     facts.sequence = facts.parallel && args->sequence_parallel;
     facts.chunks = facts.sequence && args->chunks > 1 ? args->chunks : 1;
     facts.quantized = args->recipe.kind != OCTET_RECIPE_NONE && !args->calibrate;
     facts.quantized_back = facts.quantized && !args->recipe.override_;
-    facts.dgrad = args->input_requires_grad;
+    facts.xgrad = args->input_requires_grad;
+    facts.gamma_grad = oct_has(&args->gamma) && args->gamma_requires_grad;
+    facts.beta_grad = oct_has(&args->beta) && args->beta_requires_grad;
+    facts.dgrad = facts.xgrad || facts.gamma_grad || facts.beta_grad;
     facts.wgrad = args->weight_requires_grad;
     facts.bgrad = oct_has(&args->bias) && args->bias_requires_grad && !args->return_bias;
     facts.adds_bias = oct_has(&args->bias) && !args->return_bias;
@@ -123,10 +136,18 @@ static octet_status check_shapes(const octet_linear_args *args, octet_error *err
                         "in_features)",
                         w->rank);
     }
-    if (w->shape[1] != x->shape[x->rank - 1]) {
+    bool gated = oct_prologue_is_gated(args->prologue);
+    int64_t columns = x->shape[x->rank - 1];
+    if (gated && (columns % 2 || w->shape[1] != columns / 2)) {
+        return oct_fail(err, OCTET_INVALID,
+                        "weight is (%lld, %lld) but input has %lld columns; %s takes twice the "
+                        "weight's",
+                        (long long)w->shape[0], (long long)w->shape[1], (long long)columns,
+                        oct_prologue_words[args->prologue]);
+    }
+    if (!gated && w->shape[1] != columns) {
         return oct_fail(err, OCTET_INVALID, "weight is (%lld, %lld) but input has %lld columns",
-                        (long long)w->shape[0], (long long)w->shape[1],
-                        (long long)x->shape[x->rank - 1]);
+                        (long long)w->shape[0], (long long)w->shape[1], (long long)columns);
     }
     if (oct_has(b) && (b->rank != 1 || b->shape[0] != w->shape[0])) {
         char text[128];
@@ -141,15 +162,20 @@ static octet_status check_shapes(const octet_linear_args *args, octet_error *err
     return OCTET_OK;
 }
 
+octet_status oct_argument_check(const octet_linear_args *args, const octet_proto *proto,
+                                const char *name, octet_error *err) {
+    octet_status status = check_proto(proto, name, err);
+    return status ? status : check_device(&args->input, proto, name, err);
+}
+
 static octet_status check_protos(const octet_linear_args *args, octet_error *err) {
     octet_status status = check_proto(&args->input, "input", err);
-    status = status ? status : check_proto(&args->weight, "weight", err);
-    status = status ? status : check_device(&args->input, &args->weight, "weight", err);
+    status = status ? status : oct_argument_check(args, &args->weight, "weight", err);
     if (!status && oct_has(&args->bias)) {
-        status = check_proto(&args->bias, "bias", err);
-        status = status ? status : check_device(&args->input, &args->bias, "bias", err);
+        status = oct_argument_check(args, &args->bias, "bias", err);
     }
-    return status ? status : check_shapes(args, err);
+    status = status ? status : check_shapes(args, err);
+    return status ? status : oct_prologue_check(args, err);
 }
 
 static octet_status check_parallel(const octet_linear_args *args, const oct_facts *f,
@@ -209,6 +235,10 @@ static octet_status check_options(const octet_linear_args *args, const oct_facts
         why = "return_bias without a bias";
     } else if (args->bias_requires_grad && !oct_has(&args->bias)) {
         why = "bias_requires_grad without a bias";
+    } else if (args->gamma_requires_grad && !oct_has(&args->gamma)) {
+        why = "gamma_requires_grad without a gamma";
+    } else if (args->beta_requires_grad && !oct_has(&args->beta)) {
+        why = "beta_requires_grad without a beta";
     } else if (args->bias_main_grad && !oct_has(&args->bias)) {
         why = "bias_main_grad without a bias";
     } else if (args->bias_main_grad && args->return_bias) {

@@ -16,7 +16,9 @@ typedef struct oct_facts {
     uint32_t chunks;     /* of a product that is scattered; at least 1 */
     bool quantized;      /* forward follows the recipe */
     bool quantized_back; /* backward follows it too */
-    bool dgrad, wgrad, bgrad;
+    bool dgrad;          /* dx = dy w is computed, for dx or for gamma and beta */
+    bool wgrad, bgrad;
+    bool xgrad, gamma_grad, beta_grad; /* what the prologue's backward makes, or dgrad itself */
     bool adds_bias;
     uint8_t dtype; /* of activations and high-precision GEMM operands */
     uint8_t output_dtype;
@@ -34,6 +36,11 @@ octet_status oct_linear_check(const octet_linear_args *args, oct_facts *facts,
                               octet_error *err);
 octet_status oct_linear_backward_check(const octet_linear_backward_args *args, oct_facts *facts,
                                        octet_error *err);
+/* The prologue's part of it: its options, its tensors, and none where it is none. */
+octet_status oct_prologue_check(const octet_linear_args *args, octet_error *err);
+/* One tensor argument on its own, and on the device of the input. */
+octet_status oct_argument_check(const octet_linear_args *args, const octet_proto *proto,
+                                const char *name, octet_error *err);
 /* octet_linear_choose_gather for args whose facts are known. */
 octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *facts);
 /* What the rows of a call must be a multiple of, for ranks to share them. */

@@ -3,6 +3,7 @@
 
 #include "core/dtype.h"
 #include "core/fail.h"
+#include "format/prologue.h"
 #include "linear/args.h"
 #include "quant/proto.h"
 #include "quant/quantizer.h"
@@ -13,9 +14,9 @@ typedef struct reading {
     octet_linear_args args;
     octet_quantizer grad_output_quantizer;
     uint8_t grad_output_dtype;
-    uint8_t bias_dtype;
+    uint8_t bias_dtype, gamma_dtype, beta_dtype;
     int64_t n, k;
-    bool has_bias, has_grad;
+    bool has_bias, has_beta, has_grad;
     uint32_t seen; /* bit i: words[i] was given */
     uint64_t seen_rows;
 } reading;
@@ -87,15 +88,25 @@ static octet_status read_bias(reading *r, oct_span value, octet_error *err) {
     return value.text ? read_dtype(&r->bias_dtype, value, err) : OCTET_OK;
 }
 
+static octet_status read_gamma(reading *r, oct_span value, octet_error *err) {
+    return read_dtype(&r->gamma_dtype, value, err);
+}
+
+static octet_status read_beta(reading *r, oct_span value, octet_error *err) {
+    r->has_beta = true;
+    return value.text ? read_dtype(&r->beta_dtype, value, err) : OCTET_OK;
+}
+
 static octet_status read_recipe(reading *r, oct_span value, octet_error *err) {
     return oct_recipe_parse_span(&r->args.recipe, value, err);
 }
 
-/* Letters of x, w and b, or none. */
+/* Letters of x, w, b, g (gamma) and e (beta), or none. */
 static octet_status read_grad(reading *r, oct_span value, octet_error *err) {
-    static const char letters[] = "xwb";
+    static const char letters[] = "xwbge";
     uint8_t *flags[] = {&r->args.input_requires_grad, &r->args.weight_requires_grad,
-                        &r->args.bias_requires_grad};
+                        &r->args.bias_requires_grad, &r->args.gamma_requires_grad,
+                        &r->args.beta_requires_grad};
     bool none = oct_span_is(value, "none");
     r->has_grad = true;
     for (int i = 0; !none && i < value.length; i++) {
@@ -103,7 +114,7 @@ static octet_status read_grad(reading *r, oct_span value, octet_error *err) {
         if (!at || *flags[at - letters]) {
             return oct_fail_at(err, value.column + i,
                                "'%.*s' is not a set of gradients; allowed: "
-                               "none, or letters of x, w and b",
+                               "none, or letters of x, w, b, g (gamma) and e (beta)",
                                OCT_SHOW(value));
         }
         *flags[at - letters] = 1;
@@ -137,6 +148,7 @@ static const special specials[] = {
     {"w", read_w, false, false},           {"qin", read_qin, false, false},
     {"qw", read_qw, false, false},         {"bias", read_bias, true, false},
     {"recipe", read_recipe, false, false}, {"grad", read_grad, false, false},
+    {"gamma", read_gamma, false, false},   {"beta", read_beta, true, false},
     {"device", read_device, false, false}, {"dy", read_dy, false, true},
     {"qdy", read_qdy, false, true},
 };
@@ -147,7 +159,7 @@ enum {
 };
 
 static octet_status unknown_word(oct_span word, bool backward, octet_error *err) {
-    char list[400];
+    char list[480];
     oct_writer writer = oct_writer_start(list, sizeof list);
     for (int i = 0; i < SPECIALS; i++) {
         if (backward || !specials[i].backward_only) {
@@ -209,11 +221,26 @@ static octet_status read_word(reading *r, oct_span item, bool backward, octet_er
     return specials[at].read(r, value, err);
 }
 
+/* Every norm has a gamma; a gamma or beta that was said is there to be refused elsewhere. */
+static void complete_norm(reading *r) {
+    octet_linear_args *args = &r->args;
+    uint8_t usual = args->weight.dtype;
+    if (r->gamma_dtype || oct_prologue_is_norm(args->prologue)) {
+        args->gamma = octet_proto_make(r->gamma_dtype ? r->gamma_dtype : usual, 1, &r->k);
+        args->gamma.device = args->input.device;
+    }
+    if (r->has_beta) {
+        args->beta = octet_proto_make(r->beta_dtype ? r->beta_dtype : usual, 1, &r->k);
+        args->beta.device = args->input.device;
+    }
+}
+
 /* Shapes, dtypes and flags that follow from what was said. */
 static void complete(reading *r) {
     octet_linear_args *args = &r->args;
     octet_proto *x = &args->input, *w = &args->weight, *b = &args->bias;
-    x->shape[x->rank++] = r->k;
+    int wide = oct_prologue_is_gated(args->prologue) ? 2 : 1;
+    x->shape[x->rank++] = r->k <= INT64_MAX / wide ? r->k * wide : r->k;
     w->dtype = w->dtype ? w->dtype : x->dtype;
     w->rank = 2;
     w->shape[0] = r->n;
@@ -224,9 +251,12 @@ static void complete(reading *r) {
         *b = octet_proto_make(r->bias_dtype ? r->bias_dtype : w->dtype, 1, &r->n);
         b->device = x->device;
     }
+    complete_norm(r);
     if (!r->has_grad) {
         args->input_requires_grad = args->weight_requires_grad = 1;
         args->bias_requires_grad = r->has_bias;
+        args->gamma_requires_grad = oct_has(&args->gamma);
+        args->beta_requires_grad = oct_has(&args->beta);
     }
 }
 
@@ -274,7 +304,7 @@ static octet_status read_text(reading *r, const char *text, bool backward, octet
     return read_words(r, rest, backward, err);
 }
 
-/* The input's axes and then N, in the place of the words for them. */
+/* The input's axes, with K for its columns, and then N, in the place of the words for them. */
 static octet_status take_sizes(reading *r, const int64_t *sizes, int count, octet_error *err) {
     octet_proto *x = &r->args.input;
     if (count < 2 || count > OCTET_MAX_RANK) {
@@ -400,18 +430,30 @@ static void write_tensors(oct_writer *writer, const octet_linear_args *args) {
         oct_write(writer, b->dtype == w->dtype ? " bias" : " bias=");
         oct_write(writer, b->dtype == w->dtype ? "" : octet_dtype_name(b->dtype));
     }
+    if (oct_has(&args->gamma) && args->gamma.dtype != w->dtype) {
+        write_pair(writer, "gamma", octet_dtype_name(args->gamma.dtype));
+    }
+    if (oct_has(&args->beta)) {
+        bool usual = args->beta.dtype == w->dtype;
+        oct_write(writer, usual ? " beta" : " beta=");
+        oct_write(writer, usual ? "" : octet_dtype_name(args->beta.dtype));
+    }
 }
 
 static void write_grad(oct_writer *writer, const octet_linear_args *args) {
     bool x = args->input_requires_grad, w = args->weight_requires_grad;
     bool b = args->bias_requires_grad;
-    if (x && w && b == oct_has(&args->bias)) {
+    bool g = args->gamma_requires_grad, e = args->beta_requires_grad;
+    if (x && w && b == oct_has(&args->bias) && g == oct_has(&args->gamma) &&
+        e == oct_has(&args->beta)) {
         return;
     }
     write_pair(writer, "grad", x ? "x" : "");
     oct_write(writer, w ? "w" : "");
     oct_write(writer, b ? "b" : "");
-    oct_write(writer, x || w || b ? "" : "none");
+    oct_write(writer, g ? "g" : "");
+    oct_write(writer, e ? "e" : "");
+    oct_write(writer, x || w || b || g || e ? "" : "none");
 }
 
 static void write_args(oct_writer *writer, const octet_linear_args *args) {

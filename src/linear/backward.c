@@ -27,16 +27,23 @@ static grads plain_grads(oct_planner *p, uint8_t dy, bool delays) {
 /* Where a device that sums the columns of some rows at a time puts these sums, to join them at
  * the end. Example: a GPU sums 128 rows in each block of threads, so dy of 1024 rows has 8 rows
  * of sums. OCTET_ABSENT where the device, as a CPU does, sums all rows at once. */
-static uint8_t column_sums(oct_planner *p, uint8_t dy) {
-    octet_plan_tensor of = *oct_tensor_at(p->b, dy);
+uint8_t oct_column_sums(oct_planner *p, uint8_t tensor, octet_plan_name name) {
+    octet_plan_tensor of = *oct_tensor_at(p->b, tensor);
     int summed = p->b->target->summed_rows;
-    if (summed && p->sums == OCTET_ABSENT) {
-        p->sums = oct_tensor(p->b, OCTET_NAME_GRAD_BIAS, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
-        of.rows.div = of.rows.div > UINT16_MAX / summed ? 1 : of.rows.div;
-        of.rows.div = (uint16_t)(of.rows.div * summed);
-        oct_tensor_shape(p->b, p->sums, of.rows, of.cols);
-        oct_place(p->b, p->sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    if (!summed) {
+        return OCTET_ABSENT;
     }
+    uint8_t sums = oct_tensor(p->b, name, OCTET_FORM_PARTIAL, OCTET_F32, NULL);
+    of.rows.div = of.rows.div > UINT16_MAX / summed ? 1 : of.rows.div;
+    of.rows.div = (uint16_t)(of.rows.div * summed);
+    oct_tensor_shape(p->b, sums, of.rows, of.cols);
+    oct_place(p->b, sums, OCT_ALL_PARTS, OCTET_PLACE_WORK);
+    return sums;
+}
+
+/* The sums of dy, which are made once: beside its cast, or by the step that joins them. */
+static uint8_t column_sums(oct_planner *p, uint8_t dy) {
+    p->sums = p->sums == OCTET_ABSENT ? oct_column_sums(p, dy, OCTET_NAME_GRAD_BIAS) : p->sums;
     return p->sums;
 }
 
@@ -206,7 +213,7 @@ typedef struct dgrad {
     oct_tail tail;
 } dgrad;
 
-/* dx = dy w. */
+/* dx = dy w; with a prologue it is the gradient of f(x). */
 static dgrad start_dgrad(oct_planner *p, oct_operand dy) {
     const oct_facts *f = &p->facts;
     bool column = f->parallel == OCTET_PARALLEL_COLUMN;
@@ -232,16 +239,23 @@ static dgrad start_dgrad(oct_planner *p, oct_operand dy) {
         result.collective = f->sequence ? OCTET_REDUCE_SCATTER : OCTET_ALL_REDUCE_SUM;
     }
     result.quantizer = p->args->quantize_grad_input ? &f->role[OCTET_GRAD_INPUT] : NULL;
-    oct_tail tail = oct_produce_start(p->b, &product, &result);
+    octet_plan_form form = p->args->prologue ? OCTET_FORM_PROLOGUE : oct_form_of(&result);
+    oct_tail tail = oct_produce_start(p->b, &product, &result, form);
     return (dgrad){result, tail};
 }
 
-/* dx in chunks is put together at the very end: the last of them travels beside wgrad. */
+/* dx in chunks is put together at the very end: the last of them travels beside wgrad. Behind
+ * it comes the prologue's backward. */
 static void finish_dgrad(oct_planner *p, const dgrad *dx, bool at_end) {
-    if (at_end == (p->b->plan->chunks > 1)) {
-        if (at_end) {
-            oct_next_phase(p->b);
-        }
+    if (at_end != (p->b->plan->chunks > 1)) {
+        return;
+    }
+    if (at_end) {
+        oct_next_phase(p->b);
+    }
+    if (p->args->prologue) {
+        oct_plan_prologue_grad(p, oct_produce_join(p->b, &dx->tail, &dx->result), &dx->result);
+    } else {
         oct_produce_finish(p->b, &dx->tail, &dx->result);
     }
 }
@@ -272,13 +286,25 @@ static void plan_bias_grad(oct_planner *p, uint8_t dy) {
     oct_step_done(p->b, step);
 }
 
+/* Whether wgrad reads a tensor that forward saved. Of a prologue it reads the cast of f(x), or
+ * all that it takes to apply it again; what only dx needs is used up here. */
+static bool wgrad_reads(const oct_planner *p, uint8_t tensor) {
+    const octet_plan_tensor *t = oct_tensor_at(p->b, tensor);
+    bool parameter = t->name == OCTET_NAME_STATISTICS || t->name == OCTET_NAME_GAMMA ||
+                     t->name == OCTET_NAME_BETA;
+    bool input = t->name == OCTET_NAME_INPUT || t->name == OCTET_NAME_INPUT_SCALE;
+    if (p->args->prologue && (tensor == p->x || parameter)) {
+        return oct_prologue_again(p);
+    }
+    return input;
+}
+
 /* Wgrad runs later: passes on what forward saved of the input, and saves dy as wgrad will read
  * it. */
 static void save_for_wgrad(oct_planner *p, oct_operand dy) {
     for (int i = 0; i < p->b->plan->restored_count; i++) {
         uint8_t tensor = p->b->plan->buffers[p->b->plan->restored[i]].tensor;
-        uint8_t name = p->b->plan->tensors[tensor].name;
-        if (name == OCTET_NAME_INPUT || name == OCTET_NAME_INPUT_SCALE) {
+        if (wgrad_reads(p, tensor)) {
             p->b->plan->saved[p->b->plan->saved_count++] = p->b->plan->restored[i];
         }
     }
@@ -294,6 +320,7 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_plan *forward,
     uint8_t dy = oct_linear_argument(&p, OCTET_NAME_GRAD_OUTPUT, &args->grad_output);
     oct_restore(&b, forward);
     dgrad dx = {.tail = {.joined = OCTET_ABSENT}};
+    oct_prologue_restore(&p);
     /* Only the bias wants a gradient, or nothing does: dy is not quantized. */
     if (p.facts.dgrad || p.facts.wgrad) {
         grads operands = grad_operands(&p, dy);

@@ -4,7 +4,8 @@
 #include "linear/planner.h"
 
 static bool wants_gradient(const octet_linear_args *args) {
-    return args->input_requires_grad || args->weight_requires_grad || args->bias_requires_grad;
+    return args->input_requires_grad || args->weight_requires_grad ||
+           args->bias_requires_grad || args->gamma_requires_grad || args->beta_requires_grad;
 }
 
 octet_status octet_plan_chain(octet_chain *out, const octet_linear_backward_args *args,

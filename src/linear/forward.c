@@ -99,7 +99,10 @@ static void save_input(oct_planner *p, uint8_t given, uint8_t quantized) {
     octet_use want = p->facts.quantized_back ? OCTET_USE_COL : OCTET_USE_VALUES;
     switch (input_saving(p)) {
     case SAVE_GIVEN:
-        oct_save(p->b, given, oct_wanted_parts(p->b, given, want, oct_wgrad_hadamard(p)));
+        /* Of a prologue, its own input is saved, and backward applies it again. */
+        if (!p->args->prologue) {
+            oct_save(p->b, given, oct_wanted_parts(p->b, given, want, oct_wgrad_hadamard(p)));
+        }
         if (quantizes_input_again(p, given)) {
             save_scale(p, OCTET_INPUT);
         }
@@ -192,6 +195,39 @@ static oct_operand forward_input(oct_planner *p, uint8_t x) {
     uint8_t quantized = oct_quantize(p->b, x, &how);
     save_input(p, x, quantized);
     return (oct_operand){quantized, OCTET_USE_ROW};
+}
+
+/* Whether backward applies the prologue again, for wgrad. */
+static bool applies_again(const oct_planner *p) {
+    return input_saving(p) == SAVE_GIVEN;
+}
+
+/* Whether backward reads x and a norm's statistics. Beta's gradient takes neither. */
+static bool reads_x(const oct_planner *p) {
+    return p->facts.xgrad || p->facts.gamma_grad || applies_again(p);
+}
+
+/* f(x), which takes the input's place in all that follows. Where ranks gather values, a
+ * collective reads it. */
+static uint8_t apply_prologue(oct_planner *p) {
+    bool values = !oct_quantizer_is(&p->facts.role[OCTET_INPUT]) ||
+                  p->args->gather == OCTET_GATHER_HIGH_PRECISION;
+    oct_plan_statistics(p, reads_x(p) ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
+    return oct_plan_prologue(p, oct_gathers_input(p) && values ? OCTET_PLACE_EXCHANGE
+                                                               : OCTET_PLACE_WORK);
+}
+
+/* What the prologue's backward reads, and what it takes to apply it again for wgrad: x, a
+ * norm's statistics and parameters. */
+static void save_prologue(oct_planner *p) {
+    bool again = applies_again(p);
+    const uint8_t tensors[] = {p->x, p->stats, p->gamma, p->beta};
+    const bool reads[] = {reads_x(p), reads_x(p), p->facts.xgrad || again, again};
+    for (int i = 0; i < 4; i++) {
+        if (reads[i] && tensors[i] != OCTET_ABSENT) {
+            oct_save(p->b, tensors[i], OCT_PART(VALUES));
+        }
+    }
 }
 
 /* A weight that arrives quantized needs no cache, and one that is never quantized has none. */
@@ -365,6 +401,17 @@ octet_status oct_plan_forward(octet_plan *plan, const octet_linear_args *args,
     uint8_t w = oct_linear_argument(&p, OCTET_NAME_WEIGHT, &args->weight);
     if (oct_has(&args->bias)) {
         bias = oct_linear_argument(&p, OCTET_NAME_BIAS, &args->bias);
+    }
+    if (args->prologue) {
+        p.x = x;
+        if (oct_has(&args->gamma)) {
+            p.gamma = oct_linear_argument(&p, OCTET_NAME_GAMMA, &args->gamma);
+        }
+        if (oct_has(&args->beta)) {
+            p.beta = oct_linear_argument(&p, OCTET_NAME_BETA, &args->beta);
+        }
+        x = apply_prologue(&p);
+        save_prologue(&p);
     }
     oct_operand left = forward_input(&p, x);
     oct_operand right = forward_weight(&p, w);

@@ -13,7 +13,8 @@ static bool scatters(const oct_facts *f, octet_plan_kind kind) {
 
 oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind kind,
                               const octet_linear_args *args, octet_error *err) {
-    oct_planner p = {b, args, oct_linear_facts(args), OCTET_ABSENT};
+    oct_planner p = {.b = b, .args = args, .facts = oct_linear_facts(args)};
+    p.sums = p.x = p.stats = p.gamma = p.beta = OCTET_ABSENT;
     oct_terms terms = {.kind = kind,
                        .device = args->input.device,
                        .extents = p.facts.extents,
@@ -32,6 +33,9 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
         plan->chunks = (uint8_t)p.facts.chunks;
         plan->col_multiple = oct_linear_col_multiple(args, &p.facts);
     }
+    plan->prologue = args->prologue;
+    plan->eps = args->eps;
+    plan->zero_centered = args->zero_centered;
     return p;
 }
 
@@ -46,15 +50,20 @@ static octet_dim grad_output_rows(const oct_facts *f) {
 }
 
 uint8_t oct_linear_argument(oct_planner *p, octet_plan_name name, const octet_proto *proto) {
-    /* The input: (m, k). */
     octet_dim rows = oct_dim_of(OCTET_AXIS_M, 1, 1), cols = oct_dim_of(OCTET_AXIS_K, 1, 1);
-    if (name == OCTET_NAME_WEIGHT || name == OCTET_NAME_MAIN_GRAD) {
+    if (name == OCTET_NAME_INPUT) {
+        /* (m, k), or with a gated prologue (m, 2k) */
+        cols = oct_input_columns(p);
+    } else if (name == OCTET_NAME_WEIGHT || name == OCTET_NAME_MAIN_GRAD) {
         /* (n, k) */
         rows = oct_dim_of(OCTET_AXIS_N, 1, 1);
     } else if (name == OCTET_NAME_BIAS || name == OCTET_NAME_BIAS_MAIN_GRAD) {
         /* (n), as a matrix of one row */
         rows = oct_dim_of(OCTET_AXIS_ONE, 1, 1);
         cols = oct_dim_of(OCTET_AXIS_N, 1, 1);
+    } else if (name == OCTET_NAME_GAMMA || name == OCTET_NAME_BETA) {
+        /* (k), likewise */
+        rows = oct_dim_of(OCTET_AXIS_ONE, 1, 1);
     } else if (name == OCTET_NAME_GRAD_OUTPUT) {
         /* (rows of the output, n) */
         rows = grad_output_rows(&p->facts);

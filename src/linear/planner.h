@@ -11,6 +11,8 @@ typedef struct oct_planner {
     const octet_linear_args *args;
     oct_facts facts;
     uint8_t sums; /* of dy's columns, where the device joins some; made when first asked for */
+    /* Of a prologue, tensors: its input, a norm's row statistics and parameters. */
+    uint8_t x, stats, gamma, beta;
 } oct_planner;
 
 /* Begins the plan in *b, which the planner points to. */
@@ -68,16 +70,24 @@ typedef struct oct_result {
     int slot;
 } oct_result;
 void oct_produce(oct_builder *b, oct_product *product, const oct_result *result);
-/* The same in two steps: the product with its collective, in pieces where the plan has chunks,
- * and what is left. Steps between the two do not wait for the collective. */
+/* The form of what a product leaves: the output, or what is quantized into it. */
+octet_plan_form oct_form_of(const oct_result *result);
+/* The same in steps: the product with its collective, in pieces where the plan has chunks; the
+ * sum of that and the bias in the form that was asked for, an output where it is GIVEN; and
+ * what is left. Steps between the first two do not wait for the collective. */
 typedef struct oct_tail {
     uint8_t pieces[OCTET_MOST_CHUNKS]; /* tensors; one where there are no chunks */
     octet_dim rows;
     uint8_t joined; /* the tensor that they are put together in; OCTET_ABSENT: pieces[0] is
                        the result up to here */
+    octet_plan_form form;
 } oct_tail;
-oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_result *result);
+oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_result *result,
+                           octet_plan_form form);
+uint8_t oct_produce_join(oct_builder *b, const oct_tail *tail, const oct_result *result);
 void oct_produce_finish(oct_builder *b, const oct_tail *tail, const oct_result *result);
+/* A tensor quantized as the result says, into an output. */
+void oct_produce_quantized(oct_builder *b, uint8_t tensor, const oct_result *result);
 
 /* Zeros the amaxes that no step wrote, where they are an output. */
 void oct_fill_amaxes(oct_builder *b);
@@ -85,6 +95,29 @@ void oct_fill_amaxes(oct_builder *b);
 /* Makes what the previous plan saved this plan's restored tensors and arguments. */
 void oct_restore(oct_builder *b, const octet_plan *previous);
 uint8_t oct_restored(const oct_builder *b, octet_plan_name name);
+/* The one of that form. */
+uint8_t oct_restored_as(const oct_builder *b, octet_plan_name name, octet_plan_form form);
+
+/* ---- prologue ---- */
+
+/* How often K the columns of the input are. */
+octet_dim oct_input_columns(const oct_planner *p);
+/* The row statistics of p->x, where the prologue is a norm. */
+void oct_plan_statistics(oct_planner *p, octet_place place);
+/* f(x), in `place`. */
+uint8_t oct_plan_prologue(oct_planner *p, octet_place place);
+/* What wgrad multiplies: what forward saved of f(x), or f(x) again. */
+uint8_t oct_prologue_input(oct_planner *p);
+/* Whether a wgrad finds no cast of f(x) and computes it from x. */
+bool oct_prologue_again(const oct_planner *p);
+/* Finds what forward saved for it. */
+void oct_prologue_restore(oct_planner *p);
+/* dx, and the gradients of gamma and beta, from that of f(x). `dx` is how dx is handed out. */
+void oct_plan_prologue_grad(oct_planner *p, uint8_t grad, const oct_result *dx);
+
+/* The columns of a tensor, summed some rows at a time, as the device does it; OCTET_ABSENT
+ * where it sums all at once. */
+uint8_t oct_column_sums(oct_planner *p, uint8_t tensor, octet_plan_name name);
 
 /* dw = dy^T x, into main_grad or the output. Shared by backward and the plan that delays it. */
 void oct_plan_wgrad(oct_planner *p, oct_operand grad_output);

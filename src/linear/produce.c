@@ -73,12 +73,12 @@ static void produce_chunks(oct_builder *b, oct_tail *tail, oct_product *product,
 
 /* The way is: product, collective, bias, quantizer. Each stage but the first may be left out;
  * the last one that is there writes the output. */
-oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_result *result) {
+oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_result *result,
+                           octet_plan_form last) {
     bool collective = result->collective != OCTET_COLLECTIVE_NONE;
     bool biased = result->late_bias != OCTET_ABSENT;
     bool scatter = result->collective == OCTET_REDUCE_SCATTER;
-    octet_plan_form last = result->quantizer ? OCTET_FORM_HIGH_PRECISION : OCTET_FORM_GIVEN;
-    oct_tail tail = {.rows = result->rows, .joined = OCTET_ABSENT};
+    oct_tail tail = {.rows = result->rows, .joined = OCTET_ABSENT, .form = last};
     if (scatter) {
         tail.rows = scattered(result->rows, b->plan->tp_size);
     }
@@ -111,8 +111,7 @@ static void put(oct_builder *b, uint8_t from, uint8_t to, const oct_result *resu
     oct_step_done(b, step);
 }
 
-void oct_produce_finish(oct_builder *b, const oct_tail *tail, const oct_result *result) {
-    octet_plan_form last = result->quantizer ? OCTET_FORM_HIGH_PRECISION : OCTET_FORM_GIVEN;
+uint8_t oct_produce_join(oct_builder *b, const oct_tail *tail, const oct_result *result) {
     bool cut = tail->joined != OCTET_ABSENT;
     uint8_t tensor = cut ? tail->joined : tail->pieces[0];
     for (int i = 0; cut && i < b->plan->chunks; i++) {
@@ -120,21 +119,33 @@ void oct_produce_finish(oct_builder *b, const oct_tail *tail, const oct_result *
     }
     /* Row parallel: the bias is added once, to the sum of all ranks. */
     if (!cut && result->late_bias != OCTET_ABSENT) {
-        tensor = next_tensor(b, result, last, tail->rows, false);
+        tensor = next_tensor(b, result, tail->form, tail->rows, false);
         put(b, tail->pieces[0], tensor, result, OCTET_ABSENT);
     }
+    return tensor;
+}
+
+void oct_produce_quantized(oct_builder *b, uint8_t tensor, const oct_result *result) {
+    oct_quantizing how = oct_quantizing_of(OCTET_FORM_GIVEN, result->quantizer, true, false);
+    how.row_place = OCTET_PLACE_OUT;
+    how.slot = result->slot;
+    (void)oct_quantize(b, tensor, &how);
+}
+
+void oct_produce_finish(oct_builder *b, const oct_tail *tail, const oct_result *result) {
+    uint8_t tensor = oct_produce_join(b, tail, result);
     /* The caller wants the result quantized: y for the next layer, or dx for the one before. */
     if (result->quantizer) {
-        oct_quantizing how =
-            oct_quantizing_of(OCTET_FORM_GIVEN, result->quantizer, true, false);
-        how.row_place = OCTET_PLACE_OUT;
-        how.slot = result->slot;
-        (void)oct_quantize(b, tensor, &how);
+        oct_produce_quantized(b, tensor, result);
     }
 }
 
+octet_plan_form oct_form_of(const oct_result *result) {
+    return result->quantizer ? OCTET_FORM_HIGH_PRECISION : OCTET_FORM_GIVEN;
+}
+
 void oct_produce(oct_builder *b, oct_product *product, const oct_result *result) {
-    oct_tail tail = oct_produce_start(b, product, result);
+    oct_tail tail = oct_produce_start(b, product, result, oct_form_of(result));
     oct_produce_finish(b, &tail, result);
 }
 

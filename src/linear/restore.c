@@ -61,6 +61,17 @@ void oct_restore(oct_builder *b, const octet_plan *previous) {
     }
 }
 
+uint8_t oct_restored_as(const oct_builder *b, octet_plan_name name, octet_plan_form form) {
+    for (int i = 0; i < b->plan->restored_count; i++) {
+        uint8_t tensor = b->plan->buffers[b->plan->restored[i]].tensor;
+        const octet_plan_tensor *t = &b->plan->tensors[tensor];
+        if (t->name == name && t->form == form) {
+            return tensor;
+        }
+    }
+    return OCTET_ABSENT;
+}
+
 uint8_t oct_restored(const oct_builder *b, octet_plan_name name) {
     for (int i = 0; i < b->plan->restored_count; i++) {
         uint8_t tensor = b->plan->buffers[b->plan->restored[i]].tensor;

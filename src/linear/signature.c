@@ -402,14 +402,15 @@ static void add_places(octet_backward_signature *out, const pair *p, const sourc
 
 /* A gradient that is added to main_grad is none of the tensors that backward makes. */
 static void add_grads(octet_backward_signature *out, const octet_plan *backward) {
-    static const uint8_t names[] = {OCTET_NAME_GRAD_INPUT, OCTET_NAME_GRAD_WEIGHT,
-                                    OCTET_NAME_GRAD_BIAS};
+    static const uint8_t names[OCTET_GRADS] = {OCTET_NAME_GRAD_INPUT, OCTET_NAME_GRAD_WEIGHT,
+                                               OCTET_NAME_GRAD_BIAS, OCTET_NAME_GRAD_GAMMA,
+                                               OCTET_NAME_GRAD_BETA};
     octet_group made[OCTET_PLAN_OUTS];
     uint8_t count = 0;
     out->returned = add_outputs(made, &count, backward);
     out->returned = (uint8_t)(out->returned + saves_block(backward));
     for (int i = 0; i < count; i++) {
-        for (int j = 0; j < 3; j++) {
+        for (int j = 0; j < OCTET_GRADS; j++) {
             if (made[i].name == names[j]) {
                 out->grads[j] = made[i];
             }

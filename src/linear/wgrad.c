@@ -80,7 +80,7 @@ static uint8_t gathered_input(oct_planner *p, uint8_t x) {
 
 /* What was saved of the input, as wgrad reads it. */
 static oct_operand wgrad_input(oct_planner *p) {
-    uint8_t x = oct_restored(p->b, OCTET_NAME_INPUT);
+    uint8_t x = oct_prologue_input(p);
     oct_quantizing how = input_quantizing(p);
     bool bytes = oct_quantizer_is(&how.quantizer) || !oct_tensor_is_plain(p->b, x);
     /* High precision: no recipe, a recipe whose backward is not quantized, or one that leaves
@@ -141,6 +141,7 @@ octet_status oct_plan_later_wgrad(octet_plan *plan, const octet_plan *backward,
     oct_builder b;
     oct_planner p = oct_planner_start(&b, plan, OCTET_PLAN_LINEAR_WGRAD, &args->forward, err);
     oct_restore(&b, backward);
+    oct_prologue_restore(&p);
     oct_plan_wgrad(&p, saved_grad(&p));
     oct_fill_amaxes(&b);
     return oct_build_finish(&b);

@@ -12,7 +12,7 @@ _Static_assert(sizeof(octet_step) == 48 && sizeof(octet_plan_buffer) == 72 &&
                    sizeof(octet_plan_tensor) == 60 && sizeof(octet_port) == 64,
                "plans are compared byte by byte, so their rows have no padding");
 _Static_assert(sizeof(octet_plan) ==
-                   32 + sizeof(octet_extents) + 24 +
+                   40 + sizeof(octet_extents) + 24 +
                        sizeof(octet_port) *
                            (OCTET_PLAN_ARGS + OCTET_PLAN_OUTS + OCTET_PLAN_EXCHANGES) +
                        2 * OCTET_PLAN_SLOTS + sizeof(octet_plan_tensor) * OCTET_PLAN_TENSORS +

@@ -2,16 +2,21 @@
 #include "plan/names.h"
 
 static const char *const name_words[OCTET_NAMES] = {
-    "input",       "weight",    "bias",      "output",         "grad_output", "grad_input",
-    "grad_weight", "grad_bias", "main_grad", "bias_main_grad", "input_scale", "weight_scale",
-    "scale",       "amax",      "seed",      "scratch",        "notes",
+    "input",       "weight",     "bias",      "output",         "grad_output", "grad_input",
+    "grad_weight", "grad_bias",  "main_grad", "bias_main_grad", "input_scale", "weight_scale",
+    "scale",       "amax",       "seed",      "scratch",        "notes",       "gamma",
+    "beta",        "grad_gamma", "grad_beta", "statistics",
 };
 
 static const char *const form_words[OCTET_FORMS] = {
     "",          ".quantized", ".requantized", ".cached",  ".cast",           ".dequantized",
     ".stacked",  ".gathered",  ".partial",     ".reduced", ".high_precision", ".amax",
-    ".swizzled", ".emulated",  ".padded",      ".folded",
+    ".swizzled", ".emulated",  ".padded",      ".folded",  ".prologue",
 };
+
+const char *const oct_prologue_words[OCTET_PROLOGUES + 1] = {
+    "none", "rmsnorm", "layernorm", "gelu",  "qgelu",  "relu",   "srelu", "silu",
+    "glu",  "geglu",   "qgeglu",    "reglu", "sreglu", "swiglu", NULL};
 
 static const char *word_of(const char *const *words, int count, int at) {
     return at >= 0 && at < count ? words[at] : "?";

@@ -60,6 +60,19 @@ static octet_place part_place(const oct_quantizing *how, uint8_t part) {
     return is_amax && how->reduce ? visible(place) : place;
 }
 
+/* The prologue that makes a tensor in this phase: it can measure on the way. NULL: none, or it
+ * measures already. */
+static octet_step *maker_of(oct_builder *b, uint8_t tensor) {
+    for (int i = 0; i < b->plan->step_count && !b->after_collective; i++) {
+        octet_step *step = &b->plan->steps[i];
+        if (step->op == OCTET_OP_PROLOGUE && step->dst == tensor && step->phase == b->phase &&
+            step->amax == OCTET_ABSENT) {
+            return step;
+        }
+    }
+    return NULL;
+}
+
 /* The amax of a tensor with one scale: a scalar, agreed on by the ranks if need be. Unless
  * ranks are to see it, it may be the maxima of parts: a GPU need not zero these to begin with.
  */
@@ -70,8 +83,11 @@ static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
         oct_tensor_at(b, measured)->cols = oct_axis_times(OCTET_AXIS_ONE, b->target->amaxes);
     }
     oct_place(b, measured, OCT_ALL_PARTS, reduce ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK);
-    octet_step *step = oct_step(b, OCTET_OP_AMAX);
-    step->a = source;
+    octet_step *step = maker_of(b, source);
+    if (!step) {
+        step = oct_step(b, OCTET_OP_AMAX);
+        step->a = source;
+    }
     step->amax = oct_buffer_of(b, measured);
     oct_step_done(b, step);
     if (!reduce) {

@@ -198,7 +198,8 @@ static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_st
 /* Where a cast leaves the column sums of what it reads, and a bias gradient finds them. */
 static void write_sums(oct_writer *w, const octet_plan *plan, const octet_step *s) {
     if (s->sums != OCTET_ABSENT) {
-        oct_write(w, s->op == OCTET_OP_BIAS_GRAD ? ", by way of " : ", column sums to ");
+        bool joins = s->op == OCTET_OP_BIAS_GRAD || s->op == OCTET_OP_GAMMA_GRAD;
+        oct_write(w, joins ? ", by way of " : ", column sums to ");
         oct_write_tensor_name(w, plan, s->sums);
     }
 }
@@ -214,6 +215,7 @@ static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step
         [OCTET_OP_ASSEMBLE] = "assemble ",
         [OCTET_OP_ADD_BIAS] = "add bias to ",
         [OCTET_OP_BIAS_GRAD] = "column sums of ",
+        [OCTET_OP_STATISTICS] = "row statistics of ",
     };
     oct_write(w, s->op < OCTET_OPS && verbs[s->op] ? verbs[s->op] : "? ");
     if (s->a != OCTET_ABSENT) {
@@ -232,6 +234,41 @@ static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step
     }
 }
 
+/* "rmsnorm of input -> input.prologue by statistics, gamma", and the same backward. */
+static void write_prologue(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    const uint8_t by[] = {s->gamma, s->bias};
+    oct_write(w, s->op == OCTET_OP_GAMMA_GRAD      ? "gradient of gamma from "
+                 : s->op == OCTET_OP_PROLOGUE_GRAD ? "backward of "
+                                                   : "");
+    oct_write(w, s->op == OCTET_OP_GAMMA_GRAD       ? ""
+                 : plan->prologue < OCTET_PROLOGUES ? oct_prologue_words[plan->prologue]
+                                                    : "?");
+    oct_write(w, s->op == OCTET_OP_PROLOGUE        ? " of "
+                 : s->op == OCTET_OP_PROLOGUE_GRAD ? ": "
+                                                   : "");
+    oct_write_tensor_name(w, plan, s->a);
+    if (s->b != OCTET_ABSENT) {
+        oct_write(w, ", ");
+        oct_write_tensor_name(w, plan, s->b);
+    }
+    oct_write(w, " -> ");
+    oct_write_tensor_name(w, plan, s->dst);
+    if (s->stats != OCTET_ABSENT) {
+        oct_write(w, " by ");
+        oct_write_tensor_name(w, plan, s->stats);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (by[i] != OCTET_ABSENT) {
+            oct_write(w, i == 0 && plan->zero_centered ? ", 1 + " : ", ");
+            oct_write_buffer_name(w, plan, by[i]);
+        }
+    }
+    if (s->amax != OCTET_ABSENT) {
+        oct_write(w, ", amax to ");
+        oct_write_buffer_name(w, plan, s->amax);
+    }
+}
+
 static void write_step(oct_writer *w, const octet_plan *plan, int index) {
     const octet_step *step = &plan->steps[index];
     size_t start = w->length;
@@ -247,6 +284,11 @@ static void write_step(oct_writer *w, const octet_plan *plan, int index) {
         break;
     case OCTET_OP_COLLECTIVE:
         write_collective(w, plan, step);
+        break;
+    case OCTET_OP_PROLOGUE:
+    case OCTET_OP_PROLOGUE_GRAD:
+    case OCTET_OP_GAMMA_GRAD:
+        write_prologue(w, plan, step);
         break;
     default:
         write_simple(w, plan, step);

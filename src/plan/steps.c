@@ -25,7 +25,7 @@ octet_step *oct_step(oct_builder *b, octet_op op) {
     step->dst = step->a = step->b = step->a_copy = step->b_copy = OCTET_ABSENT;
     step->from = step->to = step->bias = OCTET_ABSENT;
     step->scale = step->amax = step->seed = step->scratch = step->sums = OCTET_ABSENT;
-    step->chunk = OCTET_ABSENT;
+    step->chunk = step->gamma = step->stats = OCTET_ABSENT;
     return step;
 }
 
@@ -127,6 +127,14 @@ static uint64_t turned_bits(const oct_builder *b, const octet_step *step) {
     return part_bits(b, step->a, step->op == OCTET_OP_SWIZZLE ? parts & scales : parts);
 }
 
+/* The prologue, its gradient and gamma's: values of a and b, by statistics and parameters. */
+static void prologue_masks(const oct_builder *b, octet_step *step) {
+    uint32_t values = OCT_PART(VALUES);
+    step->reads = part_bits(b, step->a, values) | part_bits(b, step->b, values) |
+                  part_bits(b, step->stats, values) | bit(step->gamma) | bit(step->bias);
+    step->writes = part_bits(b, step->dst, values) | bit(step->amax);
+}
+
 void oct_step_done(oct_builder *b, octet_step *step) {
     uint32_t values = OCT_PART(VALUES);
     switch ((octet_op)step->op) {
@@ -159,13 +167,21 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         step->reads = bit(step->from);
         step->writes = bit(step->to);
         break;
+    case OCTET_OP_PROLOGUE:
+    case OCTET_OP_PROLOGUE_GRAD:
+        prologue_masks(b, step);
+        break;
+    case OCTET_OP_GAMMA_GRAD:
+        prologue_masks(b, step);
+        made_masks(b, step, step->sums);
+        break;
     case OCTET_OP_BIAS_GRAD: /* where an earlier step summed dy, it joins those sums */
         step->reads = is_made(b, step->sums) ? 0 : part_bits(b, step->a, values);
         step->writes = part_bits(b, step->dst, values);
         step->reads |= step->accumulate ? step->writes : 0;
         made_masks(b, step, step->sums);
         break;
-    default: /* CAST, ADD_BIAS */
+    default: /* CAST, ADD_BIAS, STATISTICS */
         step->reads = part_bits(b, step->a, values) | bit(step->bias);
         step->writes = part_bits(b, step->dst, values);
     }

@@ -30,13 +30,21 @@ static int read_proto(octet_proto *out, const char *dtype, int rank, const char 
     return quantizer ? fail(octet_quantizer_parse(&out->quantizer, quantizer, &err), &err) : 0;
 }
 
+static void put_on(octet_linear_args *args, octet_device device) {
+    octet_proto *tensors[] = {&args->input, &args->weight, &args->bias, &args->gamma,
+                              &args->beta};
+    for (int i = 0; i < 5; i++) {
+        tensors[i]->device = device;
+    }
+}
+
 static int read_device(octet_linear_args *args, PyObject *text) {
     octet_error err;
     const char *device = PyUnicode_AsUTF8AndSize(text, NULL);
     if (!device || fail(octet_device_parse(&args->input.device, device, &err), &err)) {
         return -1;
     }
-    args->weight.device = args->bias.device = args->input.device;
+    put_on(args, args->input.device);
     return 0;
 }
 
@@ -58,13 +66,15 @@ static int read_options(octet_linear_args *args, PyObject *options) {
 }
 
 static int read_tensors(octet_linear_args *args, PyObject *dtypes, PyObject *quantizers) {
-    const char *x, *w, *b, *qx, *qw;
-    if (!PyArg_ParseTuple(dtypes, "ssz", &x, &w, &b) ||
+    const char *x, *w, *b, *gamma = NULL, *beta = NULL, *qx, *qw;
+    if (!PyArg_ParseTuple(dtypes, "ssz|zz", &x, &w, &b, &gamma, &beta) ||
         !PyArg_ParseTuple(quantizers, "zz", &qx, &qw)) {
         return -1;
     }
     return read_proto(&args->input, x, 2, qx) || read_proto(&args->weight, w, 2, qw) ||
-                   read_proto(&args->bias, b, 1, NULL)
+                   read_proto(&args->bias, b, 1, NULL) ||
+                   read_proto(&args->gamma, gamma, 1, NULL) ||
+                   read_proto(&args->beta, beta, 1, NULL)
                ? -1
                : 0;
 }
@@ -85,7 +95,15 @@ static int read_call(octet_linear_args *out, PyObject *args) {
     out->input_requires_grad = grads[0] != 0;
     out->weight_requires_grad = grads[1] != 0;
     out->bias_requires_grad = grads[2] != 0;
-    return read_options(out, options);
+    if (read_options(out, options)) {
+        return -1;
+    }
+    /* Sizes do not count; they only have to fit together. */
+    out->gamma.shape[0] = out->beta.shape[0] = out->weight.shape[1];
+    if (octet_prologue_is_gated((octet_prologue)out->prologue)) {
+        out->input.shape[1] = 2 * out->weight.shape[1];
+    }
+    return 0;
 }
 
 static PyObject *words_of(const octet_linear_args *args) {
@@ -172,8 +190,7 @@ static PyObject *words_on_cpu(PyObject *self, PyObject *args) {
         fail(octet_linear_parse_words(&call, words, unit, 3, &err), &err)) {
         return NULL;
     }
-    memset(&call.input.device, 0, sizeof call.input.device);
-    call.weight.device = call.bias.device = call.input.device;
+    put_on(&call, (octet_device){0});
     return words_of(&call);
 }
 
@@ -286,7 +303,7 @@ static PyObject *backward_signature(PyObject *self, PyObject *args) {
     }
     return Py_BuildValue(
         "(NNNNiO(ss))", indices(s.read, s.read_count), indices(s.written, s.written_count),
-        indices(s.later, s.later_count), groups_tuple(s.grads, 3), (int)s.returned,
+        indices(s.later, s.later_count), groups_tuple(s.grads, OCTET_GRADS), (int)s.returned,
         s.records ? Py_True : Py_False, octet_dtype_name(call.forward.input.dtype),
         octet_dtype_name(call.forward.weight.dtype));
 }
@@ -294,7 +311,8 @@ static PyObject *backward_signature(PyObject *self, PyObject *args) {
 PyMethodDef oct_py_signature_methods[] = {
     {"linear_words", linear_words, METH_VARARGS,
      "linear_words(dtypes, quantizers, recipe, grads, options) -> a call's words\n"
-     "dtypes: of input, weight and bias; quantizers: of input and weight; options: pairs;\n"
+     "dtypes: of input, weight and bias, and of gamma and beta where there are any;\n"
+     "quantizers: of input and weight; options: pairs, gamma_requires_grad among them;\n"
      "raise_amax and skip_amax are left out where a recipe has no amaxes"},
     {"gradient_words", gradient_words, METH_VARARGS,
      "gradient_words(words, dtype, quantizer) -> those of the backward where it arrives so"},

@@ -89,6 +89,15 @@ static void do_bias_grad(const oct_work *work, const oct_threads *threads) {
     oct_cpu_bias_grad(&work->dst, &work->a, work->step->accumulate, threads);
 }
 
+typedef void prologue_op(const oct_prologue_call *, const oct_threads *);
+
+static prologue_op *const prologue_ops[OCTET_OPS] = {
+    [OCTET_OP_STATISTICS] = oct_cpu_statistics,
+    [OCTET_OP_PROLOGUE] = oct_cpu_prologue,
+    [OCTET_OP_PROLOGUE_GRAD] = oct_cpu_prologue_grad,
+    [OCTET_OP_GAMMA_GRAD] = oct_cpu_gamma_grad,
+};
+
 static void (*const ops[OCTET_OPS])(const oct_work *, const oct_threads *) = {
     [OCTET_OP_ZERO] = do_zero,
     [OCTET_OP_CAST] = do_cast,
@@ -112,7 +121,12 @@ static octet_status work_one(const oct_work *work, const oct_phase *phase, octet
         int count = exec->threads > INT16_MAX ? INT16_MAX : (int)exec->threads;
         threads = (oct_threads){exec->parallel_for, exec->pool, count};
     }
-    ops[work->step->op](work, &threads);
+    if (prologue_ops[work->step->op]) {
+        oct_prologue_call call = oct_prologue_of(work, phase->plan);
+        prologue_ops[work->step->op](&call, &threads);
+    } else {
+        ops[work->step->op](work, &threads);
+    }
     return OCTET_OK;
 }
 

@@ -33,6 +33,8 @@ static uint64_t raised(const octet_plan *plan, int phase) {
         }
         if (step->op == OCTET_OP_AMAX || step->op == OCTET_OP_ZERO) {
             bits |= step->writes & ~sums_of(plan, step);
+        } else if (step->op == OCTET_OP_PROLOGUE && step->amax != OCTET_ABSENT) {
+            bits |= (uint64_t)1 << step->amax;
         } else if (step->op == OCTET_OP_QUANTIZE && step->scale != OCTET_ABSENT &&
                    step->amax != OCTET_ABSENT) {
             bits |= (uint64_t)1 << step->amax;
@@ -233,6 +235,15 @@ static octet_status do_bias_grad(const oct_work *work, const oct_cuda_on *on,
     return status ? status : oct_cuda_bias_grad(on, &joining, err);
 }
 
+typedef octet_status prologue_op(const oct_cuda_on *, const oct_prologue_call *, octet_error *);
+
+static prologue_op *const prologue_ops[OCTET_OPS] = {
+    [OCTET_OP_STATISTICS] = oct_cuda_statistics,
+    [OCTET_OP_PROLOGUE] = oct_cuda_prologue,
+    [OCTET_OP_PROLOGUE_GRAD] = oct_cuda_prologue_grad,
+    [OCTET_OP_GAMMA_GRAD] = oct_cuda_gamma_grad,
+};
+
 static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on *,
                                             octet_error *) = {
     [OCTET_OP_ZERO] = do_nothing,
@@ -257,6 +268,10 @@ static void begin_step(const oct_phase *phase, const oct_work *work) {
 static octet_status work_one(const oct_work *work, const oct_phase *phase, octet_error *err) {
     oct_cuda_on on = on_of(phase);
     begin_step(phase, work);
+    if (prologue_ops[work->step->op]) {
+        oct_prologue_call call = oct_prologue_of(work, phase->plan);
+        return prologue_ops[work->step->op](&on, &call, err);
+    }
     return ops[work->step->op](work, &on, err);
 }
 

@@ -64,7 +64,9 @@ typedef struct oct_work {
     bool a_made, b_made, sums_made; /* an earlier step has written them */
     bool a_measured;                /* an earlier step of this phase has taken its amax */
     oct_vector bias;
-    void *to; /* OCTET_OP_ZERO */
+    oct_vector gamma;   /* a norm's */
+    const float *stats; /* and its row statistics */
+    void *to;           /* OCTET_OP_ZERO */
     int64_t to_bytes;
     const float *scale; /* delayed scaling's */
     float *amax;
@@ -77,6 +79,9 @@ typedef struct oct_work {
     int64_t ranks;
     int64_t b_first; /* a GEMM's: the outer index of b that dst's first column is made of */
 } oct_work;
+
+/* The prologue's step: what it computes, of the plan that it belongs to. */
+oct_prologue_call oct_prologue_of(const oct_work *work, const octet_plan *plan);
 
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
                  const octet_step *step);

@@ -150,6 +150,22 @@ static void set_chunk(oct_work *out, const octet_step *step) {
     }
 }
 
+oct_prologue_call oct_prologue_of(const oct_work *work, const octet_plan *plan) {
+    bool backward = work->step->b != OCTET_ABSENT;
+    return (oct_prologue_call){.prologue = plan->prologue,
+                               .zero_centered = plan->zero_centered != 0,
+                               .eps = plan->eps,
+                               .dst = &work->dst,
+                               .x = backward ? &work->b : &work->a,
+                               .grad = backward ? &work->a : NULL,
+                               .stats = work->stats,
+                               .gamma = work->gamma,
+                               .beta = work->bias,
+                               .amax = work->amax,
+                               .amaxes = work->amaxes,
+                               .sums = work->sums.parts[OCTET_PART_VALUES]};
+}
+
 /* A quantized dst is also read: its amaxes are there before its data. */
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
                  const octet_step *step) {
@@ -186,5 +202,10 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
     }
     if (step->chunk != OCTET_ABSENT) {
         set_chunk(out, step);
+    }
+    out->gamma.at = at(&r, step->gamma);
+    out->gamma.dtype = step->gamma == OCTET_ABSENT ? 0 : plan->buffers[step->gamma].dtype;
+    if (step->stats != OCTET_ABSENT) {
+        out->stats = at(&r, plan->tensors[step->stats].buffers[OCTET_PART_VALUES]);
     }
 }

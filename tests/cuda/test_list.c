@@ -166,8 +166,11 @@ static void put_on(octet_linear_backward_args *args, octet_cuda *cuda) {
     CHECK_EQ_INT(octet_cuda_target(&device, cuda, NULL), OCTET_OK);
     args->forward.input.device = args->forward.weight.device = device;
     args->grad_output.device = device;
-    if (args->forward.bias.dtype) {
-        args->forward.bias.device = device;
+    octet_proto *others[] = {&args->forward.bias, &args->forward.gamma, &args->forward.beta};
+    for (int i = 0; i < 3; i++) {
+        if (others[i]->dtype) {
+            others[i]->device = device;
+        }
     }
 }
 

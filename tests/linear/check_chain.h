@@ -18,14 +18,17 @@ typedef struct check_wants {
     octet_quantizer role[OCTET_ROLES]; /* scheme NONE where nothing is quantized */
     int64_t m, k, n;
     int tp;
-    bool dgrad, wgrad, bias_grad;
+    bool dgrad; /* the product, for dx or for a norm's parameters */
+    bool wgrad, bias_grad, dx, gamma_grad, beta_grad;
+    bool gated, norm; /* the prologue */
     bool adds_bias, hands_bias_back;
     bool is_delayed; /* the recipe's scales come from the caller's state */
 } check_wants;
 
 static inline bool check_wants_backward(const octet_linear_args *args) {
     bool bias = args->bias.dtype != OCTET_NONE && args->bias_requires_grad;
-    return args->input_requires_grad || args->weight_requires_grad || bias;
+    return args->input_requires_grad || args->weight_requires_grad || bias ||
+           args->gamma_requires_grad || args->beta_requires_grad;
 }
 
 static inline check_wants check_wants_of(const octet_linear_args *args) {
@@ -35,7 +38,13 @@ static inline check_wants check_wants_of(const octet_linear_args *args) {
         .k = args->weight.shape[1],
         .n = args->weight.shape[0],
         .tp = args->tp_size > 1 ? (int)args->tp_size : 1,
-        .dgrad = args->input_requires_grad,
+        .dgrad =
+            args->input_requires_grad || args->gamma_requires_grad || args->beta_requires_grad,
+        .dx = args->input_requires_grad,
+        .gamma_grad = args->gamma_requires_grad,
+        .beta_grad = args->beta_requires_grad,
+        .gated = octet_prologue_is_gated((octet_prologue)args->prologue),
+        .norm = octet_prologue_is_norm((octet_prologue)args->prologue),
         .wgrad = args->weight_requires_grad,
         .bias_grad = bias && args->bias_requires_grad && !args->return_bias,
         .adds_bias = bias && !args->return_bias,

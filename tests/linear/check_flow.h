@@ -242,7 +242,8 @@ static inline void check_used(check_report *report, const octet_plan *plan) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         used |= step->op == OCTET_OP_GEMM ? check_copy_mask(plan, step) : 0;
-        used |= step->op == OCTET_OP_BIAS_GRAD ? check_sums_mask(plan, step) : 0;
+        bool sums = step->op == OCTET_OP_BIAS_GRAD || step->op == OCTET_OP_GAMMA_GRAD;
+        used |= sums ? check_sums_mask(plan, step) : 0;
     }
     for (int i = 0; i < plan->buffer_count; i++) {
         CHECK_LAW(report, LAW_OUTPUTS, check_has(used, i) || !check_has(writes, i),

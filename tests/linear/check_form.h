@@ -80,6 +80,10 @@ static const check_operands check_needs[OCTET_OPS] = {
     [OCTET_OP_GEMM] = {.a = 1, .b = 1, .dst = 1},
     [OCTET_OP_ADD_BIAS] = {.a = 1, .dst = 1, .bias = 1},
     [OCTET_OP_BIAS_GRAD] = {.a = 1, .dst = 1},
+    [OCTET_OP_STATISTICS] = {.a = 1, .dst = 1},
+    [OCTET_OP_PROLOGUE] = {.a = 1, .dst = 1},
+    [OCTET_OP_PROLOGUE_GRAD] = {.a = 1, .b = 1, .dst = 1},
+    [OCTET_OP_GAMMA_GRAD] = {.a = 1, .b = 1, .dst = 1},
     [OCTET_OP_COLLECTIVE] = {.from = 1, .to = 1},
 };
 
@@ -93,6 +97,17 @@ static inline bool check_operands_present(const octet_step *step) {
            (step->op == OCTET_OP_COLLECTIVE) == (step->collective != OCTET_COLLECTIVE_NONE);
 }
 
+/* Steps of a prologue's backward. */
+static inline bool check_is_grad(const octet_step *step) {
+    return step->op == OCTET_OP_PROLOGUE_GRAD || step->op == OCTET_OP_GAMMA_GRAD;
+}
+
+static inline bool check_prologue_blank(const octet_step *step) {
+    bool applies = step->op == OCTET_OP_PROLOGUE;
+    return (step->stats == OCTET_ABSENT || applies || check_is_grad(step)) &&
+           (step->gamma == OCTET_ABSENT || applies || step->op == OCTET_OP_PROLOGUE_GRAD);
+}
+
 /* Fields that an operation has no use for are absent. */
 static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
@@ -102,21 +117,24 @@ static inline bool check_step_blank(const octet_step *step) {
     for (size_t i = 0; i < sizeof step->reserved; i++) {
         flags = flags && !step->reserved[i];
     }
-    flags = flags && (cut || step->chunk == OCTET_ABSENT) &&
+    flags = flags && check_prologue_blank(step) && (cut || step->chunk == OCTET_ABSENT) &&
             (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
     bool product = (!step->accumulate || adds) &&
                    !(step->gemm | step->split | step->native | step->b_use) &&
-                   step->b == OCTET_ABSENT && (quantize || step->scratch == OCTET_ABSENT) &&
+                   (step->b == OCTET_ABSENT || check_is_grad(step)) &&
+                   (quantize || step->scratch == OCTET_ABSENT) &&
                    (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
     bool passing = quantize ? step->row_unread <= (step->a_copy != OCTET_ABSENT) &&
                                   step->col_unread <= (step->b_copy != OCTET_ABSENT)
                             : !(step->row_unread | step->col_unread);
     bool scaling = (step->scale & step->seed) == OCTET_ABSENT &&
-                   (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX);
+                   (step->amax == OCTET_ABSENT || step->op == OCTET_OP_AMAX ||
+                    step->op == OCTET_OP_PROLOGUE);
     bool directed = gemm || step->op == OCTET_OP_DEQUANTIZE || step->op == OCTET_OP_TRANSPOSE ||
                     step->op == OCTET_OP_SWIZZLE;
-    bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->sums == OCTET_ABSENT ||
+    bool sums = quantize || step->op == OCTET_OP_BIAS_GRAD || step->op == OCTET_OP_GAMMA_GRAD ||
+                step->sums == OCTET_ABSENT ||
                 (step->op == OCTET_OP_AMAX && step->dst != OCTET_ABSENT);
     bool moving = step->from == OCTET_ABSENT || step->op == OCTET_OP_COLLECTIVE;
     return flags && passing && (gemm || product) && (quantize || scaling) && moving && sums &&
@@ -132,6 +150,7 @@ static inline bool check_step_form(const octet_plan *plan, const octet_step *ste
            check_index(step->dst, tensors) && check_index(step->a, tensors) &&
            check_index(step->b, tensors) && check_index(step->a_copy, tensors) &&
            check_index(step->b_copy, tensors) && check_index(step->sums, tensors) &&
+           check_index(step->stats, tensors) && check_index(step->gamma, buffers) &&
            check_index(step->from, buffers) && check_index(step->to, buffers) &&
            check_index(step->bias, buffers) && check_index(step->scale, buffers) &&
            check_index(step->amax, buffers) && check_index(step->seed, buffers) &&

@@ -137,12 +137,28 @@ static inline check_traffic check_bias_grad(const octet_plan *plan, const octet_
     return traffic;
 }
 
+/* The prologue reads what it is a function of; gamma's sums are its own, written first. */
+static inline check_traffic check_prologue(const octet_plan *plan, const octet_step *step) {
+    check_traffic traffic = {check_values(plan, step->a) | check_bit(step->gamma) |
+                                 check_bit(step->bias),
+                             check_tensor_mask(plan, step->dst) | check_bit(step->amax) |
+                                 check_sums_mask(plan, step)};
+    traffic.reads |= step->b == OCTET_ABSENT ? 0 : check_values(plan, step->b);
+    traffic.reads |= step->stats == OCTET_ABSENT ? 0 : check_values(plan, step->stats);
+    return traffic;
+}
+
 static inline check_traffic check_expect(const octet_plan *plan, const octet_step *step) {
     check_traffic traffic = {check_bit(step->from), check_bit(step->to)};
     switch (step->op) {
     case OCTET_OP_CAST:
     case OCTET_OP_ADD_BIAS:
+    case OCTET_OP_STATISTICS:
         return check_simple(plan, step);
+    case OCTET_OP_PROLOGUE:
+    case OCTET_OP_PROLOGUE_GRAD:
+    case OCTET_OP_GAMMA_GRAD:
+        return check_prologue(plan, step);
     case OCTET_OP_BIAS_GRAD:
         return check_bias_grad(plan, step);
     case OCTET_OP_AMAX:

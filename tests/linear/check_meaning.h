@@ -27,6 +27,10 @@ static inline void check_header(const check_case *at) {
           "its extents are not those of its arguments");
     MEANS(at, memcmp(&plan->device, &at->args->input.device, sizeof plan->device) == 0,
           "its device is not its input's");
+    MEANS(at,
+          plan->prologue == at->args->prologue && plan->eps == at->args->eps &&
+              plan->zero_centered == at->args->zero_centered,
+          "its prologue is not that of its arguments");
     MEANS(at, (int)plan->tp_size == wants->tp && plan->recipe == at->args->recipe.kind,
           "it does not say its group's size or its recipe");
 }
@@ -37,6 +41,8 @@ static inline const octet_proto *check_proto_of(const check_case *at, int name) 
     return name == OCTET_NAME_INPUT         ? &at->args->input
            : name == OCTET_NAME_WEIGHT      ? &at->args->weight
            : name == OCTET_NAME_BIAS        ? &at->args->bias
+           : name == OCTET_NAME_GAMMA       ? &at->args->gamma
+           : name == OCTET_NAME_BETA        ? &at->args->beta
            : name == OCTET_NAME_GRAD_OUTPUT ? &at->chain->args.grad_output
                                             : NULL;
 }
@@ -165,9 +171,9 @@ static inline void check_grads(const check_case *at) {
     bool last = at->plan == &at->chain->plans[check_wgrad_stage(at->chain)];
     bool writes_weight = wants->wgrad && last && at->plan->kind != OCTET_PLAN_LINEAR;
     check_result dx = {.name = OCTET_NAME_GRAD_INPUT,
-                       .exists = backward && wants->dgrad,
+                       .exists = backward && wants->dx,
                        .rows = wants->m,
-                       .cols = wants->k,
+                       .cols = wants->k * (wants->gated ? 2 : 1),
                        .dtype = (octet_dtype)args->input.dtype};
     check_result dw = {.name = OCTET_NAME_GRAD_WEIGHT,
                        .exists = writes_weight && args->main_grad == OCTET_MAIN_GRAD_NONE,
@@ -184,6 +190,18 @@ static inline void check_grads(const check_case *at) {
     if (args->quantize_grad_input) {
         dx.quantizer = check_rowwise(&wants->role[OCTET_GRAD_INPUT]);
     }
+    check_result gamma = {.name = OCTET_NAME_GRAD_GAMMA,
+                          .exists = backward && wants->gamma_grad,
+                          .rows = 1,
+                          .cols = wants->k,
+                          .dtype = (octet_dtype)args->gamma.dtype};
+    check_result beta = {.name = OCTET_NAME_GRAD_BETA,
+                         .exists = backward && wants->beta_grad,
+                         .rows = 1,
+                         .cols = wants->k,
+                         .dtype = (octet_dtype)args->beta.dtype};
+    check_result_is(at, &gamma);
+    check_result_is(at, &beta);
     check_result_is(at, &dx);
     check_result_is(at, &dw);
     check_result_is(at, &db);
@@ -261,6 +279,29 @@ static inline void check_chunks(const check_case *at) {
     }
 }
 
+/* Forward applies the prologue once, whoever does wgrad again where it has no cast of f(x). */
+static inline void check_prologue_counts(const check_case *at) {
+    const octet_plan *plan = at->plan;
+    const check_wants *wants = &at->wants;
+    bool forward = plan->kind == OCTET_PLAN_LINEAR;
+    bool backward = plan->kind == OCTET_PLAN_LINEAR_BACKWARD;
+    bool last = plan == &at->chain->plans[check_wgrad_stage(at->chain)];
+    bool again = !forward && wants->wgrad && last;
+    for (int i = 0; i < plan->restored_count; i++) {
+        const octet_plan_tensor *t = check_tensor_of(plan, plan->restored[i]);
+        again = again && !(t->name == OCTET_NAME_INPUT && t->form == OCTET_FORM_QUANTIZED);
+    }
+    bool has = at->args->prologue != OCTET_PROLOGUE_NONE;
+    MEANS(at, check_count_ops(plan, OCTET_OP_PROLOGUE) == (has && (forward || again)),
+          "it does not apply its prologue once where it has to");
+    MEANS(at, check_count_ops(plan, OCTET_OP_STATISTICS) == (wants->norm && forward),
+          "it does not make row statistics once, in forward");
+    MEANS(at,
+          check_count_ops(plan, OCTET_OP_PROLOGUE_GRAD) == (has && backward && wants->dx) &&
+              check_count_ops(plan, OCTET_OP_GAMMA_GRAD) == (backward && wants->gamma_grad),
+          "it does not do its prologue's backward once where it is wanted");
+}
+
 static inline void check_gemm_counts(const check_case *at) {
     int counts[OCTET_GEMMS] = {0};
     for (int i = 0; i < at->plan->step_count; i++) {
@@ -280,8 +321,10 @@ static inline void check_gemm_counts(const check_case *at) {
               want[i]);
     }
     MEANS(at,
-          check_count_ops(at->plan, OCTET_OP_BIAS_GRAD) == (backward && at->wants.bias_grad),
+          check_count_ops(at->plan, OCTET_OP_BIAS_GRAD) ==
+              (backward && at->wants.bias_grad) + (backward && at->wants.beta_grad),
           "it sums grad_output where no grad_bias is wanted, or does not where it is");
+    check_prologue_counts(at);
 }
 
 /* ---- bias ------------------------------------------------------------------------------ */
@@ -308,8 +351,8 @@ static inline void check_bias(const check_case *at) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         read += (step->reads & mask) != 0;
-        if (step->bias == OCTET_ABSENT) {
-            continue;
+        if (step->bias == OCTET_ABSENT || step->op == OCTET_OP_PROLOGUE) {
+            continue; /* a prologue adds beta */
         }
         used++;
         MEANS(at, check_name_of(plan, step->bias) == OCTET_NAME_BIAS,
@@ -361,9 +404,12 @@ static inline void check_saves(const check_case *at) {
               "slot %d stores a weight that is gathered for the call", i);
         MEANS(at, !(stored && name == OCTET_NAME_INPUT && !values && check_saves_original(at)),
               "slot %d stores bytes of an input that is to be saved itself", i);
-        MEANS(at, !(name == OCTET_NAME_INPUT && values && check_saves_bytes(at)),
+        bool back = at->args->prologue && at->wants.dgrad && plan->kind == OCTET_PLAN_LINEAR;
+        MEANS(at, !(name == OCTET_NAME_INPUT && values && check_saves_bytes(at)) || back,
               "slot %d saves the input in high precision", i);
-        MEANS(at, name != OCTET_NAME_INPUT || at->wants.wgrad,
+        MEANS(at, !(name == OCTET_NAME_INPUT && values && at->args->prologue && stored),
+              "slot %d stores what a prologue made", i);
+        MEANS(at, name != OCTET_NAME_INPUT || at->wants.wgrad || (back && values),
               "slot %d saves the input, and wgrad is not wanted", i);
         MEANS(at, name != OCTET_NAME_WEIGHT || at->wants.dgrad,
               "slot %d saves the weight, and dgrad is not wanted", i);

@@ -41,6 +41,53 @@ static inline bool check_forms_fit(int op, const octet_plan_tensor *a,
     }
 }
 
+static inline bool check_is_prologue(const octet_step *step) {
+    return step->op >= OCTET_OP_STATISTICS && step->op <= OCTET_OP_GAMMA_GRAD;
+}
+
+static inline bool check_is(const octet_plan_tensor *t, int name, int form) {
+    return t->name == name && t->form == form && !check_is_quantized(t);
+}
+
+/* A prologue's step has the tensors that its function is of: x as it was given, what a norm has
+ * besides, and the gradient of f(x); and its results have their rows. */
+static inline void check_prologue_step(const check_case *at, int index) {
+    const octet_plan *plan = at->plan;
+    const octet_step *step = &plan->steps[index];
+    bool grad = step->b != OCTET_ABSENT, norm = at->wants.norm;
+    bool applies = step->op == OCTET_OP_PROLOGUE;
+    const octet_plan_tensor *x = &plan->tensors[grad ? step->b : step->a];
+    const octet_plan_tensor *a = &plan->tensors[step->a], *dst = &plan->tensors[step->dst];
+    MEANS(at, check_is(x, OCTET_NAME_INPUT, OCTET_FORM_GIVEN), "step %d is not of x", index);
+    MEANS(at, !grad || check_is(a, OCTET_NAME_GRAD_INPUT, OCTET_FORM_PROLOGUE),
+          "step %d is not from the gradient of f(x)", index);
+    bool reads = step->op != OCTET_OP_STATISTICS && norm;
+    MEANS(at,
+          (step->stats != OCTET_ABSENT) == reads &&
+              (!reads || plan->tensors[step->stats].name == OCTET_NAME_STATISTICS),
+          "step %d has statistics that it does not want, or lacks them", index);
+    bool factor = norm && (applies || step->op == OCTET_OP_PROLOGUE_GRAD);
+    MEANS(at,
+          (step->gamma != OCTET_ABSENT) == factor &&
+              (!factor || check_name_of(plan, step->gamma) == OCTET_NAME_GAMMA),
+          "step %d has a gamma that it does not want, or lacks it", index);
+    bool adds = applies && at->args->beta.dtype != OCTET_NONE;
+    MEANS(at,
+          (step->bias != OCTET_ABSENT) == adds &&
+              (!adds || check_name_of(plan, step->bias) == OCTET_NAME_BETA),
+          "step %d has a beta that it does not want, or lacks it", index);
+    int64_t columns = check_dim(plan, &dst->cols), k = at->wants.k;
+    int64_t means = at->args->prologue == OCTET_LAYERNORM ? 2 : 1;
+    bool fits = step->op == OCTET_OP_STATISTICS ? columns == means && dst->dtype == OCTET_F32
+                : step->op == OCTET_OP_PROLOGUE_GRAD ? check_same_dim(&dst->cols, &x->cols)
+                                                     : columns == k;
+    MEANS(at, fits && (check_same_dim(&dst->rows, &x->rows) || step->op == OCTET_OP_GAMMA_GRAD),
+          "step %d makes a result of another shape", index);
+    bool cuda = plan->device.kind == OCTET_CUDA && step->op == OCTET_OP_GAMMA_GRAD;
+    MEANS(at, (step->sums != OCTET_ABSENT) == cuda, "step %d %s sums", index,
+          cuda ? "lacks" : "has no use for");
+}
+
 /* One tensor in two forms; bias gradients and shards aside, they have the same sides. */
 static inline void check_identity(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
@@ -52,10 +99,16 @@ static inline void check_identity(const check_case *at, int index) {
     if (step->op == OCTET_OP_BIAS_GRAD) {
         bool result =
             dst->name == OCTET_NAME_GRAD_BIAS || dst->name == OCTET_NAME_BIAS_MAIN_GRAD;
+        bool beta = a->name == OCTET_NAME_GRAD_INPUT && a->form == OCTET_FORM_PROLOGUE &&
+                    dst->name == OCTET_NAME_GRAD_BETA;
         MEANS(at,
-              a->name == OCTET_NAME_GRAD_OUTPUT && result &&
+              ((a->name == OCTET_NAME_GRAD_OUTPUT && result) || beta) &&
                   check_same_dim(&a->cols, &dst->cols) && !check_is_quantized(a),
               "step %d does not sum grad_output", index);
+        return;
+    }
+    if (check_is_prologue(step)) {
+        check_prologue_step(at, index);
         return;
     }
     octet_plan_tensor part = *dst;
@@ -81,7 +134,9 @@ static inline int check_measurer(const octet_plan *plan, int buffer) {
     if (at >= 0 && plan->steps[at].op == OCTET_OP_COLLECTIVE) {
         at = check_writer(plan, plan->steps[at].from);
     }
-    return at >= 0 && plan->steps[at].op == OCTET_OP_AMAX ? at : -1;
+    bool measures = at >= 0 && (plan->steps[at].op == OCTET_OP_AMAX ||
+                                plan->steps[at].op == OCTET_OP_PROLOGUE);
+    return measures ? at : -1;
 }
 
 /* Columns that are transformed are measured as such. */
@@ -113,8 +168,9 @@ static inline void check_own_amax(const check_case *at, int index) {
             continue;
         }
         int from = check_measurer(plan, i);
+        bool made = from >= 0 && plan->steps[from].op == OCTET_OP_PROLOGUE;
         MEANS(at,
-              from >= 0 && plan->steps[from].a == step->a &&
+              from >= 0 && (made ? plan->steps[from].dst : plan->steps[from].a) == step->a &&
                   check_measures_alike(plan, &plan->steps[from], dst, plan->buffers[i].part),
               "step %d scales by the amax of another tensor", index);
     }
@@ -401,10 +457,19 @@ static inline void check_noting(const check_case *at, int index) {
           "step %d's notes are not alpha and beta of %d products", index, readers);
 }
 
+/* x itself is read by its prologue, and by nothing else. */
+static inline void check_behind_prologue(const check_case *at, int index) {
+    const octet_step *step = &at->plan->steps[index];
+    bool reads = step->a != OCTET_ABSENT && at->args->prologue &&
+                 check_is(&at->plan->tensors[step->a], OCTET_NAME_INPUT, OCTET_FORM_GIVEN);
+    MEANS(at, !reads || check_is_prologue(step), "step %d reads x instead of f(x)", index);
+}
+
 static inline void check_steps(const check_case *at) {
     for (int i = 0; i < at->plan->step_count; i++) {
         const octet_step *step = &at->plan->steps[i];
         check_identity(at, i);
+        check_behind_prologue(at, i);
         if (step->op == OCTET_OP_QUANTIZE) {
             check_own_amax(at, i);
             check_noting(at, i);
@@ -414,7 +479,8 @@ static inline void check_steps(const check_case *at) {
             check_operands_of(at, i);
             check_notes(at, i);
         }
-        if (step->op != OCTET_OP_BIAS_GRAD && step->sums != OCTET_ABSENT) {
+        if (step->op != OCTET_OP_BIAS_GRAD && step->op != OCTET_OP_GAMMA_GRAD &&
+            step->sums != OCTET_ABSENT) {
             check_summed(at, i);
         }
     }

@@ -39,6 +39,8 @@ typedef enum matrix_option {
     OPT_DEVICE,
     OPT_RANK,
     OPT_THREADS,
+    OPT_PROLOGUE,
+    OPT_NORM,
     OPTIONS
 } matrix_option;
 
@@ -224,6 +226,8 @@ static const matrix_levels matrix_table[OPTIONS] = {
     [OPT_DEVICE] = {6, 40},     /* cpu, then cuda of these architectures */
     [OPT_RANK] = {3, 70},       /* 2, 3, 1 */
     [OPT_THREADS] = {2, 80},    /* none said, 6 */
+    [OPT_PROLOGUE] = {5, 85},   /* see matrix_prologues */
+    [OPT_NORM] = {6, 40},       /* see matrix_norm */
 };
 
 typedef struct matrix_row {
@@ -295,6 +299,29 @@ static inline octet_device matrix_device(int level) {
     return device;
 }
 
+/* Of each kind of plan; tests of their numbers have the others. */
+static const octet_prologue matrix_prologues[] = {OCTET_PROLOGUE_NONE, OCTET_RMSNORM,
+                                                  OCTET_LAYERNORM, OCTET_GELU, OCTET_SWIGLU};
+
+/* A norm's parameters: with and without beta, trained or frozen, in another dtype,
+ * zero-centered.
+ */
+static inline void matrix_norm(octet_linear_args *args, int level, int64_t cols) {
+    octet_dtype dtype = level == 5 ? OCTET_F32 : (octet_dtype)args->weight.dtype;
+    bool beta = args->prologue == OCTET_LAYERNORM && level != 1;
+    if (!octet_prologue_is_norm((octet_prologue)args->prologue)) {
+        return;
+    }
+    args->eps = level == 2 ? 0x1p-10f : 1e-5f;
+    args->zero_centered = level >= 4;
+    args->gamma = matrix_proto(dtype, 1, &cols, args->input.device);
+    args->gamma_requires_grad = level != 2 && level != 4;
+    if (beta) {
+        args->beta = matrix_proto(dtype, 1, &cols, args->input.device);
+        args->beta_requires_grad = level != 3 && level != 4;
+    }
+}
+
 static inline void matrix_tensors(octet_linear_args *args, const matrix_row *row,
                                   const matrix_size *size) {
     static const octet_dtype dtypes[] = {OCTET_BF16, OCTET_F32, OCTET_F16};
@@ -305,10 +332,13 @@ static inline void matrix_tensors(octet_linear_args *args, const matrix_row *row
                          : level[OPT_WEIGHT_DTYPE] == 1 ? OCTET_F32
                                                         : OCTET_BF16;
     bool whole = level[OPT_RANK] == 2 && size->m == 1;
-    int64_t cube[] = {size->m, 1, size->k}, matrix[] = {size->m, size->k};
+    octet_prologue prologue = matrix_prologues[level[OPT_PROLOGUE]];
+    bool gated = octet_prologue_is_gated(prologue);
+    int64_t wide = gated ? 2 * size->k : size->k;
+    int64_t cube[] = {size->m, 1, wide}, matrix[] = {size->m, wide};
     int64_t sides[] = {size->n, size->k};
     args->input = level[OPT_RANK] == 1 ? matrix_proto(dtype, 3, cube, device)
-                  : whole              ? matrix_proto(dtype, 1, &size->k, device)
+                  : whole              ? matrix_proto(dtype, 1, &wide, device)
                                        : matrix_proto(dtype, 2, matrix, device);
     args->weight = matrix_proto(weight, 2, sides, device);
     if (level[OPT_BIAS]) {
@@ -317,6 +347,8 @@ static inline void matrix_tensors(octet_linear_args *args, const matrix_row *row
     }
     args->input.quantizer = matrix_given(&args->recipe, OCTET_INPUT, level[OPT_INPUT]);
     args->weight.quantizer = matrix_given(&args->recipe, OCTET_WEIGHT, level[OPT_WEIGHT]);
+    args->prologue = (uint8_t)prologue;
+    matrix_norm(args, level[OPT_NORM], size->k);
 }
 
 static inline void matrix_options(octet_linear_args *args, const uint8_t *level) {

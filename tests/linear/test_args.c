@@ -1,6 +1,7 @@
 /* test_args.c - a Linear call as a struct and as one line, and what is refused. */
-#include "octet.h"
+#include <math.h>
 
+#include "octet.h"
 #include "test.h"
 
 static octet_linear_args parsed(const char *text) {
@@ -29,6 +30,16 @@ TEST(args__canonical_texts_are_fixpoints) {
          "bias_main_grad=overwrite main_grad=add",
          "linear m=1 k=3 n=2 in=bf16 bias main_grad=add bias_main_grad=overwrite "
          "bias_main_grad_dtype=f16 delay_wgrad"},
+        {"linear m=1 k=3 n=2 in=bf16 eps=1e-05 prologue=rmsnorm gamma=bf16 grad=xwg",
+         "linear m=1 k=3 n=2 in=bf16 prologue=rmsnorm eps=1e-5"},
+        {"linear m=1 k=3 n=2 in=bf16 w=f32 zero_centered eps=0.25 prologue=layernorm beta "
+         "gamma=bf16 grad=xwge",
+         "linear m=1 k=3 n=2 in=bf16 w=f32 gamma=bf16 beta prologue=layernorm zero_centered "
+         "eps=0.25"},
+        {"linear m=1 k=3 n=2 in=bf16 prologue=layernorm eps=1 beta=f32 grad=ge",
+         "linear m=1 k=3 n=2 in=bf16 beta=f32 grad=ge prologue=layernorm eps=1"},
+        {"linear m=1 k=3 n=2 in=f16 prologue=swiglu", "linear m=1 k=3 n=2 in=f16 "
+                                                      "prologue=swiglu"},
         {"linear m=8 k=3 n=2 in=bf16 recipe=current cache=write main_grad=add "
          "main_grad_dtype=bf16 delay_wgrad fsdp threads=3 device=cuda:1/90 out=f32 "
          "quantize_output quantize_grad_input save_original_input parallel=row sequence tp=2 "
@@ -96,12 +107,26 @@ TEST(args__sequence_parallel_shapes_the_gradient) {
 
 #define SMALL "linear m=8 k=16 n=4 in=bf16 "
 
+/* A text, the column that the refusal names, and what it says. */
+typedef struct refusal {
+    const char *text;
+    int column;
+    const char *says;
+} refusal;
+
+static void check_refused(const refusal *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        octet_linear_args args = {.size = 77};
+        octet_error err = {OCTET_OK, 0, ""};
+        CHECK_EQ_INT(octet_linear_parse(&args, cases[i].text, &err), OCTET_INVALID);
+        CHECK_OF(err.column == cases[i].column, err.text);
+        CHECK_OF(strstr(err.text, cases[i].says), err.text);
+        CHECK_EQ_INT(args.size, 77);
+    }
+}
+
 TEST(args__wrong_text_and_combinations_say_what_and_why) {
-    static const struct {
-        const char *text;
-        int column;
-        const char *says;
-    } cases[] = {
+    static const refusal cases[] = {
         {"", 1, "a problem begins with 'linear', not ''"},
         {"linaer m=1", 1, "a problem begins with 'linear', not 'linaer'"},
         {"linear m=1 k=2 n=3", 19, "'in=' is missing"},
@@ -145,14 +170,30 @@ TEST(args__wrong_text_and_combinations_say_what_and_why) {
         {SMALL "recipe=custom:grad_weight=mxfp8:e4m3 main_grad=add", 0,
          "quantizes grad_weight"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        octet_linear_args args = {.size = 77};
-        octet_error err = {OCTET_OK, 0, ""};
-        CHECK_EQ_INT(octet_linear_parse(&args, cases[i].text, &err), OCTET_INVALID);
-        CHECK_OF(err.column == cases[i].column, err.text);
-        CHECK_OF(strstr(err.text, cases[i].says), err.text);
-        CHECK_EQ_INT(args.size, 77);
-    }
+    check_refused(cases, sizeof cases / sizeof cases[0]);
+}
+
+TEST(args__wrong_prologues_say_what_and_why) {
+    static const refusal cases[] = {
+        {SMALL "prologue=tanh", 38,
+         "'tanh' is not a value of prologue; allowed: none, rmsnorm, layernorm, gelu, qgelu, "
+         "relu, srelu, silu, glu, geglu, qgeglu, reglu, sreglu, swiglu"},
+        {SMALL "prologue=rmsnorm", 0, "eps is 0; rmsnorm takes one above 0, such as 1e-05"},
+        {SMALL "prologue=rmsnorm eps=-1e-5", 0, "eps is -1e-05; rmsnorm takes one above 0"},
+        {SMALL "prologue=rmsnorm eps=inf", 50, "'inf' is not a number"},
+        {SMALL "prologue=rmsnorm eps=1 beta", 0, "rmsnorm with a beta; only layernorm"},
+        {SMALL "prologue=gelu eps=1", 0, "eps without a norm: prologue is gelu"},
+        {SMALL "zero_centered", 0, "zero_centered without a norm: prologue is none"},
+        {SMALL "prologue=glu gamma=f32", 0, "gamma without a norm: prologue is glu"},
+        {SMALL "prologue=glu qin=mxfp8:e4m3", 0,
+         "input is quantized, but glu is computed from its values: pass the input as it was"},
+        {SMALL "prologue=glu grad=g", 0, "gamma_requires_grad without a gamma"},
+        {SMALL "prologue=rmsnorm eps=1 grad=e", 0, "beta_requires_grad without a beta"},
+        {SMALL "gamma", 29, "'gamma' needs a value"},
+        {SMALL "prologue=rmsnorm eps=1 parallel=row tp=2", 0,
+         "rmsnorm with parallel=row: each of 2 ranks has some columns of a row"},
+    };
+    check_refused(cases, sizeof cases / sizeof cases[0]);
 }
 
 /* Structs that no text can say. */
@@ -185,6 +226,18 @@ TEST(args__wrong_structs_are_refused_and_nothing_is_written) {
     REFUSED(args.main_grad_dtype = OCTET_U8, "main_grad_dtype must be");
     REFUSED(args.bias_main_grad_dtype = OCTET_U8, "bias_main_grad_dtype must be");
     REFUSED(args.bias_main_grad = 3, "bias_main_grad is 3; it must be below 3");
+    REFUSED(args.prologue = OCTET_PROLOGUES, "prologue is 14; it must be below 14");
+    REFUSED(args.prologue = OCTET_SWIGLU,
+            "weight is (4, 16) but input has 16 columns; swiglu takes twice the weight's");
+    REFUSED(args.prologue = OCTET_RMSNORM; args.eps = 1, "rmsnorm without a gamma");
+    REFUSED(args.eps = INFINITY, "eps is not finite");
+    good = parsed(SMALL "prologue=layernorm eps=1 beta");
+    REFUSED(args.gamma.shape[0] = 4, "gamma is (4) but weight has 16 columns");
+    REFUSED(args.beta.shape[0] = 17, "beta is (17) but weight has 16 columns");
+    REFUSED(args.gamma.device.kind = OCTET_CUDA, "gamma is on cuda:0 but input is on cpu");
+    REFUSED(args.beta.dtype = OCTET_U8, "beta has dtype u8; it must be f32, bf16 or f16");
+    good = parsed(SMALL "prologue=swiglu");
+    REFUSED(args.input.shape[1] = 31, "but input has 31 columns; swiglu takes twice");
     CHECK_EQ_INT(octet_plan_linear(NULL, &good, &err), OCTET_INVALID);
     CHECK_EQ_INT(octet_plan_linear(&plan, NULL, &err), OCTET_INVALID);
     plan.size = 12;
@@ -315,13 +368,11 @@ TEST(args__gather_choice_follows_whole_blocks) {
     }
 }
 
-TEST_MAIN(args__canonical_texts_are_fixpoints,
-          args__every_scalar_field_counts_in_equality_and_hash,
-          args__backward_text_carries_the_gradient, args__sequence_parallel_shapes_the_gradient,
-          args__wrong_text_and_combinations_say_what_and_why,
-          args__wrong_structs_are_refused_and_nothing_is_written,
-          args__gradient_of_another_shape_is_refused,
-          args__cache_quantizer_is_what_the_plan_asks_for,
-          args__parameter_quantizer_has_what_both_ways_read,
-          args__parameter_quantizer_leaves_nothing_to_make,
-          args__gather_choice_follows_whole_blocks)
+TEST_MAIN(
+    args__canonical_texts_are_fixpoints, args__every_scalar_field_counts_in_equality_and_hash,
+    args__backward_text_carries_the_gradient, args__sequence_parallel_shapes_the_gradient,
+    args__wrong_text_and_combinations_say_what_and_why, args__wrong_prologues_say_what_and_why,
+    args__wrong_structs_are_refused_and_nothing_is_written,
+    args__gradient_of_another_shape_is_refused, args__cache_quantizer_is_what_the_plan_asks_for,
+    args__parameter_quantizer_has_what_both_ways_read,
+    args__parameter_quantizer_leaves_nothing_to_make, args__gather_choice_follows_whole_blocks)

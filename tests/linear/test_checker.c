@@ -1,6 +1,6 @@
 /* test_checker.c - the checker of plans is checked: good plans pass, each fault is caught. */
 #include "matrix.h"
-#include "mutations_meaning.h"
+#include "mutations_prologue.h"
 #include "test.h"
 
 /* ---- good plans ------------------------------------------------------------------------ */
@@ -38,6 +38,9 @@ static const matrix_row bases[] = {
                [OPT_BIAS_GRAD] = 1,
                [OPT_BIAS_MAIN_GRAD] = 2}},
     {.level = {[OPT_RECIPE] = MATRIX_MXFP8, [OPT_INPUT_GRAD] = 1, [OPT_WEIGHT_GRAD] = 1}},
+    {.level = {[OPT_RECIPE] = MATRIX_MXFP8, [OPT_PROLOGUE] = 2}},
+    {.level = {[OPT_RECIPE] = MATRIX_CURRENT, [OPT_PROLOGUE] = 1, [OPT_DEVICE] = 3}},
+    {.level = {[OPT_RECIPE] = MATRIX_NONE, [OPT_PROLOGUE] = 4}},
 };
 #define BASES ((int)(sizeof bases / sizeof bases[0]))
 
@@ -118,6 +121,16 @@ static const mutation mutations[] = {
     {"a product's scratch is too small", LAW_GEMMS, shrink_the_scratch},
     {"what was read is summed once more", LAW_MEANING, sum_once_more},
     {"a copy is there for whole rows", LAW_GEMMS, pad_what_is_whole},
+    {"beta is not added", LAW_MEANING, forget_beta},
+    {"beta is taken for gamma", LAW_MEANING, take_beta_for_gamma},
+    {"backward leaves gamma out", LAW_MEANING, forget_gamma_in_backward},
+    {"a norm has no statistics", LAW_MEANING, norm_without_statistics},
+    {"another prologue was asked for", LAW_MEANING, ask_for_another_function},
+    {"gamma was to be zero-centered, or not", LAW_MEANING, ask_for_zero_centered},
+    {"gamma's gradient was not wanted", LAW_MEANING, freeze_gamma},
+    {"the input's gradient was not wanted", LAW_MEANING, freeze_x},
+    {"x is cast instead of f(x)", LAW_MEANING, cast_x_itself},
+    {"dx is made without the gradient of f(x)", LAW_MEANING, grad_of_x_from_x},
     {"the output was to be quantized", LAW_MEANING, ask_for_a_quantized_output},
     {"the output was to have another dtype", LAW_MEANING, ask_for_another_dtype},
     {"no gradient of the input was wanted", LAW_MEANING, ask_for_no_input_grad},

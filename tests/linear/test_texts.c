@@ -20,6 +20,8 @@ static const char *const seeds[] = {
     "linear m=none k=5 n=3 in=f16 recipe=delayed cache=write delay_wgrad main_grad=add",
     "linear-backward m=16 k=32 n=48 in=bf16 recipe=block dy=f32 parallel=row tp=4",
     "linear-backward m=1 k=1 n=1 in=f32 recipe=custom:input=nvfp4:e2m1 qdy=mxfp8:e5m2",
+    "linear m=3 k=5 n=7 in=bf16 prologue=layernorm eps=1e-5 beta=f32 gamma=f16 grad=xge",
+    "linear m=3 k=5 n=7 in=bf16 prologue=swiglu recipe=mxfp8",
 };
 static const char *const bits[] = {
     "+",

@@ -93,8 +93,8 @@ int run_group_overruns(const run_group *group) {
 
 void run_group_free(run_group *group) {
     run_layer *l = &group->layer;
-    run_values *all[] = {&l->x,  &l->w,  &l->b,  &l->dy,        &l->y,
-                         &l->dx, &l->dw, &l->db, &l->main_grad, &l->bias_main_grad};
+    run_values *all[] = {&l->x,    &l->w,  &l->b,  &l->dy, &l->y,         &l->gamma,
+                         &l->beta, &l->dx, &l->dw, &l->db, &l->main_grad, &l->bias_main_grad};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         run_values_free(all[i]);
     }

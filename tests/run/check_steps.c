@@ -1,6 +1,7 @@
 /* check_steps.c - each step against its meaning, recomputed from the memory after the run. */
 #include "check.h"
 #include "fold.h"
+#include "prologue.h"
 
 /* One step of one plan on one rank. */
 typedef struct place {
@@ -211,7 +212,8 @@ static void check_transpose(run_report *report, const place *p) {
 
 static void check_bias_grad(run_report *report, const place *p) {
     run_view a = view_of(p, p->step->a), dst = view_of(p, p->step->dst);
-    run_values old = run_local(&p->group->layer.bias_main_grad, p->rank, 1, dst.cols);
+    int64_t kept = p->step->accumulate ? dst.cols : 0;
+    run_values old = run_local(&p->group->layer.bias_main_grad, p->rank, kept ? 1 : 0, kept);
     for (int64_t c = 0; c < dst.cols; c++) {
         double sum = p->step->accumulate ? old.at[c] : 0, magnitude = fabs(sum);
         for (int64_t r = 0; r < a.rows; r++) {
@@ -223,6 +225,36 @@ static void check_bias_grad(run_report *report, const place *p) {
         expect(report, p, run_close(report, got, sum, bound), "column sum", got, sum);
     }
     run_values_free(&old);
+}
+
+static void check_prologue(run_report *report, const place *p) {
+    const octet_step *s = p->step;
+    bool grad = s->b != OCTET_ABSENT;
+    const octet_plan *plan = &p->group->plans[p->plan];
+    run_prologue of = {.plan = plan, .dst = view_of(p, s->dst)};
+    of.x = view_of(p, grad ? s->b : s->a);
+    if (grad) {
+        of.grad = view_of(p, s->a);
+    }
+    if (s->stats != OCTET_ABSENT) {
+        of.stats = at(p, plan->tensors[s->stats].buffers[OCTET_PART_VALUES]);
+    }
+    of.gamma = at(p, s->gamma);
+    of.beta = at(p, s->bias);
+    of.gamma_dtype = s->gamma == OCTET_ABSENT ? 0 : plan->buffers[s->gamma].dtype;
+    of.beta_dtype = s->bias == OCTET_ABSENT ? 0 : plan->buffers[s->bias].dtype;
+    for (int64_t i = 0; i < of.dst.rows * of.dst.cols; i++) {
+        run_number_of law = run_prologue_law(&of, s->op, i / of.dst.cols, i % of.dst.cols);
+        double got = run_decode_at(&of.dst, OCTET_USE_VALUES, i / of.dst.cols, i % of.dst.cols);
+        double bound = law.bound + run_unit(of.dst.dtype) * (fabs(law.want) + law.bound) +
+                       run_least(of.dst.dtype);
+        expect(report, p, run_close(report, got, law.want, bound), "prologue", got, law.want);
+    }
+    if (s->amax != OCTET_ABSENT) {
+        run_values values = run_decode(&of.dst, OCTET_USE_VALUES);
+        check_amax(report, p, &values);
+        run_values_free(&values);
+    }
 }
 
 static void check_zero(run_report *report, const place *p) {
@@ -274,6 +306,12 @@ static void check_step(run_report *report, const place *p) {
         break;
     case OCTET_OP_ZERO:
         check_zero(report, p);
+        break;
+    case OCTET_OP_STATISTICS:
+    case OCTET_OP_PROLOGUE:
+    case OCTET_OP_PROLOGUE_GRAD:
+    case OCTET_OP_GAMMA_GRAD:
+        check_prologue(report, p);
         break;
     default: /* ASSEMBLE is checked by the products that read what it made */
         break;

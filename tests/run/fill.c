@@ -28,11 +28,14 @@ static float scale_for(const octet_recipe *recipe, octet_role role, const run_va
     return (float)((q.format == OCTET_E5M2 ? 57344 : 448) / (1.5 * amax));
 }
 
+/* With a prologue these are only of a like size: its steps are checked one by one. */
 static void multiply(run_layer *l, const octet_linear_args *args) {
     bool adds_bias = args->bias.dtype && !args->return_bias;
-    l->y = product(&l->x, &l->w, false, true);
+    run_values x = run_values_cut(&l->x, 0, 0, l->x.rows, l->w.cols);
+    l->y = product(&x, &l->w, false, true);
     l->dx = product(&l->dy, &l->w, false, false);
-    l->dw = product(&l->dy, &l->x, true, false);
+    l->dw = product(&l->dy, &x, true, false);
+    run_values_free(&x);
     l->db = run_values_make(1, l->w.rows);
     for (int64_t i = 0; i < l->y.rows * l->y.cols; i++) {
         l->y.at[i] += adds_bias ? l->b.at[i % l->y.cols] : 0;
@@ -58,13 +61,18 @@ void run_make_layer(run_group *group) {
     int64_t m = column && args->sequence_parallel ? e->m * ranks : e->m;
     int64_t k = column ? e->k : e->k * ranks, n = column ? e->n * ranks : e->n;
     octet_dtype main_dtype = args->main_grad_dtype ? args->main_grad_dtype : OCTET_F32;
-    l->x = run_values_random(m, k, (octet_dtype)args->input.dtype, &state);
+    int wide = octet_prologue_is_gated((octet_prologue)args->prologue) ? 2 : 1;
+    l->x = run_values_random(m, k * wide, (octet_dtype)args->input.dtype, &state);
     l->w = run_values_random(n, k, (octet_dtype)args->weight.dtype, &state);
     l->b = run_values_random(1, n, args->bias.dtype ? args->bias.dtype : OCTET_F32, &state);
     l->dy = run_values_random(m, n, (octet_dtype)group->args.grad_output.dtype, &state);
     octet_dtype bias_main = args->bias_main_grad_dtype ? args->bias_main_grad_dtype : OCTET_F32;
     l->main_grad = run_values_random(n, k, main_dtype, &state);
     l->bias_main_grad = run_values_random(1, n, bias_main, &state);
+    octet_dtype gamma = args->gamma.dtype ? args->gamma.dtype : OCTET_F32;
+    octet_dtype beta = args->beta.dtype ? args->beta.dtype : OCTET_F32;
+    l->gamma = run_values_random(1, k, gamma, &state);
+    l->beta = run_values_random(1, k, beta, &state);
     multiply(l, args);
     const run_values *forward[] = {&l->x, &l->w, &l->y}, *backward[] = {&l->dy, &l->dx};
     for (int i = 0; i < 3; i++) {
@@ -120,6 +128,10 @@ const run_values *run_whole(const run_layer *l, int name) {
         return &l->w;
     case OCTET_NAME_BIAS:
         return &l->b;
+    case OCTET_NAME_GAMMA:
+        return &l->gamma;
+    case OCTET_NAME_BETA:
+        return &l->beta;
     case OCTET_NAME_GRAD_OUTPUT:
         return &l->dy;
     case OCTET_NAME_OUTPUT:

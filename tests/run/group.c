@@ -19,7 +19,8 @@ octet_status run_group_make(run_group *group, const octet_linear_backward_args *
         group->plans[i] = OCTET_PLAN_INIT;
     }
     bool grads = call->input_requires_grad || call->weight_requires_grad ||
-                 (call->bias.dtype && call->bias_requires_grad && !call->return_bias);
+                 (call->bias.dtype && call->bias_requires_grad && !call->return_bias) ||
+                 call->gamma_requires_grad || call->beta_requires_grad;
     octet_status status = octet_plan_linear(&group->plans[0], call, &group->err);
     group->count = 1;
     if (!status && grads) {

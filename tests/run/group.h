@@ -22,7 +22,8 @@ typedef struct run_options {
 
 /* The whole layer in double precision, whatever the ranks hold of it. */
 typedef struct run_layer {
-    run_values x, w, b, dy;              /* b is 1 x N */
+    run_values x, w, b, dy;              /* b is 1 x N; x has 2K columns if it is gated */
+    run_values gamma, beta;              /* 1 x K */
     run_values y, dx, dw, db;            /* db is 1 x N */
     run_values main_grad;                /* before the run, */
     run_values bias_main_grad;           /* as is this, 1 x N */

@@ -101,7 +101,7 @@ TEST(stack__of_a_run_is_within_its_bound) {
     matrix_random random = {5};
     int ran = 0;
     deepest = 0;
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < 700; i++) {
         matrix_row row = matrix_draw(&random);
         octet_linear_backward_args args;
         run_group group;
@@ -152,7 +152,7 @@ TEST(stack__of_a_plan_is_within_its_bound) {
     static const matrix_size size = {128, 144, 40};
     matrix_random random = {6};
     deepest = 0;
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < 700; i++) {
         matrix_row row = matrix_draw(&random);
         octet_linear_backward_args args;
         if (matrix_args(&args, &row, &size, NULL) == OCTET_OK) {

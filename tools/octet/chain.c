@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "problems.h"
+#include "prologue.h"
 
 void *oct_cli_chain_memory(oct_cli_chain *chain, int64_t bytes) {
     size_t room = ((size_t)bytes + OCTET_BLOCK_ALIGN) & ~(size_t)(OCTET_BLOCK_ALIGN - 1);
@@ -21,8 +22,9 @@ void *oct_cli_chain_memory(oct_cli_chain *chain, int64_t bytes) {
 }
 
 void oct_cli_chain_drop(oct_cli_chain *chain) {
-    oct_cli_matrix *all[] = {&chain->x,  &chain->w,         &chain->b,
-                             &chain->dy, &chain->main_grad, &chain->bias_main_grad};
+    oct_cli_matrix *all[] = {&chain->x,     &chain->w,         &chain->b,
+                             &chain->gamma, &chain->beta,      &chain->f,
+                             &chain->dy,    &chain->main_grad, &chain->bias_main_grad};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         oct_cli_matrix_drop(all[i]);
     }
@@ -56,13 +58,22 @@ static octet_status make_data(oct_cli_chain *chain, octet_error *err) {
     octet_dtype main_grad = args->main_grad_dtype ? args->main_grad_dtype : OCTET_F32;
     octet_dtype bias_main_grad =
         args->bias_main_grad_dtype ? args->bias_main_grad_dtype : OCTET_F32;
-    chain->x = oct_cli_matrix_random(e->m, e->k, (octet_dtype)args->input.dtype, 1);
+    bool gated = octet_prologue_is_gated((octet_prologue)args->prologue);
+    chain->x =
+        oct_cli_matrix_random(e->m, gated ? 2 * e->k : e->k, (octet_dtype)args->input.dtype, 1);
     chain->w = oct_cli_matrix_random(e->n, e->k, (octet_dtype)args->weight.dtype, 2);
     chain->b = oct_cli_matrix_random(1, e->n, bias, 3);
     chain->dy = oct_cli_matrix_random(dy.shape[0], e->n, (octet_dtype)dy.dtype, 4);
     chain->main_grad = oct_cli_matrix_random(e->n, e->k, main_grad, 5);
     chain->bias_main_grad = oct_cli_matrix_random(1, e->n, bias_main_grad, 6);
-    double x = oct_cli_matrix_amax(&chain->x), w = oct_cli_matrix_amax(&chain->w);
+    octet_dtype gamma = args->gamma.dtype ? args->gamma.dtype : OCTET_F32;
+    octet_dtype beta = args->beta.dtype ? args->beta.dtype : OCTET_F32;
+    chain->gamma = oct_cli_matrix_random(1, e->k, gamma, 7);
+    chain->beta = oct_cli_matrix_random(1, e->k, beta, 8);
+    chain->f = args->prologue
+                   ? oct_cli_prologue(chain)
+                   : oct_cli_matrix_random(e->m, e->k, (octet_dtype)args->input.dtype, 1);
+    double x = oct_cli_matrix_amax(&chain->f), w = oct_cli_matrix_amax(&chain->w);
     double grad = oct_cli_matrix_amax(&chain->dy);
     float *scales = chain->scale[0], *grad_scales = chain->scale[1];
     scales[OCTET_SLOT_INPUT] = oct_cli_chain_scale(chain, OCTET_INPUT, x);
@@ -82,6 +93,10 @@ static const oct_cli_matrix *matrix_of(const oct_cli_chain *chain, uint8_t name)
         return &chain->w;
     case OCTET_NAME_BIAS:
         return &chain->b;
+    case OCTET_NAME_GAMMA:
+        return &chain->gamma;
+    case OCTET_NAME_BETA:
+        return &chain->beta;
     case OCTET_NAME_GRAD_OUTPUT:
         return &chain->dy;
     case OCTET_NAME_BIAS_MAIN_GRAD:
@@ -233,7 +248,8 @@ static octet_status make_plans(oct_cli_chain *chain, octet_error *err) {
         chain->plans[i] = OCTET_PLAN_INIT;
     }
     bool has_backward = args->input_requires_grad || args->weight_requires_grad ||
-                        (args->bias_requires_grad && !args->return_bias);
+                        (args->bias_requires_grad && !args->return_bias) ||
+                        args->gamma_requires_grad || args->beta_requires_grad;
     octet_status status = octet_plan_linear(&chain->plans[0], args, err);
     chain->count = 1;
     if (status == OCTET_OK && has_backward) {

@@ -11,7 +11,9 @@ typedef struct oct_cli_chain {
     octet_plan plans[OCT_CLI_PLANS]; /* forward, and backward and wgrad where there are any */
     octet_memory memory[OCT_CLI_PLANS];
     int count;
-    oct_cli_matrix x, w, b, dy;          /* b is 1 x N */
+    oct_cli_matrix x, w, b, dy;          /* b is 1 x N; a gated x has 2K columns */
+    oct_cli_matrix gamma, beta;          /* a norm's, 1 x K */
+    oct_cli_matrix f;                    /* what the products take for an input: f(x), or x */
     oct_cli_matrix main_grad;            /* as it was before, */
     oct_cli_matrix bias_main_grad;       /* as was this, 1 x N */
     float scale[2][OCTET_FORWARD_SLOTS]; /* delayed scaling's, forward and backward */

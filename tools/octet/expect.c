@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "prologue.h"
+
 static double size_of(double x) {
     return x < 0 ? -x : x;
 }
@@ -28,6 +30,23 @@ static void add_deviation(operand *o, const octet_quantizer *q, octet_use use, d
     oct_cli_matrix_drop(&more);
 }
 
+/* f(x) is computed in fp32 and rounded, before anything else moves it. */
+static void add_prologue(operand *o, const oct_cli_chain *chain, double times) {
+    octet_dtype dtype = (octet_dtype)chain->args.forward.input.dtype;
+    oct_cli_matrix off = oct_cli_prologue_deviation(chain);
+    for (int64_t r = 0; r < o->own.rows; r++) {
+        double most = 0;
+        for (int64_t c = 0; c < o->own.cols; c++) {
+            int64_t i = (r < off.rows ? r : off.rows - 1) * o->own.cols + c;
+            most = times > 1 ? oct_cli_matrix_amax(&chain->f) : size_of(chain->f.at[i]);
+            o->deviation.at[r * o->own.cols + c] +=
+                times * (off.at[i] + oct_cli_unit_of(dtype) * (most + off.at[i]) +
+                         oct_cli_least_of(dtype));
+        }
+    }
+    oct_cli_matrix_drop(&off);
+}
+
 static octet_quantizer quantizer_of(const oct_cli_chain *chain, octet_role role) {
     const octet_linear_args *args = &chain->args.forward;
     const octet_quantizer *given = role == OCTET_INPUT    ? &args->input.quantizer
@@ -43,7 +62,7 @@ static operand operand_of(const oct_cli_chain *chain, const octet_plan_tensor *t
     octet_role role = t->name == OCTET_NAME_INPUT    ? OCTET_INPUT
                       : t->name == OCTET_NAME_WEIGHT ? OCTET_WEIGHT
                                                      : OCTET_GRAD_OUTPUT;
-    const oct_cli_matrix *whole = role == OCTET_INPUT    ? &chain->x
+    const oct_cli_matrix *whole = role == OCTET_INPUT    ? &chain->f
                                   : role == OCTET_WEIGHT ? &chain->w
                                                          : &chain->dy;
     octet_quantizer given = quantizer_of(chain, role), later = t->quantizer;
@@ -65,9 +84,13 @@ static operand operand_of(const oct_cli_chain *chain, const octet_plan_tensor *t
     if (is_given) {
         add_deviation(&made, &given, OCTET_USE_VALUES, transforms ? 4 : 1);
     }
+    bool computed = role == OCTET_INPUT && chain->args.forward.prologue;
+    if (computed) {
+        add_prologue(&made, chain, transforms ? 4 : 1);
+    }
     if (later.scheme != OCTET_SCHEME_NONE && t->form != OCTET_FORM_GIVEN) {
         octet_use bytes = is_given ? OCTET_USE_VALUES : (octet_use)use;
-        add_deviation(&made, &later, bytes, is_given ? 1.5 : 1);
+        add_deviation(&made, &later, bytes, is_given ? 1.5 : computed ? 1.05 : 1);
     }
     octet_dtype dtype = transforms ? OCTET_BF16 : (octet_dtype)t->dtype;
     bool narrows = t->form != OCTET_FORM_GIVEN || transforms;
@@ -167,8 +190,14 @@ static oct_cli_result column_sums(const oct_cli_chain *chain, octet_dtype dtype)
     return made;
 }
 
+/* Steps that make a result of dgrad's product, the gradient of f(x). */
+static bool grads_of_prologue(const octet_step *s, const octet_plan_tensor *dst) {
+    return s->op == OCTET_OP_PROLOGUE_GRAD || s->op == OCTET_OP_GAMMA_GRAD ||
+           (s->op == OCTET_OP_BIAS_GRAD && dst->name == OCTET_NAME_GRAD_BETA);
+}
+
 int oct_cli_expect(oct_cli_result results[OCT_CLI_RESULTS], const oct_cli_chain *chain) {
-    int count = 0;
+    int count = 0, grad = -1;
     for (int plan = 0; plan < chain->count; plan++) {
         const octet_plan *p = &chain->plans[plan];
         for (int i = 0; i < p->step_count; i++) {
@@ -181,15 +210,25 @@ int oct_cli_expect(oct_cli_result results[OCT_CLI_RESULTS], const oct_cli_chain 
                 results[count] = multiply(s, &a, &b, dtype);
                 results[count].name = dst->name;
                 results[count].plan = plan;
+                grad = s->gemm == OCTET_DGRAD ? count : grad;
                 add_rest(&results[count++], chain, dtype);
                 drop_operand(&a);
                 drop_operand(&b);
+            } else if (grads_of_prologue(s, dst)) {
+                results[count] = oct_cli_prologue_grad(chain, s, &results[grad], dtype);
+                results[count++].name = dst->name;
             } else if (s->op == OCTET_OP_BIAS_GRAD) {
                 results[count] = column_sums(chain, dtype);
                 results[count].name = dst->name;
                 add_rest(&results[count++], chain, dtype);
             }
         }
+    }
+    /* The gradient of f(x) stays inside. */
+    if (grad >= 0 && chain->args.forward.prologue) {
+        oct_cli_result_drop(&results[grad]);
+        memmove(&results[grad], &results[grad + 1],
+                (size_t)(--count - grad) * sizeof results[0]);
     }
     return count;
 }

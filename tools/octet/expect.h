@@ -4,7 +4,7 @@
 
 #include "chain.h"
 
-#define OCT_CLI_RESULTS 4
+#define OCT_CLI_RESULTS 8
 
 typedef struct oct_cli_result {
     uint8_t name; /* octet_plan_name */

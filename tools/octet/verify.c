@@ -75,6 +75,8 @@ static bool show_result(oct_cli_table *table, const oct_cli_result *r,
         [OCTET_NAME_MAIN_GRAD] = "main_grad",
         [OCTET_NAME_GRAD_BIAS] = "grad_bias",
         [OCTET_NAME_BIAS_MAIN_GRAD] = "bias_main_grad",
+        [OCTET_NAME_GRAD_GAMMA] = "grad_gamma",
+        [OCTET_NAME_GRAD_BETA] = "grad_beta",
     };
     double worst = 0, error = 0, bound = 0;
     int64_t wrong = 0, count = got->rows * got->cols;

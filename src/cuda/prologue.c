@@ -1,0 +1,121 @@
+/* prologue.c - norms and activations of the input, and their gradients, on a GPU. */
+#include "cuda/kernels/prologue.h"
+
+#include "core/size.h"
+#include "cuda/kernels/bias.h"
+#include "cuda/quantize.h"
+#include "format/prologue.h"
+
+/* Columns of a plain matrix from `first` on. */
+static oct_plain part_of(const oct_matrix *m, int64_t first) {
+    oct_matrix part = *m;
+    if (part.parts[0]) {
+        part.parts[0] = (char *)part.parts[0] + first * (m->dtype == OCTET_F32 ? 4 : 2);
+    }
+    return oct_plain_of(&part);
+}
+
+static oct_plain vector_of(const oct_vector *v, int64_t cols) {
+    oct_matrix row = {.dtype = v->dtype, .rows = 1, .cols = cols, .stride = cols};
+    row.parts[0] = (void *)(uintptr_t)v->at;
+    return oct_plain_of(&row);
+}
+
+/* cols: those of f(x). */
+static oct_prologue_params params_of(const oct_prologue_call *call, int64_t cols) {
+    bool gated = oct_prologue_is_gated(call->prologue);
+    oct_prologue_params p = {.shape = oct_rows_of(call->x->rows, cols),
+                             .dst = oct_plain_of(call->dst),
+                             .x = oct_plain_of(call->x),
+                             .gamma = vector_of(&call->gamma, cols),
+                             .beta = vector_of(&call->beta, cols),
+                             .stats = (float *)(uintptr_t)call->stats,
+                             .amax = call->amax,
+                             .sums = call->sums,
+                             .amaxes = call->amaxes > 1 ? (uint32_t)call->amaxes : 1,
+                             .eps = call->eps,
+                             .prologue = call->prologue,
+                             .zero_centered = call->zero_centered};
+    if (gated) {
+        p.gate = part_of(call->x, cols);
+    }
+    if (gated && call->grad) {
+        p.gated = part_of(call->dst, cols);
+    }
+    if (call->grad) {
+        p.grad = oct_plain_of(call->grad);
+    }
+    return p;
+}
+
+/* A block for each row. */
+static octet_status by_row(const oct_cuda_on *on, const oct_prologue_params *p,
+                           const char *kernel, octet_error *err) {
+    oct_cuda_launch launch = {.module = OCT_MODULE_prologue,
+                              .kernel = kernel,
+                              .grid = {(uint32_t)p->shape.rows, 1, 1},
+                              .threads = OCT_LINE_THREADS,
+                              .params = p,
+                              .params_bytes = sizeof *p};
+    return oct_cuda_launch_kernel(on, &launch, err);
+}
+
+/* A thread for 8 columns of 4 rows. */
+static octet_status by_part(const oct_cuda_on *on, const oct_prologue_params *p,
+                            const char *kernel, octet_error *err) {
+    oct_cuda_launch launch = {.module = OCT_MODULE_prologue,
+                              .kernel = kernel,
+                              .grid = {oct_rows_blocks(&p->shape), 1, 1},
+                              .threads = OCT_ROWS_THREADS,
+                              .params = p,
+                              .params_bytes = sizeof *p};
+    return oct_cuda_launch_kernel(on, &launch, err);
+}
+
+octet_status oct_cuda_statistics(const oct_cuda_on *on, const oct_prologue_call *call,
+                                 octet_error *err) {
+    oct_prologue_params p = params_of(call, call->x->cols);
+    p.stats = call->dst->parts[0];
+    return by_row(on, &p, "norm_statistics", err);
+}
+
+octet_status oct_cuda_prologue(const oct_cuda_on *on, const oct_prologue_call *call,
+                               octet_error *err) {
+    static const char *const kernels[] = {
+        [OCT_ACT_NONE] = "norm_apply",       [OCT_ACT_GELU] = "gelu_apply",
+        [OCT_ACT_QGELU] = "qgelu_apply",     [OCT_ACT_RELU] = "relu_apply",
+        [OCT_ACT_SRELU] = "srelu_apply",     [OCT_ACT_SILU] = "silu_apply",
+        [OCT_ACT_SIGMOID] = "sigmoid_apply",
+    };
+    oct_prologue_params p = params_of(call, call->dst->cols);
+    return by_part(on, &p, kernels[oct_prologue_activation(call->prologue)], err);
+}
+
+octet_status oct_cuda_prologue_grad(const oct_cuda_on *on, const oct_prologue_call *call,
+                                    octet_error *err) {
+    static const char *const kernels[] = {
+        [OCT_ACT_NONE] = "norm_grad",       [OCT_ACT_GELU] = "gelu_grad",
+        [OCT_ACT_QGELU] = "qgelu_grad",     [OCT_ACT_RELU] = "relu_grad",
+        [OCT_ACT_SRELU] = "srelu_grad",     [OCT_ACT_SILU] = "silu_grad",
+        [OCT_ACT_SIGMOID] = "sigmoid_grad",
+    };
+    oct_prologue_params p = params_of(call, call->grad->cols);
+    const char *kernel = kernels[oct_prologue_activation(call->prologue)];
+    return oct_prologue_is_norm(call->prologue) ? by_row(on, &p, kernel, err)
+                                                : by_part(on, &p, kernel, err);
+}
+
+octet_status oct_cuda_gamma_grad(const oct_cuda_on *on, const oct_prologue_call *call,
+                                 octet_error *err) {
+    oct_prologue_params p = params_of(call, call->grad->cols);
+    oct_cuda_launch launch = {.module = OCT_MODULE_prologue,
+                              .kernel = "gamma_sums",
+                              .grid = {(uint32_t)oct_size_ceil_div(p.shape.cols, OCT_TILE),
+                                       (uint32_t)oct_size_ceil_div(p.shape.rows, OCT_TILE), 1},
+                              .threads = OCT_LINE_THREADS,
+                              .params = &p,
+                              .params_bytes = sizeof p};
+    octet_status status = oct_cuda_launch_kernel(on, &launch, err);
+    oct_cuda_joining joining = {call->dst, call->sums, p.shape.rows, false};
+    return status ? status : oct_cuda_bias_grad(on, &joining, err);
+}
