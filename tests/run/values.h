@@ -186,7 +186,7 @@ static inline double run_law(const octet_quantizer *q, const run_spot *at) {
 /* The same whatever the direction, for bytes that are no longer there. */
 static inline double run_law_either(const octet_quantizer *q, const run_spot *at) {
     double tile = run_block(at->values, at->row, at->col, run_side(q), run_side(q));
-    double half = q->scheme == OCTET_MXFP4 ? 0.29 : 0.18;
+    double half = q->scheme == OCTET_MXFP4 ? 0.29 : q->four_over_six ? 0.27 : 0.18;
     return q->format == OCTET_E2M1 ? (q->stochastic ? 2 : 1) * half * tile + at->amax * 0x1p-16
                                    : run_law(q, at);
 }
