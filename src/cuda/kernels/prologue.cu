@@ -305,8 +305,9 @@ static inline void sums_of_gamma(const oct_prologue_params &p) {
     int64_t col = left + threadIdx.x;
     int used = oct_leaves_of(p.shape.rows - top);
     oct_leaf_sums joined = {};
-    for (int i = 0; i < OCT_LEAVES && col < p.shape.cols; i++) {
-        if (i < used) {
+#pragma unroll
+    for (int i = 0; i < OCT_LEAVES; i++) {
+        if (i < used && col < p.shape.cols) {
             oct_add_leaf(joined, leaves.of[i][threadIdx.x], i);
         }
     }
