@@ -48,11 +48,16 @@ static oct_prologue_params params_of(const oct_prologue_call *call, int64_t cols
     return p;
 }
 
+/* A kernel by the dtype of x, F32 first. */
+typedef const char *const by_dtype[3];
+#define BY_DTYPE(name) {name "_f32", name "_bf16", name "_f16"}
+
 /* A block for each row. */
 static octet_status by_row(const oct_cuda_on *on, const oct_prologue_params *p,
-                           const char *kernel, octet_error *err) {
+                           by_dtype kernels, octet_error *err) {
     oct_cuda_launch launch = {.module = OCT_MODULE_prologue,
-                              .kernel = kernel,
+                              .input = p->x.dtype,
+                              .kernel = kernels[oct_dtype_index(p->x.dtype)],
                               .grid = {(uint32_t)p->shape.rows, 1, 1},
                               .threads = OCT_LINE_THREADS,
                               .params = p,
@@ -62,9 +67,10 @@ static octet_status by_row(const oct_cuda_on *on, const oct_prologue_params *p,
 
 /* A thread for 8 columns of 4 rows. */
 static octet_status by_part(const oct_cuda_on *on, const oct_prologue_params *p,
-                            const char *kernel, octet_error *err) {
+                            by_dtype kernels, octet_error *err) {
     oct_cuda_launch launch = {.module = OCT_MODULE_prologue,
-                              .kernel = kernel,
+                              .input = p->x.dtype,
+                              .kernel = kernels[oct_dtype_index(p->x.dtype)],
                               .grid = {oct_rows_blocks(&p->shape), 1, 1},
                               .threads = OCT_ROWS_THREADS,
                               .params = p,
@@ -74,18 +80,19 @@ static octet_status by_part(const oct_cuda_on *on, const oct_prologue_params *p,
 
 octet_status oct_cuda_statistics(const oct_cuda_on *on, const oct_prologue_call *call,
                                  octet_error *err) {
+    static by_dtype kernels = BY_DTYPE("norm_statistics");
     oct_prologue_params p = params_of(call, call->x->cols);
     p.stats = call->dst->parts[0];
-    return by_row(on, &p, "norm_statistics", err);
+    return by_row(on, &p, kernels, err);
 }
 
 octet_status oct_cuda_prologue(const oct_cuda_on *on, const oct_prologue_call *call,
                                octet_error *err) {
-    static const char *const kernels[] = {
-        [OCT_ACT_NONE] = "norm_apply",       [OCT_ACT_GELU] = "gelu_apply",
-        [OCT_ACT_QGELU] = "qgelu_apply",     [OCT_ACT_RELU] = "relu_apply",
-        [OCT_ACT_SRELU] = "srelu_apply",     [OCT_ACT_SILU] = "silu_apply",
-        [OCT_ACT_SIGMOID] = "sigmoid_apply",
+    static by_dtype kernels[] = {
+        [OCT_ACT_NONE] = BY_DTYPE("norm_apply"),       [OCT_ACT_GELU] = BY_DTYPE("gelu_apply"),
+        [OCT_ACT_QGELU] = BY_DTYPE("qgelu_apply"),     [OCT_ACT_RELU] = BY_DTYPE("relu_apply"),
+        [OCT_ACT_SRELU] = BY_DTYPE("srelu_apply"),     [OCT_ACT_SILU] = BY_DTYPE("silu_apply"),
+        [OCT_ACT_SIGMOID] = BY_DTYPE("sigmoid_apply"),
     };
     oct_prologue_params p = params_of(call, call->dst->cols);
     return by_part(on, &p, kernels[oct_prologue_activation(call->prologue)], err);
@@ -93,23 +100,25 @@ octet_status oct_cuda_prologue(const oct_cuda_on *on, const oct_prologue_call *c
 
 octet_status oct_cuda_prologue_grad(const oct_cuda_on *on, const oct_prologue_call *call,
                                     octet_error *err) {
-    static const char *const kernels[] = {
-        [OCT_ACT_NONE] = "norm_grad",       [OCT_ACT_GELU] = "gelu_grad",
-        [OCT_ACT_QGELU] = "qgelu_grad",     [OCT_ACT_RELU] = "relu_grad",
-        [OCT_ACT_SRELU] = "srelu_grad",     [OCT_ACT_SILU] = "silu_grad",
-        [OCT_ACT_SIGMOID] = "sigmoid_grad",
+    static by_dtype kernels[] = {
+        [OCT_ACT_NONE] = BY_DTYPE("norm_grad"),       [OCT_ACT_GELU] = BY_DTYPE("gelu_grad"),
+        [OCT_ACT_QGELU] = BY_DTYPE("qgelu_grad"),     [OCT_ACT_RELU] = BY_DTYPE("relu_grad"),
+        [OCT_ACT_SRELU] = BY_DTYPE("srelu_grad"),     [OCT_ACT_SILU] = BY_DTYPE("silu_grad"),
+        [OCT_ACT_SIGMOID] = BY_DTYPE("sigmoid_grad"),
     };
     oct_prologue_params p = params_of(call, call->grad->cols);
-    const char *kernel = kernels[oct_prologue_activation(call->prologue)];
-    return oct_prologue_is_norm(call->prologue) ? by_row(on, &p, kernel, err)
-                                                : by_part(on, &p, kernel, err);
+    oct_activation act = oct_prologue_activation(call->prologue);
+    return oct_prologue_is_norm(call->prologue) ? by_row(on, &p, kernels[act], err)
+                                                : by_part(on, &p, kernels[act], err);
 }
 
 octet_status oct_cuda_gamma_grad(const oct_cuda_on *on, const oct_prologue_call *call,
                                  octet_error *err) {
+    static by_dtype kernels = BY_DTYPE("gamma_sums");
     oct_prologue_params p = params_of(call, call->grad->cols);
     oct_cuda_launch launch = {.module = OCT_MODULE_prologue,
-                              .kernel = "gamma_sums",
+                              .input = p.x.dtype,
+                              .kernel = kernels[oct_dtype_index(p.x.dtype)],
                               .grid = {(uint32_t)oct_size_ceil_div(p.shape.cols, OCT_TILE),
                                        (uint32_t)oct_size_ceil_div(p.shape.rows, OCT_TILE), 1},
                               .threads = OCT_LINE_THREADS,

@@ -76,9 +76,7 @@ static inline float row_sum(const oct_prologue_params &p, float mean, bool squar
     return fold(lanes, shared);
 }
 
-extern "C" __global__ void __launch_bounds__(OCT_LINE_THREADS)
-    norm_statistics(const __grid_constant__ oct_prologue_params p) {
-    oct_after();
+static inline void statistics(const oct_prologue_params &p) {
     __shared__ float shared[8][OCT_LINE_THREADS];
     int64_t row = blockIdx.x, cols = p.shape.cols;
     bool centred = is_centred(p);
@@ -136,9 +134,7 @@ static inline void put_amax(const oct_prologue_params &p, uint32_t most) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)
-    norm_apply(const __grid_constant__ oct_prologue_params p) {
-    oct_after();
+static inline void apply_norm(const oct_prologue_params &p) {
     oct_rows_at at = oct_rows_place(p.shape);
     int count = oct_columns_left(p.shape.cols, at.col);
     uint32_t most = 0;
@@ -218,9 +214,7 @@ static inline void take_grads(float *g, float *normed, const oct_prologue_params
     }
 }
 
-extern "C" __global__ void __launch_bounds__(OCT_LINE_THREADS)
-    norm_grad(const __grid_constant__ oct_prologue_params p) {
-    oct_after();
+static inline void grad_of_norm(const oct_prologue_params &p) {
     __shared__ float shared[8][OCT_LINE_THREADS];
     int64_t row = blockIdx.x, cols = p.shape.cols, first = 8 * (int64_t)threadIdx.x;
     oct_norm_row norm = norm_of(p, row);
@@ -271,7 +265,7 @@ static inline void grad_row(const oct_prologue_params &p, int64_t row, int64_t c
 template <oct_activation ACT> static inline void apply_grad(const oct_prologue_params &p) {
     oct_rows_at at = oct_rows_place(p.shape);
     int count = oct_columns_left(p.shape.cols, at.col);
-#pragma unroll
+#pragma unroll 1 /* the code of four rows would take long to compile */
     for (int k = 0; k < OCT_ROWS_DEEP; k++) {
         int64_t row = at.row + k * at.step;
         if (row < p.shape.rows && count > 0) {
@@ -280,25 +274,6 @@ template <oct_activation ACT> static inline void apply_grad(const oct_prologue_p
     }
 }
 
-#define ACTIVATION(name, ACT)                                                                  \
-    extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)                             \
-        name##_apply(const __grid_constant__ oct_prologue_params p) {                          \
-        oct_after();                                                                           \
-        apply<ACT>(p);                                                                         \
-    }                                                                                          \
-    extern "C" __global__ void __launch_bounds__(OCT_ROWS_THREADS)                             \
-        name##_grad(const __grid_constant__ oct_prologue_params p) {                           \
-        oct_after();                                                                           \
-        apply_grad<ACT>(p);                                                                    \
-    }
-
-ACTIVATION(gelu, OCT_ACT_GELU)
-ACTIVATION(qgelu, OCT_ACT_QGELU)
-ACTIVATION(relu, OCT_ACT_RELU)
-ACTIVATION(srelu, OCT_ACT_SRELU)
-ACTIVATION(silu, OCT_ACT_SILU)
-ACTIVATION(sigmoid, OCT_ACT_SIGMOID)
-
 /* ---- gamma ------------------------------------------------------------------------------- */
 
 static_assert(OCT_LINE_THREADS == OCT_TILE && OCT_LEAVES * OCT_ROWS_COLS * 16 == OCT_TILE * 8,
@@ -306,9 +281,7 @@ static_assert(OCT_LINE_THREADS == OCT_TILE && OCT_LEAVES * OCT_ROWS_COLS * 16 ==
 
 /* Sums of the columns of grad times x normed, of a tile of 128 rows: a thread has 8 columns of
  * a leaf, then joins the leaves of a column. */
-extern "C" __global__ void __launch_bounds__(OCT_LINE_THREADS)
-    gamma_sums(const __grid_constant__ oct_prologue_params p) {
-    oct_after();
+static inline void sums_of_gamma(const oct_prologue_params &p) {
     __shared__ oct_tile_leaves<OCT_TILE> leaves;
     int leaf = (int)threadIdx.x / 16, local = (int)threadIdx.x % 16 * 8;
     int64_t top = (int64_t)blockIdx.y * OCT_TILE, left = (int64_t)blockIdx.x * OCT_TILE;
@@ -332,8 +305,9 @@ extern "C" __global__ void __launch_bounds__(OCT_LINE_THREADS)
     int64_t col = left + threadIdx.x;
     int used = oct_leaves_of(p.shape.rows - top);
     oct_leaf_sums joined = {};
-    for (int i = 0; i < OCT_LEAVES && col < p.shape.cols; i++) {
-        if (i < used) {
+#pragma unroll
+    for (int i = 0; i < OCT_LEAVES; i++) {
+        if (i < used && col < p.shape.cols) {
             oct_add_leaf(joined, leaves.of[i][threadIdx.x], i);
         }
     }
@@ -341,3 +315,45 @@ extern "C" __global__ void __launch_bounds__(OCT_LINE_THREADS)
         p.sums[blockIdx.y * p.shape.cols + col] = oct_tile_sum(joined, used);
     }
 }
+
+/* ---- kernels ----------------------------------------------------------------------------- */
+
+/* The parameters, with x, f(x) and their gradients of a dtype that the compiler knows. */
+template <uint8_t DTYPE> static inline oct_prologue_params typed(const oct_prologue_params &p) {
+    oct_prologue_params q = p;
+    q.dst.dtype = q.x.dtype = q.gated.dtype = q.gate.dtype = q.grad.dtype = DTYPE;
+    return q;
+}
+
+#define KERNEL(name, THREADS, DTYPE, function)                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                      \
+        name(const __grid_constant__ oct_prologue_params p) {                                  \
+        oct_after();                                                                           \
+        function(typed<DTYPE>(p));                                                             \
+    }
+
+#define ACTIVATION(name, type, DTYPE, ACT)                                                     \
+    KERNEL(name##_apply_##type, OCT_ROWS_THREADS, DTYPE, apply<ACT>)                           \
+    KERNEL(name##_grad_##type, OCT_ROWS_THREADS, DTYPE, apply_grad<ACT>)
+
+#define KERNELS(type, DTYPE)                                                                   \
+    KERNEL(norm_statistics_##type, OCT_LINE_THREADS, DTYPE, statistics)                        \
+    KERNEL(norm_apply_##type, OCT_ROWS_THREADS, DTYPE, apply_norm)                             \
+    KERNEL(norm_grad_##type, OCT_LINE_THREADS, DTYPE, grad_of_norm)                            \
+    KERNEL(gamma_sums_##type, OCT_LINE_THREADS, DTYPE, sums_of_gamma)                          \
+    ACTIVATION(gelu, type, DTYPE, OCT_ACT_GELU)                                                \
+    ACTIVATION(qgelu, type, DTYPE, OCT_ACT_QGELU)                                              \
+    ACTIVATION(relu, type, DTYPE, OCT_ACT_RELU)                                                \
+    ACTIVATION(srelu, type, DTYPE, OCT_ACT_SRELU)                                              \
+    ACTIVATION(silu, type, DTYPE, OCT_ACT_SILU)                                                \
+    ACTIVATION(sigmoid, type, DTYPE, OCT_ACT_SIGMOID)
+
+#ifdef OCT_TAKES_F32
+KERNELS(f32, OCTET_F32)
+#endif
+#ifdef OCT_TAKES_BF16
+KERNELS(bf16, OCTET_BF16)
+#endif
+#ifdef OCT_TAKES_F16
+KERNELS(f16, OCTET_F16)
+#endif
