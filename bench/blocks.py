@@ -168,7 +168,7 @@ def contenders(at: Sizes, joined: bool) -> dict[str, Callable[[], nn.Module]]:
     }
     for name, active in RECIPES.items():
         found[name] = lambda active=active: Stack(octet_layer(), at, joined, active)
-        found[f"{name}, saves its input"] = lambda active=active: Stack(
+        found[f"{name} (saves its input)"] = lambda active=active: Stack(
             octet_layer(save_original_input=True), at, joined, active
         )
     return found
