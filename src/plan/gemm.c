@@ -281,8 +281,13 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     oct_step_done(b, step);
 }
 
+/* Pieces are not folded: scales of 1 x 128 blocks lie in rows with a place for each column of
+ * the whole product, and a GPU's library takes all of a row. */
 int oct_gemm_chunks(oct_builder *b, const oct_product *product) {
+    bool exact = b->exact;
+    b->exact = true;
     oct_gemm(b, product);
+    b->exact = exact;
     int step = b->plan->step_count - 1;
     b->plan->steps[step].chunk = 0;
     return step;

@@ -172,7 +172,8 @@ static inline int64_t check_scratch_bytes(const octet_plan *plan, const octet_st
     if (plan->device.kind != OCTET_CUDA) {
         return plan->buffers[step->scratch].shape[0] * OCT_CPU_LANE_BYTES;
     }
-    int64_t padded = check_pads(plan, step) ? check_padded_bytes(plan, step) : 0;
+    bool copies = step->a_copy != OCTET_ABSENT && step->b_copy != OCTET_ABSENT;
+    int64_t padded = check_pads(plan, step) && copies ? check_padded_bytes(plan, step) : 0;
     int64_t own =
         bytes && finished ? 0 : (24 << 20) + (!bytes && (arch != 90 || blocks) ? 8 << 20 : 0);
     return padded + own;
