@@ -170,7 +170,8 @@ static inline int64_t check_scratch_bytes(const octet_plan *plan, const octet_st
     bool finished = step->bias == OCTET_ABSENT || dtype == OCTET_F32 ||
                     plan->buffers[step->bias].dtype == dtype;
     if (plan->device.kind != OCTET_CUDA) {
-        return plan->buffers[step->scratch].shape[0] * OCT_CPU_LANE_BYTES;
+        uint64_t lanes = (uint64_t)plan->buffers[step->scratch].shape[0];
+        return (int64_t)(lanes * OCT_CPU_LANE_BYTES); /* a faulty plan may have any number */
     }
     bool copies = step->a_copy != OCTET_ABSENT && step->b_copy != OCTET_ABSENT;
     int64_t padded = check_pads(plan, step) && copies ? check_padded_bytes(plan, step) : 0;

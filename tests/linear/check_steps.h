@@ -233,7 +233,7 @@ static inline bool check_should_fold(const check_case *at, const octet_step *ste
     bool hopper = at->plan->device.kind == OCTET_CUDA && at->plan->device.arch == 90;
     return hopper && a->scheme == OCTET_MXFP8 && b->scheme == OCTET_MXFP8 &&
            !(a->format == OCTET_E5M2 && b->format == OCTET_E5M2) &&
-           at->args->recipe.product == OCTET_MX_FOLDED;
+           step->chunk == OCTET_ABSENT && at->args->recipe.product == OCTET_MX_FOLDED;
 }
 
 /* Who decodes an operand: the product, or the cast that made these very bytes. */
