@@ -91,13 +91,13 @@ typedef struct octet_linear_args {
     uint8_t gamma_requires_grad;
     uint8_t beta_requires_grad;
     uint8_t reserved[3];
-    uint32_t tp_size; /* 0 counts as 1 */
-    uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
-                       * 910 at most */
-    uint32_t chunks;  /* sequence parallel: the product whose sums are scattered over the ranks
-                       * (fprop of row parallel, dgrad of column parallel) is made in so many
-                       * pieces of its columns, OCTET_MOST_CHUNKS at most, and each is
-                       * scattered while the next is made; 0 counts as 1 */
+    uint32_t tp_size;  /* 0 counts as 1 */
+    uint32_t threads;  /* CPU workers to provide workspace for; 0 counts as 1, and products use
+                        * 910 at most */
+    uint32_t chunks;   /* sequence parallel: the product whose sums are scattered over the ranks
+                        * (fprop of row parallel, dgrad of column parallel) is made in so many
+                        * pieces of its columns, OCTET_MOST_CHUNKS at most, and each is
+                        * scattered while the next is made; 0 counts as 1 */
     float eps;         /* of a norm, added to the mean of squares: above 0 */
     octet_proto input; /* (..., K); with a gated prologue (..., 2K) */
     octet_proto weight; /* (N, K) */

@@ -259,7 +259,7 @@ typedef struct octet_plan {
     uint8_t prologue;      /* octet_prologue */
     uint8_t zero_centered; /* where it is a norm */
     uint8_t reserved[2];
-    float eps; /* likewise */
+    float eps;             /* likewise */
     octet_extents extents; /* m: the rows of this rank's input */
     int64_t saved_bytes;   /* the block to hold until the next plan of the chain has run */
     int64_t aliased_bytes; /* the caller's, or restored, that must stay alive besides */
