@@ -38,8 +38,10 @@ octet_status octet_linear_shared_input(octet_quantizer *out, const octet_linear_
     oct_builder b;
     oct_planner p = asking(&b, args);
     bool columnwise;
-    /* Not where the call gets bytes already, saves x itself, or quantizes what ranks gather. */
-    bool casts = p.facts.quantized && !oct_quantizer_is(&args->input.quantizer) &&
+    /* Not where the call gets bytes already, saves x itself, quantizes what ranks gather, or a
+     * function of x. */
+    bool casts = p.facts.quantized && !args->prologue &&
+                 !oct_quantizer_is(&args->input.quantizer) &&
                  casts_alike(&p.facts.role[OCTET_INPUT]) && !oct_gathers_input(&p) &&
                  oct_saves_own_cast(&p, &columnwise);
     *out = casts ? with_directions(&p, OCTET_INPUT, true, columnwise)

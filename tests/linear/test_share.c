@@ -42,6 +42,7 @@ static const row rows[] = {
     {"in=bf16 recipe=mxfp8 delay_wgrad", "mxfp8:e4m3/1x32+row+col", "none"},
     {"in=bf16 recipe=mxfp8 bias", "mxfp8:e4m3/1x32+row+col", "none"},
     {"in=bf16 qin=mxfp8:e4m3 recipe=mxfp8", "none", "mxfp8:e4m3/1x32+row+col"},
+    {"in=bf16 recipe=mxfp8 prologue=silu", "none", "mxfp8:e4m3/1x32+row+col"},
     {"in=bf16 recipe=mxfp8 parallel=column tp=2 sequence", "none", "mxfp8:e4m3/1x32+row+col"},
     {"in=bf16 recipe=mxfp8 parallel=row tp=2 sequence", "mxfp8:e4m3/1x32+row+col", "none"},
 };
