@@ -267,12 +267,12 @@ def test_inductor__runs_the_pass_and_the_users_own(monkeypatch: pytest.MonkeyPat
             return None  # so that graphs are compiled, not found
 
     recipe, model = RECIPES["current"](), Attention()
-    monkeypatch.setattr(config, "joint_custom_pre_pass", Counts())
-    torch._dynamo.reset()
-    found = step(torch.compile(model, fullgraph=True), model, recipe)
-    monkeypatch.setenv("OCTET_SHARE_CASTS", "0")
-    torch._dynamo.reset()
-    apart = step(torch.compile(model, fullgraph=True), model, recipe)
+    with config.patch(joint_custom_pre_pass=Counts()):
+        torch._dynamo.reset()
+        found = step(torch.compile(model, fullgraph=True), model, recipe)
+        monkeypatch.setenv("OCTET_SHARE_CASTS", "0")
+        torch._dynamo.reset()
+        apart = step(torch.compile(model, fullgraph=True), model, recipe)
     assert casts == [1, 0]
     assert_equal(found, apart)
 
