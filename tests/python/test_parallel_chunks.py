@@ -71,6 +71,8 @@ def test_chunks__outputs_leave_quantized(two: Ranks) -> None:
 @pytest.mark.parametrize("name", ["none", "block", "mxfp8", "delayed", "nvfp4-nearest"])
 @pytest.mark.parametrize("mode", ["column", "row"])
 def test_chunks__compiled_is_eager(mode: str, name: str, two: Ranks) -> None:
+    if name == "delayed" and not jobs.COMPILES_DELAYED:
+        pytest.skip("this torch refuses the compiled backward of delayed scaling over ranks")
     case = chunked(Case(mode, True, name, steps=2))
     wanted = two.run(jobs.train, case)
     assert_same(two.run(jobs.train, case._replace(compiled="aot_eager")), wanted)
