@@ -49,6 +49,20 @@ octet_status oct_need_size(uint32_t size, size_t expected, const char *name, oct
                     name, (unsigned long)size, name, expected, octet_version());
 }
 
+octet_status oct_need_zero(const void *bytes, size_t count, const char *name,
+                           octet_error *err) {
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < count; i++) {
+        if (at[i]) {
+            return oct_fail(err, OCTET_INVALID,
+                            "byte %zu of %s is %u; reserved bytes are 0: start from the "
+                            "struct's initializer",
+                            i, name, at[i]);
+        }
+    }
+    return OCTET_OK;
+}
+
 const char *octet_status_name(octet_status status) {
     static const char *const names[] = {"ok", "invalid", "unsupported", "no memory", "device"};
     size_t at = (size_t)status;

@@ -21,6 +21,8 @@ octet_status oct_fail_at(octet_error *err, int column, const char *format, ...) 
 octet_status oct_need(const void *pointer, const char *name, octet_error *err);
 
 /* OCTET_INVALID unless a struct's size is that of this library's header. */
+/* Bytes that have no meaning yet: a later library may give them one, so they must be 0. */
+octet_status oct_need_zero(const void *bytes, size_t count, const char *name, octet_error *err);
 octet_status oct_need_size(uint32_t size, size_t expected, const char *name, octet_error *err);
 
 #endif

@@ -146,8 +146,9 @@ octet_status oct_field_parse(const octet_field *row, void *value, oct_span text,
         float number;
         if (!oct_span_f32(&number, text)) {
             return oct_fail_at(err, text.column,
-                               "'%.*s' is not a number; %s takes a finite one", OCT_SHOW(text),
-                               row->word);
+                               "'%.*s' is not a number that fits a float; %s takes a finite "
+                               "one, neither too large nor rounded to 0",
+                               OCT_SHOW(text), row->word);
         }
         memcpy((char *)value + row->offset, &number, sizeof number);
         return OCTET_OK;
@@ -156,10 +157,13 @@ octet_status oct_field_parse(const octet_field *row, void *value, oct_span text,
     int64_t min = row->type == OCTET_FIELD_I32 ? INT32_MIN : 0;
     if (!oct_span_integer(&number, text, min, type_max(row->type))) {
         return oct_fail_at(err, text.column,
-                           "'%.*s' is not a whole number from %lld to %lld; "
+                           "'%.*s' is %s from %lld to %lld; "
                            "%s takes one",
-                           OCT_SHOW(text), (long long)min, (long long)type_max(row->type),
-                           row->word);
+                           OCT_SHOW(text),
+                           oct_span_is_integer(text) && (min < 0 || text.text[0] != '-')
+                               ? "no number"
+                               : "not a whole number",
+                           (long long)min, (long long)type_max(row->type), row->word);
     }
     oct_field_set(row, value, number);
     return OCTET_OK;

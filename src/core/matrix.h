@@ -13,6 +13,11 @@ typedef struct oct_matrix {
     void *parts[OCTET_PARTS]; /* NULL where absent; a plain matrix is parts[0] */
 } oct_matrix;
 
+/* One of the equal parts that every rank's rows are cut into. */
+typedef struct oct_chunk {
+    int64_t ranks, chunks, index;
+} oct_chunk;
+
 /* A vector in memory: a bias. */
 typedef struct oct_vector {
     const void *at;
@@ -25,7 +30,8 @@ typedef struct oct_prologue_call {
     uint8_t prologue; /* octet_prologue */
     bool zero_centered;
     float eps;
-    const oct_matrix *dst;  /* statistics, f(x), dx, or the gradient of gamma */
+    const oct_matrix *dst;  /* statistics, f(x), dx, or the gradient of gamma; NULL: a cast
+                             * reads f(x) */
     const oct_matrix *x;    /* its input */
     const oct_matrix *grad; /* the gradient of f(x) */
     const float *stats;     /* of a norm: each row's rstd, or its mean and rstd */

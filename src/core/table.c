@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "core/environment.h"
+
 /* ---- entries ----------------------------------------------------------------------------- */
 
 void oct_entry_start(oct_entry *entry, uint64_t hash) {
@@ -23,7 +25,7 @@ void oct_entry_leave(oct_table *table, oct_entry *entry) {
 /* ---- sets -------------------------------------------------------------------------------- */
 
 int oct_table_limit(void) {
-    const char *text = getenv("OCTET_CACHE_ENTRIES");
+    const char *text = oct_environment("OCTET_CACHE_ENTRIES");
     long number = text ? strtol(text, NULL, 10) : 0;
     return number > 0 && number < INT32_MAX ? (int)number : INT32_MAX - 1;
 }

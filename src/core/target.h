@@ -8,17 +8,25 @@
 
 #include "octet.h"
 
+/* Products that are invariant (octet_step) are not asked about: every device multiplies any two
+ * operands so from their bytes as they are, in either direction, and needs no copies. By which
+ * kernel, in which order each sum takes its terms, and in which format follows from the kinds
+ * of the operands, and on a CPU from the values of the row and of b; never from dst's rows. */
+
 /* A product at its sizes, as far as the memory that it works in depends on it. */
 typedef struct oct_target_product {
     const octet_quantizer *a, *b; /* of its operands */
     uint8_t gemm;                 /* octet_gemm */
     uint8_t a_use, b_use;         /* octet_use */
     octet_support support;        /* how they are multiplied */
+    bool invariant;               /* a row of dst does not depend on how many there are */
     uint8_t dst, bias;            /* octet_dtype; bias NONE: there is none */
     int64_t rows, cols, depth;    /* of dst; and of the sums */
 } oct_target_product;
 
 typedef struct oct_target {
+    /* OCTET_UNSUPPORTED where the device is known and runs nothing; NULL: every one does. */
+    octet_status (*check)(const octet_device *device, octet_error *err);
     /* How products of a scheme are made: natively, from its bytes as they are; from folded
      * bytes, which are FP8 in blocks of 128 then; or emulated, from what the bytes decode to,
      * exactly. */
@@ -34,6 +42,11 @@ typedef struct oct_target {
     /* Native products of the scheme take operands and dst in whole rows of row_bytes, and outer
      * indices in multiples of this many; a copy is padded where they are not. 0: any sizes. */
     uint16_t (*lines)(octet_scheme scheme);
+    /* Whether a cast of a prologue's result computes it while it reads x, and so does the amax
+     * before it where the scheme has one scale a tensor: then the result is written nowhere.
+     * x has that dtype. Not asked where an amax lies above block scales. */
+    bool (*applies)(const octet_device *device, const octet_quantizer *q, uint8_t dtype,
+                    uint8_t prologue);
     /* Bytes of memory that a product works in, where its device lays out what it wants; 0: it
      * needs none. workers: at least 1. False: more than 64 bits count. */
     bool (*scratch)(int64_t *bytes, const octet_device *device,

@@ -47,8 +47,12 @@ void oct_write_i64(oct_writer *writer, int64_t value) {
 static int shortest_digits(char digits[16], float value) {
     char text[32];
     char plain[32];
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    /* A thread may take subnormal numbers for 0; then they are widened by their encoding. */
+    double wide = bits < 0x00800000u ? (double)bits * 0x1p-149 : (double)value;
     for (int count = 1; count <= 9; count++) {
-        (void)snprintf(text, sizeof text, "%.*e", count - 1, (double)value);
+        (void)snprintf(text, sizeof text, "%.*e", count - 1, wide);
         char *mark = strchr(text, 'e');
         size_t n = 0;
         for (const char *at = text; at < mark; at++) {
@@ -59,7 +63,8 @@ static int shortest_digits(char digits[16], float value) {
         digits[n] = 0;
         int exponent = atoi(mark + 1);
         (void)snprintf(plain, sizeof plain, "%se%d", digits, exponent - (int)n + 1);
-        if (strtof(plain, NULL) == value) {
+        float read = strtof(plain, NULL);
+        if (memcmp(&read, &value, sizeof read) == 0) { /* a thread may take subnormals for 0 */
             return exponent + 1;
         }
     }
@@ -75,7 +80,8 @@ void oct_write_f32(oct_writer *writer, float value) {
         oct_write(writer, "-");
         value = -value;
     }
-    if (value == 0) {
+    static const float zero = 0;
+    if (memcmp(&value, &zero, sizeof value) == 0) {
         oct_write(writer, "0");
         return;
     }
@@ -112,7 +118,9 @@ void oct_write_pad(oct_writer *writer, size_t start, size_t column) {
 }
 
 oct_span oct_span_skip(oct_span span, int count) {
-    return (oct_span){span.text + count, span.length - count, span.column + count};
+    /* The empty span may have no text: null plus zero is undefined. */
+    const char *text = count ? span.text + count : span.text;
+    return (oct_span){text, span.length - count, span.column + count};
 }
 
 octet_status oct_span_of(oct_span *out, const char *text, octet_error *err) {
@@ -196,6 +204,45 @@ bool oct_span_integer(int64_t *out, oct_span span, int64_t min, int64_t max) {
     return true;
 }
 
+bool oct_span_is_integer(oct_span span) {
+    oct_span digits = oct_span_skip(span, oct_span_starts(span, "-"));
+    for (int i = 0; i < digits.length; i++) {
+        if (digits.text[i] < '0' || digits.text[i] > '9') {
+            return false;
+        }
+    }
+    return digits.length > 0;
+}
+
+/* Whether a message has the word, and not only as a part of another. */
+static bool has_word(const char *message, oct_span word) {
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    for (const char *at = message; *at; at++) {
+        bool begins = at == message || !strchr(letters, at[-1]);
+        if (begins && strncmp(at, word.text, (size_t)word.length) == 0 &&
+            !(at[word.length] && strchr(letters, at[word.length]))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+oct_span oct_span_named(oct_span text, const char *message) {
+    oct_span rest = text;
+    (void)oct_span_take(&rest, ":+"); /* the name of the whole */
+    while (oct_span_next(&rest)) {
+        oct_span item = oct_span_take(&rest, ":+,"), after = item;
+        oct_span word = oct_span_take(&after, "=");
+        oct_span value = oct_span_skip(after, after.length > 0);
+        if ((word.length && has_word(message, word)) ||
+            (value.length && has_word(message, value))) {
+            return item;
+        }
+    }
+    return text;
+}
+
 /* Copies the digits of a decimal without its point and counts how many followed the point. */
 static bool collect_digits(char *plain, int room, oct_span mantissa, int *after_point) {
     int n = 0;
@@ -238,7 +285,10 @@ bool oct_span_f32(float *out, oct_span span) {
     (void)snprintf(plain + n, sizeof plain - n, "e%d", (int)exponent - after_point);
     float value = strtof(plain, NULL);
     *out = negative ? -value : value;
-    return isfinite(value);
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bool vanished = bits == 0 && strspn(plain, "0") != n;
+    return isfinite(value) && !vanished;
 }
 
 oct_span oct_span_shown(oct_span span) {

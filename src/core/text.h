@@ -45,7 +45,13 @@ int oct_span_find(oct_span span, const char *const *words);
 bool oct_span_count(int64_t *out, oct_span span, int64_t max);
 /* A decimal number, also "-3". */
 bool oct_span_integer(int64_t *out, oct_span span, int64_t min, int64_t max);
-/* A finite decimal such as 0.5, 1e-12 or 448, read the same in every locale. */
+/* Whether it is written as a whole number, however large. */
+bool oct_span_is_integer(oct_span span);
+/* The first word of a text, such as "eps" in "current+pow2:eps=3", that a message names by
+ * itself or by its value; the whole text where none is. Words lie between ':', '+' and ','. */
+oct_span oct_span_named(oct_span text, const char *message);
+/* A finite decimal such as 0.5, 1e-12 or 448, read the same in every locale. One that is not 0
+ * but would be read as 0 is none. */
 bool oct_span_f32(float *out, oct_span span);
 
 /* For messages: at most 60 bytes of the span, never half a character. printf("%.*s",
