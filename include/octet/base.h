@@ -13,13 +13,7 @@ extern "C++" {
 }
 #endif
 
-#if defined(OCTET_SHARED) && defined(_WIN32)
-#ifdef OCTET_BUILD
-#define OCTET_API __declspec(dllexport)
-#else
-#define OCTET_API __declspec(dllimport)
-#endif
-#elif defined(__GNUC__)
+#if defined(__GNUC__)
 #define OCTET_API __attribute__((visibility("default")))
 #else
 #define OCTET_API
@@ -92,7 +86,8 @@ OCTET_API OCTET_CHECKED octet_status octet_dtype_parse(octet_dtype *out, const c
 
 /* Nearest code, ties to even; E4M3, E5M2 and E2M1 saturate; E8M0 rounds up. docs/formats.md has
  * every case. `format` is F32, BF16, F16, E4M3, E5M2, E2M1 or E8M0; anything else gives 0. Bits
- * of a code above its format are ignored. */
+ * of a code above its format are ignored. On 32-bit x86 a signalling NaN is returned quiet: the
+ * calling convention does that. */
 OCTET_API uint32_t octet_encode(octet_dtype format, float value);
 OCTET_API float octet_decode(octet_dtype format, uint32_t code);
 /* E2M1 with stochastic rounding by one random byte. */

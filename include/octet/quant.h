@@ -73,7 +73,11 @@ OCTET_API bool octet_quantizer_transposable(const octet_quantizer *quantizer);
 /* Bytes of rows [a, b) are part of the bytes of a whole tensor where a, and b unless it is the
  * end, are multiples of this; 0: never. */
 OCTET_API int64_t octet_quantizer_row_step(const octet_quantizer *quantizer);
+/* The same for columns. */
+OCTET_API int64_t octet_quantizer_column_step(const octet_quantizer *quantizer);
 OCTET_API const char *octet_scheme_name(octet_scheme scheme);
+/* What a scale of the scheme is stored as: F32, E8M0 or E4M3; NONE where there is none. */
+OCTET_API octet_dtype octet_scale_format(octet_scheme scheme);
 
 /* ---- layout: the buffers of a quantizer ------------------------------------------------ */
 
@@ -285,8 +289,11 @@ typedef struct octet_recipe {
     int32_t margin;        /* delayed: scales are divided by 2^margin */
     uint32_t history;      /* delayed: length of the amax history */
     octet_qparams input, weight, grad;
-    uint8_t product; /* mxfp8, custom: octet_mx_product */
-    uint8_t reserved[3];
+    uint8_t product;         /* mxfp8, custom: octet_mx_product */
+    uint8_t batch_invariant; /* a row's result does not depend on the other rows, nor on how
+                              * many there are: of fprop and dgrad. Recipes whose scales do not
+                              * look across rows */
+    uint8_t reserved[2];
     octet_quantizer custom[OCTET_ROLES]; /* custom: by role; all zero otherwise */
 } octet_recipe;
 

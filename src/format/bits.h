@@ -6,6 +6,14 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Formats are exact to the bit, and so is the arithmetic of scales. */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "compile without -ffast-math, -Ofast and -ffinite-math-only: they change results"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
+#error "floats must be computed as floats: on 32-bit x86 compile with -msse2 -mfpmath=sse"
+#endif
+
 static_assert(sizeof(float) == 4, "float is IEEE binary32");
 
 #define OCT_F32_MAGNITUDE 0x7fffffffu /* every bit but the sign */

@@ -8,6 +8,10 @@
 #include "core/matrix.h"
 #include "core/size.h"
 
+/* Lines of a tile in the order of tensor cores. Byte scales are padded to whole tiles in either
+ * order, so that one buffer serves both. */
+#define OCT_SCALE_TILE 128
+
 typedef struct oct_scales {
     int64_t lines, blocks; /* blocks: along one line */
     int64_t line_step, block_step;
@@ -25,7 +29,8 @@ static inline bool oct_is_square(const octet_quantizer *q) {
  * 4 blocks of 4 lines that lie 32 apart. */
 static inline int64_t oct_scale_at(const oct_scales *s, int64_t i, int64_t j) {
     if (s->tiles) {
-        return (i / 128 * s->tiles + j / 4) * 512 + i % 32 * 16 + i % 128 / 32 * 4 + j % 4;
+        return (i / OCT_SCALE_TILE * s->tiles + j / 4) * 512 + i % 32 * 16 +
+               i % OCT_SCALE_TILE / 32 * 4 + j % 4;
     }
     return (i >> s->share) * s->line_step + j * s->block_step;
 }

@@ -57,8 +57,9 @@ typedef struct oct_scheme {
 extern const oct_scheme oct_schemes[OCTET_SCHEMES];
 extern const char *const oct_scheme_words[OCTET_SCHEMES + 1];
 
+/* A scheme that is none has the traits of none: values are asked before they are checked. */
 static inline const oct_scheme *oct_scheme_of(const octet_quantizer *q) {
-    return &oct_schemes[q->scheme];
+    return &oct_schemes[q->scheme < OCTET_SCHEMES ? q->scheme : OCTET_SCHEME_NONE];
 }
 
 /* Whether each block has a scale of one byte. */
@@ -99,7 +100,7 @@ static inline oct_scales oct_scales_of(const oct_matrix *m, octet_use use) {
     bool row = use == OCTET_USE_ROW, floats = oct_has_float_scales(q);
     int64_t lines = row ? m->rows : m->cols, length = row ? m->cols : m->rows;
     int64_t blocks = oct_size_ceil_div(length, q->block_cols);
-    int64_t wide = oct_round_up(blocks, 4), tall = oct_round_up(lines, 128);
+    int64_t wide = oct_round_up(blocks, 4), tall = oct_round_up(lines, OCT_SCALE_TILE);
     oct_scales s = {lines, blocks, wide, 1, 0, wide * tall, 0, 0};
     if (floats && oct_is_square(q)) {
         s.share = 7;

@@ -55,18 +55,18 @@ static const layout_row float_squares[] = {
 
 static const layout_row as_rows[] = {
     U8("_rowwise_data", OCTET_PART_ROW_DATA, ROW, LEADING, K(1, 1)),
-    U8("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(1, 128), K(BLOCK, 4)),
+    U8("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(1, OCT_SCALE_TILE), K(BLOCK, 4)),
     U8("_columnwise_data", OCTET_PART_COL_DATA, COL, LEADING, K(1, 1)),
-    U8("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, M(BLOCK, 4), K(1, 128)),
+    U8("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, M(BLOCK, 4), K(1, OCT_SCALE_TILE)),
     END,
 };
 
 /* Columnwise codes are packed along the rows, so they are two-dimensional whatever the rank. */
 static const layout_row packed[] = {
     U8("_rowwise_data", OCTET_PART_ROW_DATA, ROW, LEADING, K(2, 1)),
-    U8("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(1, 128), K(BLOCK, 4)),
+    U8("_rowwise_scale_inv", OCTET_PART_ROW_SCALE, ROW, M(1, OCT_SCALE_TILE), K(BLOCK, 4)),
     U8("_columnwise_data", OCTET_PART_COL_DATA, COL, K(1, 1), M(2, 1)),
-    U8("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, K(1, 128), M(BLOCK, 4)),
+    U8("_columnwise_scale_inv", OCTET_PART_COL_SCALE, COL, K(1, OCT_SCALE_TILE), M(BLOCK, 4)),
     VECTOR("_amax_rowwise", OCTET_PART_ROW_AMAX, ROW, ONE),
     VECTOR("_amax_columnwise", OCTET_PART_COL_AMAX, COL, ONE),
     END,

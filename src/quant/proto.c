@@ -81,6 +81,10 @@ octet_status octet_proto_check(const octet_proto *proto, octet_error *err) {
     status = status ? status : oct_fields_check(oct_proto_rows, proto, 0, "octet_proto", err);
     status = status ? status
                     : oct_fields_check(oct_device_rows, &proto->device, 0, "octet_device", err);
+    status = status ? status : oct_need_zero(&proto->reserved, 1, "octet_proto.reserved", err);
+    status = status ? status
+                    : oct_need_zero(&proto->reserved2, sizeof proto->reserved2,
+                                    "octet_proto.reserved2", err);
     if (!status && proto->device.kind == OCTET_CPU &&
         (proto->device.index || proto->device.arch)) {
         status = oct_fail(err, OCTET_INVALID,
@@ -201,6 +205,9 @@ octet_status octet_device_parse(octet_device *out, const char *text, octet_error
 
 size_t octet_device_print(char *text, size_t size, const octet_device *device) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!device) {
+        return 0;
+    }
     oct_write_device(&writer, device);
     return writer.length;
 }

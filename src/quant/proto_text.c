@@ -17,6 +17,9 @@ void oct_write_shape(oct_writer *writer, int rank, const int64_t *shape) {
 
 size_t octet_proto_print(char *text, size_t size, const octet_proto *proto) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!proto) {
+        return 0;
+    }
     oct_write(&writer, octet_dtype_name(proto->dtype));
     oct_write(&writer, " ");
     oct_write_shape(&writer, proto->rank > OCTET_MAX_RANK ? 0 : proto->rank, proto->shape);

@@ -122,6 +122,11 @@ octet_status octet_quantizer_check(const octet_quantizer *quantizer, octet_error
         status = oct_fields_check(oct_quantizer_rows, quantizer, quantizer->scheme,
                                   "octet_quantizer", err);
     }
+    status = status ? status
+                    : oct_need_zero(&quantizer->reserved0, 1, "octet_quantizer.reserved0", err);
+    status = status ? status
+                    : oct_need_zero(quantizer->reserved, sizeof quantizer->reserved,
+                                    "octet_quantizer.reserved", err);
     if (!status && oct_quantizer_is(quantizer)) {
         status = check_choice(quantizer, err);
         status = status ? status : check_sense(quantizer, err);
@@ -162,7 +167,18 @@ int64_t octet_quantizer_row_step(const octet_quantizer *quantizer) {
     return quantizer->swizzled ? 0 : step > 1 ? step : 1;
 }
 
+int64_t octet_quantizer_column_step(const octet_quantizer *quantizer) {
+    int64_t step = quantizer->rowwise ? quantizer->block_cols : quantizer->block_rows;
+    return quantizer->swizzled ? 0 : step > 1 ? step : 1;
+}
+
 const char *octet_scheme_name(octet_scheme scheme) {
     size_t at = (size_t)scheme;
     return at < OCTET_SCHEMES ? oct_scheme_words[at] : "?";
+}
+
+octet_dtype octet_scale_format(octet_scheme scheme) {
+    octet_quantizer q = {.scheme = (uint8_t)scheme};
+    bool has = (unsigned)scheme < OCTET_SCHEMES && scheme != OCTET_SCHEME_NONE;
+    return has ? (octet_dtype)oct_scheme_of(&q)->scale_format : OCTET_NONE;
 }

@@ -151,7 +151,8 @@ octet_status oct_quantizer_parse_span(octet_quantizer *out, oct_span text, octet
     status = status ? status : parse_options(&q, rest, err);
     octet_error cause;
     if (!status && octet_quantizer_check(&q, &cause)) {
-        status = oct_fail_at(err, text.column, "%.400s", cause.text);
+        status =
+            oct_fail_at(err, oct_span_named(text, cause.text).column, "%.400s", cause.text);
     }
     if (!status) {
         *out = q;
@@ -197,6 +198,9 @@ void oct_quantizer_write(oct_writer *writer, const octet_quantizer *q) {
 
 size_t octet_quantizer_print(char *text, size_t size, const octet_quantizer *quantizer) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!quantizer) {
+        return 0;
+    }
     oct_quantizer_write(&writer, quantizer);
     return writer.length;
 }

@@ -57,6 +57,8 @@ const octet_field oct_recipe_rows[] = {
     OCT_WORD(R, split_wgrad, "wgrad", split_words, QUANTIZED, "accumulation of wgrad"),
     OCT_WORD(R, product, "product", product_words, ON(MXFP8) | ON(CUSTOM),
              "of MXFP8 where a device folds it, or exact"),
+    OCT_FLAG(R, batch_invariant, "batch_invariant", QUANTIZED,
+             "a row's result does not depend on the other rows"),
     OCT_FLAG(R, row_scaled, "rowscaled", ON(NVFP4), "activations have one amax per row"),
     OCT_WORD(R, four_over_six, "4over6", scope_words, ON(NVFP4), "who chooses 4 or 6"),
     OCT_WORD(R, max256, "max256", scope_words, ON(NVFP4), "whose 4over6 scales reach 256"),
@@ -232,6 +234,36 @@ static octet_status check_sense(const octet_recipe *r, octet_error *err) {
                : OCTET_OK;
 }
 
+/* What of a recipe makes a row's bytes depend on other rows; NULL: nothing. Gradients count,
+ * because dgrad's rows are rows, too. Delayed scaling has one scale for all rows, but it is an
+ * argument: nothing of this batch is in it. */
+static const char *looks_across_rows(const octet_recipe *r) {
+    if (r->kind == OCTET_RECIPE_CURRENT) {
+        return "one scale is made of all rows of a tensor";
+    }
+    if (r->kind == OCTET_RECIPE_NVFP4) {
+        return "an amax is that of all rows of a tensor";
+    }
+    if (r->kind == OCTET_RECIPE_CUSTOM) {
+        return "its quantizers may look at all rows of a tensor";
+    }
+    if (r->input.two_d || r->grad.two_d) {
+        return "square blocks of inputs or gradients (x.2d, g.2d) share a scale between rows";
+    }
+    return r->input.stochastic || r->grad.stochastic
+               ? "stochastic rounding draws by a row's place; leave it out with +nosr"
+               : NULL;
+}
+
+static octet_status check_invariant(const octet_recipe *r, octet_error *err) {
+    const char *why = r->batch_invariant ? looks_across_rows(r) : NULL;
+    return why ? oct_fail(err, OCTET_INVALID,
+                          "recipe %s: batch_invariant: %s; recipes that can: block, mxfp8, "
+                          "delayed, mxfp4 without stochastic rounding",
+                          oct_recipe_words[r->kind], why)
+               : OCTET_OK;
+}
+
 /* Every role's quantizer is valid; the message says whose is not. Outputs are quantized as
  * inputs and grad_inputs as grad_outputs unless each role has its own. */
 static octet_status check_roles(const octet_recipe *recipe, octet_error *err) {
@@ -264,6 +296,9 @@ octet_status octet_recipe_check(const octet_recipe *recipe, octet_error *err) {
     status = status
                  ? status
                  : oct_fields_check(oct_recipe_rows, recipe, recipe->kind, "octet_recipe", err);
+    status = status ? status
+                    : oct_need_zero(recipe->reserved, sizeof recipe->reserved,
+                                    "octet_recipe.reserved", err);
     status = status ? status : check_groups(recipe, err);
     const octet_quantizer none = {.scheme = OCTET_SCHEME_NONE};
     for (int i = 0; !status && recipe->kind != OCTET_RECIPE_CUSTOM && i < OCTET_ROLES; i++) {
@@ -276,6 +311,7 @@ octet_status octet_recipe_check(const octet_recipe *recipe, octet_error *err) {
     }
     status = status ? status : check_margin(recipe, err);
     status = status ? status : check_sense(recipe, err);
+    status = status ? status : check_invariant(recipe, err);
     return status ? status : check_roles(recipe, err);
 }
 

@@ -110,32 +110,32 @@ static octet_status set_target(octet_recipe *recipe, const target *found, oct_sp
     return status;
 }
 
-/* What the text has said so far, as bits: roles, the recipe's own rows, and the rows of groups,
+/* What the text has set so far, as bits: roles, the recipe's own rows, and the rows of groups,
  * each by the groups that it set: "pow2" may be followed by "x.nopow2", not by "nopow2". */
-typedef struct said {
+typedef struct seen {
     uint32_t roles, rows;
     uint64_t params;
-} said;
+} seen;
 
-static bool say_role(said *said, int role) {
+static bool first_role(seen *seen, int role) {
     uint32_t bit = (uint32_t)1 << role;
-    bool first = !(said->roles & bit);
-    said->roles |= bit;
+    bool first = !(seen->roles & bit);
+    seen->roles |= bit;
     return first;
 }
 
-static bool say_target(said *said, const target *found) {
+static bool first_target(seen *seen, const target *found) {
     bool own = !found->groups;
     uint32_t row = own ? (uint32_t)1 << (found->row - oct_recipe_rows) : 0;
     uint64_t param =
         own ? 0 : (uint64_t)1 << ((found->row - oct_qparams_rows) * 8 + found->groups);
-    bool first = !(said->rows & row) && !(said->params & param);
-    said->rows |= row;
-    said->params |= param;
+    bool first = !(seen->rows & row) && !(seen->params & param);
+    seen->rows |= row;
+    seen->params |= param;
     return first;
 }
 
-static octet_status parse_item(octet_recipe *recipe, said *said, oct_span item,
+static octet_status parse_item(octet_recipe *recipe, seen *seen, oct_span item,
                                octet_error *err) {
     oct_span rest = item;
     oct_span word = oct_span_take(&rest, "=");
@@ -152,7 +152,7 @@ static octet_status parse_item(octet_recipe *recipe, said *said, oct_span item,
     if (role < 0 && !found.row) {
         return unknown_word(recipe->kind, word, err);
     }
-    if (!(role >= 0 ? say_role(said, role) : say_target(said, &found))) {
+    if (!(role >= 0 ? first_role(seen, role) : first_target(seen, &found))) {
         return oct_fail_at(err, word.column, "'%.*s' is given twice", OCT_SHOW(word));
     }
     return role >= 0 ? oct_quantizer_parse_span(&recipe->custom[role], value, err)
@@ -169,18 +169,19 @@ octet_status oct_recipe_parse_span(octet_recipe *out, oct_span text, octet_error
                            OCT_SHOW(name), oct_list_words(list, oct_recipe_words));
     }
     octet_recipe recipe = oct_recipe_default((octet_recipe_kind)kind);
-    said said = {0, 0, 0};
+    seen seen = {0, 0, 0};
     octet_status status = OCTET_OK;
     while (!status && oct_span_starts(rest, "+")) {
         (void)oct_span_next(&rest);
-        status = parse_item(&recipe, &said, oct_span_take(&rest, "+:"), err);
+        status = parse_item(&recipe, &seen, oct_span_take(&rest, "+:"), err);
     }
     while (!status && oct_span_next(&rest)) { /* ':' first, then ',' */
-        status = parse_item(&recipe, &said, oct_span_take(&rest, ","), err);
+        status = parse_item(&recipe, &seen, oct_span_take(&rest, ","), err);
     }
     octet_error cause;
     if (!status && octet_recipe_check(&recipe, &cause)) {
-        status = oct_fail_at(err, text.column, "%.400s", cause.text);
+        status =
+            oct_fail_at(err, oct_span_named(text, cause.text).column, "%.400s", cause.text);
     }
     if (!status) {
         *out = recipe;
@@ -284,6 +285,9 @@ void oct_recipe_write(oct_writer *writer, const octet_recipe *recipe) {
 
 size_t octet_recipe_print(char *text, size_t size, const octet_recipe *recipe) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!recipe) {
+        return 0;
+    }
     oct_recipe_write(&writer, recipe);
     return writer.length;
 }

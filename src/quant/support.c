@@ -1,20 +1,20 @@
-/* support.c - how devices multiply each scheme, and what the environment has to say to it. */
+/* support.c - how devices multiply each scheme, and OCTET_MXFP8, which forbids to fold. */
 #include "quant/support.h"
 
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
 #include "core/fail.h"
 #include "core/target.h"
 
 octet_status oct_exact_asked(bool *out, octet_error *err) {
-    const char *said = getenv("OCTET_MXFP8");
-    *out = said && strcmp(said, "exact") == 0;
-    if (!said || !*said || *out || strcmp(said, "folded") == 0) {
+    const char *value = oct_environment("OCTET_MXFP8");
+    *out = value && strcmp(value, "exact") == 0;
+    if (!value || !*value || *out || strcmp(value, "folded") == 0) {
         return OCTET_OK;
     }
     return oct_fail(err, OCTET_INVALID,
-                    "OCTET_MXFP8 is '%.32s'; it is exact, or folded, or not set", said);
+                    "OCTET_MXFP8 is '%.32s'; it is exact, or folded, or not set", value);
 }
 
 octet_support octet_scheme_support(octet_scheme scheme, const octet_device *device) {
