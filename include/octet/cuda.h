@@ -19,8 +19,9 @@ typedef struct octet_cuda_options {
     const char *libraries; /* folders of NVRTC and cuBLASLt, joined by ':', looked in after what
                             * the process has loaded and before the system's; may be NULL */
     const char *cache;     /* folder of compiled kernels. NULL: $OCTET_CACHE, else octet in
-                            * $XDG_CACHE_HOME or ~/.cache. "": none. One that cannot be used,
-                            * or that others could have written, is ignored: docs/cuda.md. */
+                            * $XDG_CACHE_HOME or ~/.cache. "": none. A relative path is
+                            * refused; a folder that cannot be used, or that others could have
+                            * written, is ignored: docs/caches.md. */
 } octet_cuda_options;
 
 #define OCTET_CUDA_OPTIONS_INIT OCTET_SIZED(octet_cuda_options)
@@ -47,7 +48,7 @@ OCTET_API OCTET_CHECKED octet_status octet_cuda_open(octet_cuda **out,
 OCTET_API OCTET_CHECKED octet_status octet_cuda_target(octet_device *out, octet_cuda *cuda,
                                                        octet_error *err);
 /* One line about the GPU, its libraries and its cache, for people; as by snprintf. A library
- * that is missing is told in its place. */
+ * that is missing is named in its place. */
 OCTET_API size_t octet_cuda_print(char *text, size_t size, octet_cuda *cuda);
 /* How many algorithms of cuBLASLt it remembers, one for each kind of product; in *most, how
  * many it may: 4096, or as $OCTET_CACHE_ENTRIES says. NULL has none, and the same bound. Any

@@ -33,6 +33,15 @@ typedef enum octet_main_grad {
     OCTET_MAIN_GRAD_OVERWRITE /* it replaces it */
 } octet_main_grad;
 
+/* What forward leaves for backward where there is a choice; nothing changes where no recipe
+ * quantizes the call. docs/prologues.md, "What is saved". */
+typedef enum octet_save {
+    OCTET_SAVE_SPEED = 0, /* the bytes that dgrad and wgrad multiply, and x for the prologue */
+    OCTET_SAVE_MEMORY     /* the weight itself, and no bytes of f(x): backward casts them again,
+                           * f(x) from x where f is a norm, from x in 8 bits where f is an
+                           * activation */
+} octet_save;
+
 #define OCTET_MOST_CHUNKS 4
 
 /* A function of the input that is computed before anything else: y = f(x) w^T + b. Norms and
@@ -90,17 +99,25 @@ typedef struct octet_linear_args {
     uint8_t zero_centered; /* a norm multiplies by 1 + gamma */
     uint8_t gamma_requires_grad;
     uint8_t beta_requires_grad;
-    uint8_t reserved[3];
-    uint32_t tp_size;  /* 0 counts as 1 */
-    uint32_t threads;  /* CPU workers to provide workspace for; 0 counts as 1, and products use
-                        * 910 at most */
-    uint32_t chunks;   /* sequence parallel: the product whose sums are scattered over the ranks
-                        * (fprop of row parallel, dgrad of column parallel) is made in so many
-                        * pieces of its columns, OCTET_MOST_CHUNKS at most, and each is
-                        * scattered while the next is made; 0 counts as 1 */
-    float eps;         /* of a norm, added to the mean of squares: above 0 */
-    octet_proto input; /* (..., K); with a gated prologue (..., 2K) */
-    octet_proto weight; /* (N, K) */
+    uint8_t save;             /* octet_save */
+    uint8_t temporary_weight; /* the weight is made for the call (joined from several): what is
+                               * saved of it holds memory, whatever its form */
+    uint8_t reserved[1];
+    uint32_t tp_size; /* 0 counts as 1 */
+    uint32_t threads; /* CPU workers to provide workspace for; 0 counts as 1, and products use
+                       * 910 at most */
+    uint32_t chunks;  /* sequence parallel: the product whose sums are scattered over the ranks
+                       * (fprop of row parallel, dgrad of column parallel) is made in so many
+                       * pieces of its columns, OCTET_MOST_CHUNKS at most, and each is
+                       * scattered while the next is made; 0 counts as 1 */
+    uint32_t gather_chunks; /* likewise the product whose first operand ranks gather (fprop of
+                             * column parallel, dgrad of row parallel): so many pieces of each
+                             * rank's rows, and each is gathered while the one before is
+                             * multiplied. A tensor that is quantized after it was gathered is
+                             * gathered whole; 0 counts as 1 */
+    float eps;              /* of a norm, added to the mean of squares: above 0 */
+    octet_proto input;      /* (..., K); with a gated prologue (..., 2K) */
+    octet_proto weight;     /* (N, K) */
     /* (N); dtype NONE: no bias. It is added to f32 sums, which are then rounded to the output's
      * dtype. Where the product is quantized and the input is f32, the bias is rounded to bf16
      * first, as GPUs' products take it. Row parallel: each rank rounds its sums, the ranks are

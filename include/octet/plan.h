@@ -82,6 +82,8 @@ typedef enum octet_plan_form {
     OCTET_FORM_PADDED,   /* operand or result of a native one, as a GPU's library takes it */
     OCTET_FORM_FOLDED,   /* operand of a folded one: FP8 in blocks of 128, sizes rounded up */
     OCTET_FORM_PROLOGUE, /* the prologue's result, or the gradient of that */
+    OCTET_FORM_PIECE,    /* a chunk of every rank's rows, rank after rank */
+    OCTET_FORM_PACKED, /* an activation's input in 8 bits, which backward reads in its place */
     OCTET_FORMS
 } octet_plan_form;
 
@@ -102,11 +104,15 @@ typedef enum octet_op {
     OCTET_OP_CAST,       /* dst = a in dst's dtype, or in the same one: a copy */
     OCTET_OP_AMAX,       /* amax of a: dst's amax parts where it has any, else buffer `amax` */
     OCTET_OP_QUANTIZE,   /* dst = quantized a, every direction dst has; its amax parts are read;
-                          * copies are what an emulated or a folded GEMM reads instead */
+                          * copies are what an emulated or a folded GEMM reads instead; AMAX and
+                          * QUANTIZE that `apply` read the plan's prologue of a instead of a */
     OCTET_OP_DEQUANTIZE, /* dst = a decoded from the bytes of a_use */
     OCTET_OP_TRANSPOSE,  /* dst's own parts = a's bytes and scales of a_use, turned round */
     OCTET_OP_SWIZZLE,    /* dst's own scale = a's scale of a_use in tensor-core order */
-    OCTET_OP_ASSEMBLE,   /* dst's parts that a has, too = the shards stacked in a */
+    OCTET_OP_ASSEMBLE,   /* dst's parts that a has, too = the shards stacked in a; of a chunk,
+                          * these rows of each */
+    OCTET_OP_JOIN,       /* a chunk of every rank's rows of dst = a, which has these alone:
+                          * values, or rowwise codes */
     OCTET_OP_GEMM,       /* dst = a b (+ bias, + dst) */
     OCTET_OP_ADD_BIAS,   /* dst = a + bias */
     OCTET_OP_BIAS_GRAD,  /* dst = column sums of a (+ dst) */
@@ -148,9 +154,9 @@ typedef enum octet_use { OCTET_USE_VALUES = 0, OCTET_USE_ROW, OCTET_USE_COL } oc
 #define OCTET_PLAN_OUTS 12
 #define OCTET_PLAN_EXCHANGES 28
 #define OCTET_PLAN_SLOTS 16
-#define OCTET_PLAN_TENSORS 32
+#define OCTET_PLAN_TENSORS 40
 #define OCTET_PLAN_BUFFERS 64
-#define OCTET_PLAN_STEPS 32
+#define OCTET_PLAN_STEPS 48
 #define OCTET_ALIGN 256 /* of every buffer inside a block, in bytes */
 
 /* Memory the caller hands over: an argument, an output or an exchange. */
@@ -229,10 +235,15 @@ typedef struct octet_step {
     uint8_t stream; /* QUANTIZE with stochastic rounding: octet_stream */
     uint8_t chunk;  /* which of the plan's `chunks`; OCTET_ABSENT: all. GEMM makes these columns
                      * of a whole result, and dst has no others; CAST and ADD_BIAS put a, which
-                     * has these alone, into a dst that has all */
+                     * has these alone, into a dst that has all. With `by_rows` GEMM multiplies
+                     * a piece, and a COLLECTIVE sends these rows of `from` alone */
     uint8_t gamma;  /* buffer: a norm's */
     uint8_t stats;  /* tensor: the row statistics that a norm reads */
-    uint8_t reserved[4];
+    uint8_t apply;  /* AMAX, QUANTIZE: each element is the plan's prologue of a, rounded to a's
+                     * dtype, by `stats`, gamma and the bias, beta; it is written nowhere */
+    uint8_t invariant; /* GEMM: a row of dst depends on its own row of a and on b alone, and not
+                        * on how many rows there are; it is native, and nothing is copied */
+    uint8_t reserved[2];
     uint64_t reads; /* bit i: buffer i */
     uint64_t writes;
 } octet_step;
@@ -251,14 +262,16 @@ typedef struct octet_plan {
     uint8_t buffer_count;
     uint8_t step_count;
     uint8_t recipe; /* octet_recipe_kind, for the reader */
-    uint8_t chunks; /* that a product whose sums are scattered is made in; 1: it is whole */
+    uint8_t chunks; /* that a product is made in: of the columns that are scattered, or by_rows
+                     * of what is gathered; 1: it is whole */
     uint32_t tp_size;
     octet_device device;
-    uint32_t row_multiple; /* m must be a multiple of it; 1 but where ranks share rows */
-    uint32_t col_multiple; /* likewise the columns of a product in chunks: n, of dgrad k */
-    uint8_t prologue;      /* octet_prologue */
-    uint8_t zero_centered; /* where it is a norm */
-    uint8_t reserved[2];
+    uint32_t row_multiple;   /* m must be a multiple of it; 1 but where ranks share rows */
+    uint32_t chunk_multiple; /* likewise what is cut into chunks: n, of dgrad k; by_rows m */
+    uint8_t prologue;        /* octet_prologue */
+    uint8_t zero_centered;   /* where it is a norm */
+    uint8_t by_rows;         /* chunks are of every rank's rows; else of columns */
+    uint8_t reserved;
     float eps;             /* likewise */
     octet_extents extents; /* m: the rows of this rank's input */
     int64_t saved_bytes;   /* the block to hold until the next plan of the chain has run */
@@ -298,6 +311,12 @@ OCTET_API OCTET_CHECKED octet_status octet_plan_bind(octet_plan *plan,
                                                      const octet_plan *previous,
                                                      const octet_extents *sizes,
                                                      octet_error *err);
+/* Whether a plan that somebody else made may be run at the sizes it has: every index, count and
+ * size, the shapes that each step's operands have, what is read and written in which order, and
+ * that no two written buffers share a byte. OCTET_OK: a run of it touches no memory but what
+ * the plan asks for, if the caller hands over as much. It does not say that the plan computes
+ * what somebody wants. Call it again after octet_plan_bind. Any thread may call it. */
+OCTET_API OCTET_CHECKED octet_status octet_plan_check(const octet_plan *plan, octet_error *err);
 /* All plans of a call, each planned once, in the order in which they run. */
 #define OCTET_CHAIN_PLANS 3
 typedef struct octet_chain {
@@ -319,6 +338,12 @@ OCTET_API size_t octet_plan_print(char *text, size_t size, const octet_plan *pla
 /* The buffers of the block that a plan saves, in the order in which they lie there, each
  * rounded up to OCTET_ALIGN bytes; gives how many. */
 OCTET_API int octet_block_buffers(uint8_t out[OCTET_PLAN_BUFFERS], const octet_plan *plan);
+/* How a GEMM of the plan multiplies on the plan's device: steps[step].op is OCTET_OP_GEMM.
+ * Others, and a step that is not there, are OCTET_SUPPORT_EMULATED. */
+OCTET_API octet_support octet_step_support(const octet_plan *plan, int step);
+/* Whether a native GEMM copies operands or results into rows of whole 16 bytes first, at the
+ * sizes that the plan is bound to: sizes that are multiples of 16 save that. */
+OCTET_API bool octet_step_is_padded(const octet_plan *plan, int step);
 OCTET_API bool octet_plan_equal(const octet_plan *a, const octet_plan *b);
 OCTET_API uint64_t octet_plan_hash(const octet_plan *plan);
 /* The index of a port of args, outs or exchanges by its name as octet_port_print begins:

@@ -53,12 +53,16 @@ typedef struct octet_memory {
 
 /* Bytes of stack that a run needs at most in an optimized build, as does each task that it
  * hands to parallel_for. On a GPU, what the driver, NVRTC and cuBLASLt take comes on top. */
-#define OCTET_RUN_STACK (80 << 10)
+#define OCTET_RUN_STACK (96 << 10)
 
 /* Runs a plan without collectives, or one phase of any plan; the caller does the collectives of
  * phase p before it runs phase p + 1. Allocates nothing, locks nothing, keeps no state (a GPU's
  * first use of a kernel excepted); calls with disjoint written memory may run at once. All
- * checks come before the first write. */
+ * checks come before the first write.
+ *
+ * What it trusts: the plan, which an octet_plan_ call made or octet_plan_check has passed; and
+ * that a port's memory has the bytes that the plan says. What it checks: pointers that are
+ * NULL, alignment, strides, the bytes of blocks, and overlap of what is written. */
 OCTET_API OCTET_CHECKED octet_status octet_run(const octet_plan *plan,
                                                const octet_memory *memory,
                                                const octet_exec *exec, octet_error *err);
@@ -140,7 +144,9 @@ OCTET_API OCTET_CHECKED octet_status octet_delayed_step(const octet_delayed *sta
 
 /* A small pool of threads for programs that have none; its parallel_for goes into octet_exec.
  * Made and freed by the caller; one parallel_for at a time, never from inside a task. Without a
- * pool, NULL, the caller does the work. octet_pool_create is the only call that allocates. */
+ * pool, NULL, the caller does the work. octet_pool_create is the only call that allocates.
+ * After fork the child has no threads of the pool: its calls do the work themselves, with the
+ * same results, and it may free the pool and make another. */
 typedef struct octet_pool octet_pool;
 OCTET_API OCTET_CHECKED octet_status octet_pool_create(octet_pool **out, int threads,
                                                        octet_error *err);

@@ -53,6 +53,9 @@ typedef struct octet_collective_call {
     uint8_t to_item;
     uint8_t begin; /* it may begin once so many phases have run */
     uint8_t end; /* it must be done before this phase runs; `phases`: before the call returns */
+    uint8_t
+        chunk; /* it sends this one of `chunks` equal parts of the rows; else OCTET_ABSENT */
+    uint8_t chunks;
 } octet_collective_call;
 
 /* A piece of memory that a phase uses: a port, or a block as a whole. */

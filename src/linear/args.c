@@ -7,17 +7,17 @@
 #include "core/fail.h"
 #include "core/size.h"
 #include "format/prologue.h"
+#include "plan/check.h"
 #include "plan/names.h"
 #include "quant/proto.h"
 #include "quant/quantizer.h"
 #include "quant/recipe.h"
 
-#define MOST_RANKS 256 /* of a tensor-parallel group: dimensions hold tp * 128 in 16 bits */
-
 static const char *const cache_words[] = {"none", "write", "read", NULL};
 static const char *const main_grad_words[] = {"none", "add", "overwrite", NULL};
 static const char *const parallel_words[] = {"none", "column", "row", NULL};
 static const char *const gather_words[] = {"quantized", "high_precision", NULL};
+static const char *const save_words[] = {"speed", "memory", NULL};
 
 #define A octet_linear_args
 #define FLAG(member, word, about) OCT_FLAG(A, member, word, OCT_ANY, about)
@@ -43,6 +43,8 @@ const octet_field oct_linear_rows[] = {
     FLAG(quantize_output, "quantize_output", "y in the recipe's output quantizer"),
     FLAG(quantize_grad_input, "quantize_grad_input", "dx in its grad_input quantizer"),
     FLAG(save_original_input, "save_original_input", "save x itself for backward"),
+    WORD(save, "save", save_words, "what is saved for backward: for speed or memory"),
+    FLAG(temporary_weight, "temporary_weight", "the weight is made for the call alone"),
     WORD(weight_cache, "cache", cache_words, "the quantized weight between microbatches"),
     WORD(main_grad, "main_grad", main_grad_words, "wgrad goes to the caller's main_grad"),
     WORD(main_grad_dtype, "main_grad_dtype", oct_dtype_words, "its dtype; none: f32"),
@@ -60,6 +62,8 @@ const octet_field oct_linear_rows[] = {
                "ranks of the tensor-parallel group"),
     OCT_NUMBER(A, chunks, "chunks", OCTET_FIELD_U32, OCT_ANY,
                "pieces of a product that is scattered over the ranks"),
+    OCT_NUMBER(A, gather_chunks, "gather_chunks", OCTET_FIELD_U32, OCT_ANY,
+               "pieces of a product whose operand ranks gather"),
     OCT_NUMBER(A, threads, "threads", OCTET_FIELD_U32, OCT_ANY, "CPU workers with workspace"),
     OCT_ROWS_END,
 };
@@ -79,6 +83,7 @@ oct_facts oct_linear_facts(const octet_linear_args *args) {
     facts.parallel = facts.tp > 1 ? args->parallel : OCTET_PARALLEL_NONE;
     facts.sequence = facts.parallel && args->sequence_parallel;
     facts.chunks = facts.sequence && args->chunks > 1 ? args->chunks : 1;
+    facts.gather_chunks = facts.sequence && args->gather_chunks > 1 ? args->gather_chunks : 1;
     facts.quantized = args->recipe.kind != OCTET_RECIPE_NONE && !args->calibrate;
     facts.quantized_back = facts.quantized && !args->recipe.override_;
     facts.xgrad = args->input_requires_grad;
@@ -109,6 +114,19 @@ static octet_status check_proto(const octet_proto *proto, const char *name, octe
                         name, octet_dtype_name(proto->dtype));
     }
     return status ? oct_fail(err, status, "%s: %.400s", name, cause.text) : OCTET_OK;
+}
+
+octet_status oct_absent_check(const octet_proto *proto, const char *name, octet_error *err) {
+    octet_proto none = {.size = proto->size};
+    bool sized = proto->size == 0 || proto->size == sizeof none;
+    if (sized && memcmp(proto, &none, sizeof none) == 0) {
+        return OCTET_OK;
+    }
+    return oct_fail(
+        err, OCTET_INVALID,
+        "%s has dtype none, so there is no %s, but other members of it are set: set "
+        "its dtype, or leave it all 0",
+        name, name);
 }
 
 static octet_status check_device(const octet_proto *input, const octet_proto *other,
@@ -171,8 +189,9 @@ octet_status oct_argument_check(const octet_linear_args *args, const octet_proto
 static octet_status check_protos(const octet_linear_args *args, octet_error *err) {
     octet_status status = check_proto(&args->input, "input", err);
     status = status ? status : oct_argument_check(args, &args->weight, "weight", err);
-    if (!status && oct_has(&args->bias)) {
-        status = oct_argument_check(args, &args->bias, "bias", err);
+    if (!status) {
+        status = oct_has(&args->bias) ? oct_argument_check(args, &args->bias, "bias", err)
+                                      : oct_absent_check(&args->bias, "bias", err);
     }
     status = status ? status : check_shapes(args, err);
     return status ? status : oct_prologue_check(args, err);
@@ -180,9 +199,9 @@ static octet_status check_protos(const octet_linear_args *args, octet_error *err
 
 static octet_status check_parallel(const octet_linear_args *args, const oct_facts *f,
                                    octet_error *err) {
-    if (args->tp_size > MOST_RANKS) {
+    if (args->tp_size > OCT_MOST_RANKS) {
         return oct_fail(err, OCTET_INVALID, "tp_size is %lu; at most %d ranks",
-                        (unsigned long)args->tp_size, MOST_RANKS);
+                        (unsigned long)args->tp_size, OCT_MOST_RANKS);
     }
     if (args->sequence_parallel && !args->parallel) {
         return oct_fail(err, OCTET_INVALID,
@@ -198,6 +217,12 @@ static octet_status check_parallel(const octet_linear_args *args, const oct_fact
         return oct_fail(err, OCTET_INVALID,
                         "sequence_parallel splits input's first axis, but "
                         "it has only its columns");
+    }
+    /* An axis of 0 beside it makes the rows 0, and hides how long the first one becomes. */
+    if (f->sequence && !oct_size_mul(&product, args->input.shape[0], f->tp)) {
+        return oct_fail(err, OCTET_INVALID,
+                        "input's first axis is %lld, which times %lu ranks exceeds 64 bits",
+                        (long long)args->input.shape[0], (unsigned long)f->tp);
     }
     bool scatters = f->sequence && f->parallel == OCTET_PARALLEL_ROW;
     if (scatters && args->input.shape[0] % f->tp != 0) {
@@ -286,6 +311,9 @@ octet_status oct_linear_check(const octet_linear_args *args, oct_facts *facts,
         status ? status : oct_need_size(args->size, sizeof *args, "octet_linear_args", err);
     status =
         status ? status : oct_fields_check(oct_linear_rows, args, 0, "octet_linear_args", err);
+    status = status ? status
+                    : oct_need_zero(args->reserved, sizeof args->reserved,
+                                    "octet_linear_args.reserved", err);
     status = status ? status : octet_recipe_check(&args->recipe, err);
     status = status ? status : check_protos(args, err);
     if (status) {
@@ -353,6 +381,9 @@ octet_status oct_linear_backward_check(const octet_linear_backward_args *args, o
     status = status
                  ? status
                  : oct_need_size(args->size, sizeof *args, "octet_linear_backward_args", err);
+    status = status ? status
+                    : oct_need_zero(&args->reserved, sizeof args->reserved,
+                                    "octet_linear_backward_args.reserved", err);
     status = status ? status : oct_linear_check(&args->forward, facts, err);
     status = status ? status : check_proto(&args->grad_output, "grad_output", err);
     status = status
@@ -362,7 +393,7 @@ octet_status oct_linear_backward_check(const octet_linear_backward_args *args, o
         return status;
     }
     octet_proto y = output_proto(&args->forward, facts);
-    octet_extents got, want;
+    octet_extents got = {0, 0, 0}, want = {0, 0, 0};
     if (!oct_proto_extents(&want, &y) || !oct_proto_extents(&got, &args->grad_output) ||
         got.m != want.m || got.k != want.k) {
         return oct_fail(err, OCTET_INVALID,

@@ -9,7 +9,7 @@
 #include "quant/quantizer.h"
 #include "quant/recipe.h"
 
-/* What the words have said so far. */
+/* What the words have set so far. */
 typedef struct reading {
     octet_linear_args args;
     octet_quantizer grad_output_quantizer;
@@ -23,7 +23,12 @@ typedef struct reading {
 
 static octet_status read_count(int64_t *out, oct_span value, octet_error *err) {
     if (!oct_span_count(out, value, INT64_MAX)) {
-        return oct_fail_at(err, value.column, "'%.*s' is not a whole number", OCT_SHOW(value));
+        return oct_span_is_integer(value) && value.text[0] != '-'
+                   ? oct_fail_at(err, value.column,
+                                 "'%.*s' is no size: sizes are from 0 to %lld", OCT_SHOW(value),
+                                 (long long)INT64_MAX)
+                   : oct_fail_at(err, value.column, "'%.*s' is not a whole number",
+                                 OCT_SHOW(value));
     }
     return OCTET_OK;
 }
@@ -221,7 +226,7 @@ static octet_status read_word(reading *r, oct_span item, bool backward, octet_er
     return specials[at].read(r, value, err);
 }
 
-/* Every norm has a gamma; a gamma or beta that was said is there to be refused elsewhere. */
+/* Every norm has a gamma; a gamma or beta without a norm is made, too: a check refuses it. */
 static void complete_norm(reading *r) {
     octet_linear_args *args = &r->args;
     uint8_t usual = args->weight.dtype;
@@ -235,7 +240,8 @@ static void complete_norm(reading *r) {
     }
 }
 
-/* Shapes, dtypes and flags that follow from what was said. */
+/* Shapes, dtypes and flags that follow from the words. Example: without "grad=", x and w want
+ * gradients, and so does a bias that is there. */
 static void complete(reading *r) {
     octet_linear_args *args = &r->args;
     octet_proto *x = &args->input, *w = &args->weight, *b = &args->bias;
@@ -482,6 +488,9 @@ static void write_args(oct_writer *writer, const octet_linear_args *args) {
 
 size_t octet_linear_print(char *text, size_t size, const octet_linear_args *args) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!args) {
+        return 0;
+    }
     oct_write(&writer, "linear");
     write_sizes(&writer, args);
     write_args(&writer, args);
@@ -501,6 +510,9 @@ static void write_backward(oct_writer *writer, const octet_linear_backward_args 
 size_t octet_linear_backward_print(char *text, size_t size,
                                    const octet_linear_backward_args *args) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!args) {
+        return 0;
+    }
     oct_write(&writer, "linear-backward");
     write_sizes(&writer, &args->forward);
     write_backward(&writer, args);
@@ -509,6 +521,9 @@ size_t octet_linear_backward_print(char *text, size_t size,
 
 size_t octet_linear_print_words(char *text, size_t size, const octet_linear_args *args) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!args) {
+        return 0;
+    }
     write_args(&writer, args);
     return writer.length;
 }
@@ -516,6 +531,9 @@ size_t octet_linear_print_words(char *text, size_t size, const octet_linear_args
 size_t octet_linear_backward_print_words(char *text, size_t size,
                                          const octet_linear_backward_args *args) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!args) {
+        return 0;
+    }
     write_backward(&writer, args);
     return writer.length;
 }

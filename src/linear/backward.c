@@ -6,9 +6,12 @@
 
 /* grad_output as each product reads it. */
 typedef struct grads {
-    oct_operand row; /* for dgrad */
-    oct_operand col; /* for wgrad */
+    oct_operand row;  /* for dgrad */
+    oct_operand col;  /* for wgrad */
+    oct_joining late; /* columnwise shards that wgrad joins after dgrad's pieces */
 } grads;
+
+static const oct_joining nothing = {OCTET_ABSENT, OCTET_ABSENT};
 
 /* Nothing is quantized: one tensor of numbers serves both products. */
 static grads plain_grads(oct_planner *p, uint8_t dy, bool delays) {
@@ -17,11 +20,9 @@ static grads plain_grads(oct_planner *p, uint8_t dy, bool delays) {
     uint8_t values =
         oct_values(p->b, dy, p->facts.dtype, gathers ? OCTET_PLACE_EXCHANGE : place);
     /* Row parallel with sequence: each rank has its rows of dy, and both products need all. */
-    if (gathers) {
-        values = oct_gather_values(p->b, values, place);
-    }
-    oct_operand operand = {values, OCTET_USE_VALUES};
-    return (grads){operand, operand};
+    oct_operand operand = gathers ? oct_gathered(p, values, OCTET_USE_VALUES, place)
+                                  : (oct_operand){values, OCTET_USE_VALUES};
+    return (grads){operand, operand, nothing};
 }
 
 /* Where a device that sums the columns of some rows at a time puts these sums, to join them at
@@ -68,7 +69,8 @@ static grads quantized_grads(oct_planner *p, uint8_t dy, bool row, bool col, boo
     how.col_place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
     how.sums = sums_beside(p, dy);
     uint8_t made = oct_quantize(p->b, dy, &how);
-    return (grads){{made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}};
+    return (grads){
+        {made, OCTET_USE_ROW}, {made, across ? OCTET_USE_ROW : OCTET_USE_COL}, nothing};
 }
 
 /* Row parallel with sequence: each rank quantizes its rows of dy, and bytes are gathered, which
@@ -101,13 +103,21 @@ static grads gathered_grads(oct_planner *p, uint8_t dy, bool row, bool col, bool
     /* Both gathers begin before one of them ends, so that they share a phase. What wgrad reads
      * is saved where wgrad runs later. */
     octet_place place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
-    grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}};
-    oct_joining rows = {OCTET_ABSENT, OCTET_ABSENT}, cols = rows;
-    if (row || once) {
+    grads made = {{OCTET_ABSENT, OCTET_USE_ROW}, {OCTET_ABSENT, OCTET_USE_COL}, nothing};
+    oct_joining rows = nothing, cols = nothing;
+    bool cut = p->b->plan->by_rows;
+    if (cut) {
+        made.row = oct_gathered(p, local, OCTET_USE_ROW, OCTET_PLACE_WORK);
+    } else if (row || once) {
         rows = oct_gather_start(p->b, local, OCTET_USE_ROW, once ? place : OCTET_PLACE_WORK);
     }
     if (col && !once) {
         cols = oct_gather_start(p->b, local, OCTET_USE_COL, place);
+    }
+    /* Dgrad takes the pieces as they come; what wgrad reads is joined after that. */
+    if (cut) {
+        made.late = cols;
+        return made;
     }
     made.row.tensor = oct_gather_finish(p->b, rows);
     made.col.tensor = oct_gather_finish(p->b, cols);
@@ -134,7 +144,7 @@ static grads given_grads(oct_planner *p, uint8_t dy, bool col_now) {
     oct_quantizing how = oct_quantizing_of(OCTET_FORM_QUANTIZED, &q, true, false);
     how.slot = OCTET_SLOT_GRAD_OUTPUT;
     oct_operand as_given = {dy, OCTET_USE_COL};
-    grads made = {as_given, as_given};
+    grads made = {as_given, as_given, nothing};
     if (p->facts.dgrad) {
         made.row = oct_direction(p->b, dy, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
@@ -158,7 +168,7 @@ static grads grad_operands(oct_planner *p, uint8_t dy) {
     if (oct_gathers_grad(p) && p->args->gather == OCTET_GATHER_QUANTIZED &&
         oct_quantizer_is(role)) {
         grads made = gathered_grads(p, dy, f->dgrad, f->wgrad, delays);
-        made.col = col_now ? turned_col(p, made.col) : made.col;
+        made.col = col_now && !p->pieces.count ? turned_col(p, made.col) : made.col;
         return made;
     }
     /* Ranks have rows of dy, and values are gathered, because their rows are not whole blocks,
@@ -167,15 +177,29 @@ static grads grad_operands(oct_planner *p, uint8_t dy) {
     if (oct_gathers_grad(p)) {
         bool quantizes = oct_quantizer_is(role);
         uint8_t values = oct_values(p->b, dy, f->dtype, OCTET_PLACE_EXCHANGE);
-        dy = oct_gather_values(p->b, values,
-                               delays && !quantizes ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
-        oct_operand all = {dy, OCTET_USE_VALUES};
-        return quantizes ? quantized_grads(p, dy, f->dgrad, f->wgrad, delays)
-                         : (grads){all, all};
+        oct_operand all =
+            oct_gathered(p, values, OCTET_USE_VALUES,
+                         delays && !quantizes ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
+        return quantizes ? quantized_grads(p, all.tensor, f->dgrad, f->wgrad, delays)
+                         : (grads){all, all, nothing};
     }
     /* This rank has all rows of dy, quantized by whoever made it, or, as usual, plain. */
     return given ? given_grads(p, dy, col_now)
                  : quantized_grads(p, dy, f->dgrad, f->wgrad, delays);
+}
+
+/* What wgrad reads of a dy that ranks gathered in pieces: columnwise bytes, which travelled
+ * whole, or all pieces together, of values or of bytes with one scale. */
+static oct_operand joined_col(oct_planner *p, const grads *made) {
+    bool delays = p->args->delay_wgrad;
+    octet_place place = delays ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK;
+    oct_operand all = {made->late.whole, OCTET_USE_COL};
+    if (all.tensor != OCTET_ABSENT) {
+        (void)oct_gather_finish(p->b, made->late);
+    } else {
+        all = (oct_operand){oct_join_pieces(p->b, &p->pieces, place), p->pieces.use};
+    }
+    return delays || all.use == OCTET_USE_VALUES ? all : turned_col(p, all);
 }
 
 /* The weight that forward saved, as dgrad reads it: dx = dy w sums over the weight's rows. */
@@ -234,20 +258,25 @@ static dgrad start_dgrad(oct_planner *p, oct_operand dy) {
                            false,
                            f->quantized_back && p->args->recipe.split_dgrad};
     /* Column parallel: each rank has a part of the sum over n. With sequence each rank receives
-     * its rows of dx. */
+     * its rows of dx. Example: 4096 outputs on 4 ranks: each sums over 1024. */
     if (column) {
         result.collective = f->sequence ? OCTET_REDUCE_SCATTER : OCTET_ALL_REDUCE_SUM;
     }
     result.quantizer = p->args->quantize_grad_input ? &f->role[OCTET_GRAD_INPUT] : NULL;
     octet_plan_form form = p->args->prologue ? OCTET_FORM_PROLOGUE : oct_form_of(&result);
+    if (p->pieces.count) {
+        result.rows = oct_all_rows(p->b, oct_tensor_at(p->b, p->pieces.local)->rows);
+        return (dgrad){result, oct_produce_pieces(p->b, &product, &result, &p->pieces, form)};
+    }
     oct_tail tail = oct_produce_start(p->b, &product, &result, form);
     return (dgrad){result, tail};
 }
 
-/* dx in chunks is put together at the very end: the last of them travels beside wgrad. Behind
- * it comes the prologue's backward. */
+/* dx in chunks that are scattered is put together at the very end: the last of them travels
+ * beside wgrad. Behind it comes the prologue's backward. */
 static void finish_dgrad(oct_planner *p, const dgrad *dx, bool at_end) {
-    if (at_end != (p->b->plan->chunks > 1)) {
+    /* Called twice, before wgrad and at the end; one of the two calls is the right one. */
+    if (at_end != (p->b->plan->chunks > 1 && !p->b->plan->by_rows)) {
         return;
     }
     if (at_end) {
@@ -293,7 +322,8 @@ static bool wgrad_reads(const oct_planner *p, uint8_t tensor) {
     bool parameter = t->name == OCTET_NAME_STATISTICS || t->name == OCTET_NAME_GAMMA ||
                      t->name == OCTET_NAME_BETA;
     bool input = t->name == OCTET_NAME_INPUT || t->name == OCTET_NAME_INPUT_SCALE;
-    if (p->args->prologue && (tensor == p->x || parameter)) {
+    /* Example: rmsnorm under MXFP8: wgrad reads the cast of f(x), and x is for dx alone. */
+    if (p->args->prologue && (tensor == p->x || tensor == p->packed || parameter)) {
         return oct_prologue_again(p);
     }
     return input;
@@ -324,10 +354,16 @@ octet_status oct_plan_backward(octet_plan *plan, const octet_plan *forward,
     /* Only the bias wants a gradient, or nothing does: dy is not quantized. */
     if (p.facts.dgrad || p.facts.wgrad) {
         grads operands = grad_operands(&p, dy);
+        /* dx first: a collective that sums it over the ranks runs beside wgrad. */
         if (p.facts.dgrad) {
             dx = start_dgrad(&p, operands.row);
             finish_dgrad(&p, &dx, false);
         }
+        /* Pieces of dy that arrived one by one become one operand of wgrad. */
+        if (p.facts.wgrad && p.pieces.count) {
+            operands.col = joined_col(&p, &operands);
+        }
+        /* dw in a plan of its own, later (pipeline parallelism), or now. */
         if (p.facts.wgrad && call->delay_wgrad) {
             save_for_wgrad(&p, operands.col);
         } else if (p.facts.wgrad) {
@@ -353,7 +389,7 @@ octet_status octet_plan_linear_backward(octet_plan *out, const octet_linear_back
     status = status ? status : oct_linear_backward_check(args, &facts, err);
     status = status ? status : oct_plan_forward(&forward, &args->forward, err);
     status = status ? status : oct_plan_backward(&plan, &forward, args, err);
-    status = status ? status : oct_plan_check_columns(&plan, &plan.extents, err);
+    status = status ? status : oct_plan_check_chunks(&plan, &plan.extents, err);
     if (!status) {
         *out = plan;
     }

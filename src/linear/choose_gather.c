@@ -16,9 +16,8 @@ static int64_t rows_per_block(const octet_quantizer *q, bool columnwise) {
     return columnwise && q->block_cols ? q->block_cols : 1;
 }
 
-/* The quantizer of the shards that are joined; NULL where none are, or they are not quantized.
- */
-static const octet_quantizer *joined(const octet_linear_args *args, const oct_facts *facts) {
+const octet_quantizer *oct_linear_joined(const octet_linear_args *args,
+                                         const oct_facts *facts) {
     bool column = facts->parallel == OCTET_PARALLEL_COLUMN;
     const octet_quantizer *q = column && oct_quantizer_is(&args->input.quantizer)
                                    ? &args->input.quantizer
@@ -31,7 +30,7 @@ static const octet_quantizer *joined(const octet_linear_args *args, const oct_fa
 
 octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *facts) {
     bool column = facts->parallel == OCTET_PARALLEL_COLUMN;
-    const octet_quantizer *q = joined(args, facts);
+    const octet_quantizer *q = oct_linear_joined(args, facts);
     /* This rank's rows of what is joined: x has m, and dy of row parallel a share of m. */
     int64_t rows = column ? facts->extents.m : facts->extents.m / facts->tp;
     bool columnwise = facts->wgrad && facts->quantized_back;
@@ -44,7 +43,7 @@ octet_gather oct_linear_gather(const octet_linear_args *args, const oct_facts *f
 
 uint32_t oct_linear_row_multiple(const octet_linear_args *args, const oct_facts *facts) {
     bool column = facts->parallel == OCTET_PARALLEL_COLUMN;
-    const octet_quantizer *q = joined(args, facts);
+    const octet_quantizer *q = oct_linear_joined(args, facts);
     bool columnwise = facts->wgrad && facts->quantized_back;
     bool bytes = q && args->gather == OCTET_GATHER_QUANTIZED;
     int64_t rows = bytes ? rows_per_block(q, columnwise) : 1;

@@ -28,6 +28,10 @@ static saving input_saving(const oct_planner *p) {
         args->recipe.override_ == OCTET_OVERRIDE_HIGH_PRECISION || args->save_original_input) {
         return SAVE_GIVEN;
     }
+    /* The caller wants memory, and backward has x of a prologue anyway. */
+    if (oct_saves_no_cast(p)) {
+        return SAVE_GIVEN;
+    }
     /* The ranks' rows are joined before they are quantized. Wgrad would need the cast of all
      * rows; this rank's rows take less memory, and backward gathers them once more. Example:
      * 40 rows a rank under MXFP8, which are not whole blocks of 32. */
@@ -63,7 +67,7 @@ static void save_scale(oct_planner *p, octet_role role) {
     }
     bool input = role == OCTET_INPUT;
     octet_plan_name name = input ? OCTET_NAME_INPUT_SCALE : OCTET_NAME_WEIGHT_SCALE;
-    octet_slot slot = input ? OCTET_SLOT_INPUT : OCTET_SLOT_WEIGHT;
+    int slot = input ? OCTET_SLOT_INPUT : OCTET_SLOT_WEIGHT;
     uint8_t copy = oct_tensor(p->b, name, OCTET_FORM_CAST, OCTET_F32, NULL);
     oct_place(p->b, copy, OCT_ALL_PARTS, OCTET_PLACE_SAVED);
     octet_step *step = oct_step(p->b, OCTET_OP_CAST);
@@ -99,7 +103,7 @@ static void save_input(oct_planner *p, uint8_t given, uint8_t quantized) {
     octet_use want = p->facts.quantized_back ? OCTET_USE_COL : OCTET_USE_VALUES;
     switch (input_saving(p)) {
     case SAVE_GIVEN:
-        /* Of a prologue, its own input is saved, and backward applies it again. */
+        /* With a prologue, save_prologue saves x itself, and backward computes f(x) again. */
         if (!p->args->prologue) {
             oct_save(p->b, given, oct_wanted_parts(p->b, given, want, oct_wgrad_hadamard(p)));
         }
@@ -133,8 +137,7 @@ static oct_quantizing input_quantizing(const oct_planner *p) {
 /* Bytes travel: 8 or 4 bits an element, where bf16 would be 16. */
 static oct_operand gathered_bytes(oct_planner *p, uint8_t x, uint8_t quantized) {
     save_input(p, x, quantized);
-    return (oct_operand){oct_gather_bytes(p->b, quantized, OCTET_USE_ROW, OCTET_PLACE_WORK),
-                         OCTET_USE_ROW};
+    return oct_gathered(p, quantized, OCTET_USE_ROW, OCTET_PLACE_WORK);
 }
 
 /* Column parallel with sequence: each rank has its rows of x, and multiplies all of them. */
@@ -154,10 +157,10 @@ static oct_operand gathered_input(oct_planner *p, uint8_t x) {
      * blocks, whose casts would not be the casts of the joined tensor. */
     if (high_precision || !oct_quantizer_is(&how.quantizer)) {
         uint8_t values = oct_values(p->b, x, p->facts.dtype, OCTET_PLACE_EXCHANGE);
-        uint8_t all = oct_gather_values(p->b, values, OCTET_PLACE_WORK);
+        oct_operand all = oct_gathered(p, values, OCTET_USE_VALUES, OCTET_PLACE_WORK);
         save_input(p, x, x);
         how.quantizer = oct_for_gemm(p->b, how.quantizer);
-        return oct_direction(p->b, all, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
+        return oct_direction(p->b, all.tensor, OCTET_USE_ROW, &how, OCTET_HADAMARD_NONE);
     }
     /* Each rank quantizes its rows, by an amax that the ranks agree on, and bytes are gathered.
      * A collective reads them, so they are an exchange, unless they are saved. */
@@ -176,10 +179,9 @@ static oct_operand forward_input(oct_planner *p, uint8_t x) {
         octet_place place = oct_gathers_input(p) ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK;
         uint8_t values = oct_values(p->b, x, p->facts.dtype, place);
         save_input(p, x, x);
-        if (oct_gathers_input(p)) {
-            values = oct_gather_values(p->b, values, OCTET_PLACE_WORK);
-        }
-        return (oct_operand){values, OCTET_USE_VALUES};
+        return oct_gathers_input(p)
+                   ? oct_gathered(p, values, OCTET_USE_VALUES, OCTET_PLACE_WORK)
+                   : (oct_operand){values, OCTET_USE_VALUES};
     }
     /* Other ranks have the other rows. */
     if (oct_gathers_input(p)) {
@@ -208,24 +210,30 @@ static bool reads_x(const oct_planner *p) {
 }
 
 /* f(x), which takes the input's place in all that follows. Where ranks gather values, a
- * collective reads it. */
+ * collective reads it; where the recipe quantizes it, its cast alone. */
 static uint8_t apply_prologue(oct_planner *p) {
-    bool values = !oct_quantizer_is(&p->facts.role[OCTET_INPUT]) ||
-                  p->args->gather == OCTET_GATHER_HIGH_PRECISION;
+    octet_quantizer cast = input_quantizing(p).quantizer;
+    bool values = !oct_quantizer_is(&cast) || p->args->gather == OCTET_GATHER_HIGH_PRECISION;
+    if (oct_packs_input(p)) {
+        oct_plan_packing(p);
+    }
     oct_plan_statistics(p, reads_x(p) ? OCTET_PLACE_SAVED : OCTET_PLACE_WORK);
-    return oct_plan_prologue(p, oct_gathers_input(p) && values ? OCTET_PLACE_EXCHANGE
-                                                               : OCTET_PLACE_WORK);
+    octet_place place =
+        oct_gathers_input(p) && values ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK;
+    return oct_plan_prologue(p, place, &cast);
 }
 
-/* What the prologue's backward reads, and what it takes to apply it again for wgrad: x, a
- * norm's statistics and parameters. */
+/* What the prologue's backward reads, and what it takes to apply it again for wgrad: x, perhaps
+ * in 8 bits, a norm's statistics and parameters. */
 static void save_prologue(oct_planner *p) {
     bool again = applies_again(p);
-    const uint8_t tensors[] = {p->x, p->stats, p->gamma, p->beta};
+    bool packs = oct_packs_input(p);
+    const uint8_t tensors[] = {packs ? p->packed : p->x, p->stats, p->gamma, p->beta};
+    /* Example: rmsnorm with a frozen gamma: dx reads x, the statistics and gamma. */
     const bool reads[] = {reads_x(p), reads_x(p), p->facts.xgrad || again, again};
     for (int i = 0; i < 4; i++) {
         if (reads[i] && tensors[i] != OCTET_ABSENT) {
-            oct_save(p->b, tensors[i], OCT_PART(VALUES));
+            oct_save(p->b, tensors[i], OCT_ALL_PARTS);
         }
     }
 }
@@ -241,7 +249,12 @@ bool oct_uses_cache(const oct_planner *p) {
  * that: backward, for which FSDP gathers it once more, quantizes it again. A cached weight is
  * there anyway. */
 static bool quantizes_weight_again(const oct_planner *p) {
-    return p->args->fsdp && !oct_uses_cache(p);
+    /* save=memory likewise: the parameter lives anyway. Not one that was made for the call, nor
+     * where backward runs in high precision or rounds the weight at random. */
+    bool memory = p->args->save == OCTET_SAVE_MEMORY && !p->args->temporary_weight &&
+                  p->args->recipe.override_ != OCTET_OVERRIDE_HIGH_PRECISION &&
+                  !p->facts.role[OCTET_WEIGHT].stochastic;
+    return (p->args->fsdp || memory) && !oct_uses_cache(p);
 }
 
 octet_quantizer oct_weight_quantizer(const oct_planner *p) {
@@ -287,6 +300,7 @@ static oct_operand quantized_weight(oct_planner *p, uint8_t w) {
     bool reads = oct_uses_cache(p) && p->args->weight_cache == OCTET_CACHE_READ;
     octet_quantizer q = oct_weight_quantizer(p);
     uint8_t made = reads ? cached_weight(p, &q) : cast_weight(p, w, &q, saves);
+    /* Example: MXFP8 saves the columnwise bytes, FP8 on a CPU the rowwise ones. */
     if (saves) {
         /* Dgrad reads this cast: columnwise bytes if there are any, else rowwise ones, across
          * or decoded. */
@@ -334,7 +348,7 @@ static oct_operand forward_weight(oct_planner *p, uint8_t w) {
  * quantized. Recipes that find their scales in the tensor itself have nothing to learn. */
 static void calibrate(oct_planner *p, uint8_t x, uint8_t w) {
     const uint8_t tensors[] = {x, w};
-    static const octet_slot slots[] = {OCTET_SLOT_INPUT, OCTET_SLOT_WEIGHT};
+    static const int slots[] = {OCTET_SLOT_INPUT, OCTET_SLOT_WEIGHT};
     for (int role = OCTET_INPUT; role <= OCTET_WEIGHT; role++) {
         octet_quantizer q = oct_recipe_role(&p->args->recipe, (octet_role)role);
         if (oct_scheme_of(&q)->given) {
@@ -389,6 +403,13 @@ static void forward_output(oct_planner *p, oct_operand x, oct_operand w, uint8_t
         product.bias = fused_bias(p, bias, quantized_gemm);
     }
     result.quantizer = p->args->quantize_output ? &f->role[OCTET_OUTPUT] : NULL;
+    if (p->pieces.count) {
+        result.rows = oct_all_rows(p->b, oct_tensor_at(p->b, p->pieces.local)->rows);
+        oct_tail tail =
+            oct_produce_pieces(p->b, &product, &result, &p->pieces, oct_form_of(&result));
+        oct_produce_finish(p->b, &tail, &result);
+        return;
+    }
     oct_produce(p->b, &product, &result);
 }
 
@@ -434,7 +455,7 @@ octet_status octet_plan_linear(octet_plan *out, const octet_linear_args *args,
     status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
     status = status ? status : octet_linear_check(args, err);
     status = status ? status : oct_plan_forward(&plan, args, err);
-    status = status ? status : oct_plan_check_columns(&plan, &plan.extents, err);
+    status = status ? status : oct_plan_check_chunks(&plan, &plan.extents, err);
     if (!status) {
         *out = plan;
     }

@@ -4,17 +4,33 @@
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
-/* Whether a plan has the product whose sums the ranks share by rows. */
+/* Whether a plan has the product that ends in a reduce-scatter: each rank receives its rows of
+ * the sum over ranks. With sequence parallelism this is dgrad of a column parallel layer, and
+ * fprop of a row parallel one. Only that product is made in chunks. */
 static bool scatters(const oct_facts *f, octet_plan_kind kind) {
     bool dgrad = kind == OCTET_PLAN_LINEAR_BACKWARD && f->dgrad;
     return f->sequence &&
            (f->parallel == OCTET_PARALLEL_COLUMN ? dgrad : kind == OCTET_PLAN_LINEAR);
 }
 
+/* Whether it has a product whose operand ranks gather in chunks: fprop of column parallel, and
+ * dgrad of row parallel. Values that are quantized after they were gathered are not cut: blocks
+ * of the whole would have rows of several pieces. Example: 40 rows a rank under MXFP8. */
+static bool gathers_chunks(const octet_linear_args *args, const oct_facts *f,
+                           octet_plan_kind kind) {
+    bool column = f->parallel == OCTET_PARALLEL_COLUMN;
+    bool here =
+        column ? kind == OCTET_PLAN_LINEAR : kind == OCTET_PLAN_LINEAR_BACKWARD && f->dgrad;
+    const octet_quantizer *role = &f->role[column ? OCTET_INPUT : OCTET_GRAD_OUTPUT];
+    bool quantizes = oct_quantizer_is(role) && (column ? f->quantized : f->quantized_back);
+    return f->gather_chunks > 1 && here &&
+           !(quantizes && args->gather == OCTET_GATHER_HIGH_PRECISION);
+}
+
 oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind kind,
                               const octet_linear_args *args, octet_error *err) {
     oct_planner p = {.b = b, .args = args, .facts = oct_linear_facts(args)};
-    p.sums = p.x = p.stats = p.gamma = p.beta = OCTET_ABSENT;
+    p.sums = p.x = p.stats = p.gamma = p.beta = p.packed = OCTET_ABSENT;
     oct_terms terms = {.kind = kind,
                        .device = args->input.device,
                        .extents = p.facts.extents,
@@ -26,17 +42,32 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
                                                           : OCTET_BACKWARD_SLOTS,
                        .raises = args->raise_amax,
                        .skips = args->skip_amax,
-                       .exact = args->recipe.product == OCTET_MX_EXACT};
+                       .exact = args->recipe.product == OCTET_MX_EXACT,
+                       .invariant = args->recipe.batch_invariant};
     *b = oct_build_start(plan, &terms, err);
     plan->row_multiple = oct_linear_row_multiple(args, &p.facts);
     if (scatters(&p.facts, kind)) {
         plan->chunks = (uint8_t)p.facts.chunks;
-        plan->col_multiple = oct_linear_col_multiple(args, &p.facts);
+        plan->chunk_multiple = oct_linear_col_multiple(args, &p.facts);
+    } else if (gathers_chunks(args, &p.facts, kind)) {
+        plan->chunks = (uint8_t)p.facts.gather_chunks;
+        plan->chunk_multiple = oct_linear_piece_multiple(args, &p.facts);
+        plan->by_rows = 1;
     }
     plan->prologue = args->prologue;
     plan->eps = args->eps;
     plan->zero_centered = args->zero_centered;
     return p;
+}
+
+oct_operand oct_gathered(oct_planner *p, uint8_t tensor, octet_use use, octet_place place) {
+    if (p->b->plan->by_rows) {
+        p->pieces = oct_gather_pieces(p->b, tensor, use);
+        return (oct_operand){p->pieces.at[0], (uint8_t)use};
+    }
+    uint8_t all = use == OCTET_USE_VALUES ? oct_gather_values(p->b, tensor, place)
+                                          : oct_gather_bytes(p->b, tensor, use, place);
+    return (oct_operand){all, (uint8_t)use};
 }
 
 /* grad_output has the rows of the output. m counts the rows of this rank's input. Without

@@ -13,6 +13,8 @@ typedef struct oct_planner {
     uint8_t sums; /* of dy's columns, where the device joins some; made when first asked for */
     /* Of a prologue, tensors: its input, a norm's row statistics and parameters. */
     uint8_t x, stats, gamma, beta;
+    uint8_t packed;    /* its input in 8 bits, where that is saved in its place */
+    oct_pieces pieces; /* of what ranks gather in chunks */
 } oct_planner;
 
 /* Begins the plan in *b, which the planner points to. */
@@ -41,6 +43,9 @@ static inline bool oct_gathers_input(const oct_planner *p) {
 static inline bool oct_gathers_grad(const oct_planner *p) {
     return p->facts.sequence && p->facts.parallel == OCTET_PARALLEL_ROW;
 }
+
+/* Every rank's rows: all of them in `place`, or where the plan cuts them p->pieces. */
+oct_operand oct_gathered(oct_planner *p, uint8_t tensor, octet_use use, octet_place place);
 
 /* The quantizer of a weight that forward makes, and whether a cache holds it. */
 octet_quantizer oct_weight_quantizer(const oct_planner *p);
@@ -84,6 +89,10 @@ typedef struct oct_tail {
 } oct_tail;
 oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_result *result,
                            octet_plan_form form);
+/* A product of pieces of its first operand, as they arrive; tail.pieces[0] is the whole
+ * result. */
+oct_tail oct_produce_pieces(oct_builder *b, oct_product *product, const oct_result *result,
+                            const oct_pieces *pieces, octet_plan_form form);
 uint8_t oct_produce_join(oct_builder *b, const oct_tail *tail, const oct_result *result);
 void oct_produce_finish(oct_builder *b, const oct_tail *tail, const oct_result *result);
 /* A tensor quantized as the result says, into an output. */
@@ -102,10 +111,17 @@ uint8_t oct_restored_as(const oct_builder *b, octet_plan_name name, octet_plan_f
 
 /* How often K the columns of the input are. */
 octet_dim oct_input_columns(const oct_planner *p);
+/* save=memory: whether backward casts f(x) again, and forward saves no bytes of it. */
+bool oct_saves_no_cast(const oct_planner *p);
+/* save=memory: whether an activation's input is saved in 8 bits, and not as it is. */
+bool oct_packs_input(const oct_planner *p);
+/* Casts the input so, into the saved block. */
+void oct_plan_packing(oct_planner *p);
 /* The row statistics of p->x, where the prologue is a norm. */
 void oct_plan_statistics(oct_planner *p, octet_place place);
-/* f(x), in `place`. */
-uint8_t oct_plan_prologue(oct_planner *p, octet_place place);
+/* f(x), in `place`; or x, which casts then apply f to, where a cast by that quantizer alone
+ * reads it and the device computes it there. Scheme NONE: others read it. */
+uint8_t oct_plan_prologue(oct_planner *p, octet_place place, const octet_quantizer *cast);
 /* What wgrad multiplies: what forward saved of f(x), or f(x) again. */
 uint8_t oct_prologue_input(oct_planner *p);
 /* Whether a wgrad finds no cast of f(x) and computes it from x. */

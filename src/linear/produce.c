@@ -82,7 +82,8 @@ oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_resul
     if (scatter) {
         tail.rows = scattered(result->rows, b->plan->tp_size);
     }
-    /* Each piece travels while the next is made. */
+    /* In chunks: each piece travels while the next is made. Example: y of 4096 columns in 4
+     * chunks is 4 products of 1024 columns, each with a reduce-scatter of its own. */
     if (scatter && b->plan->chunks > 1) {
         tail.joined = next_tensor(b, result, last, tail.rows, false);
         produce_chunks(b, &tail, product, result);
@@ -92,10 +93,35 @@ oct_tail oct_produce_start(oct_builder *b, oct_product *product, const oct_resul
                                collective);
     oct_gemm(b, product);
     tail.pieces[0] = product->dst;
-    /* Each rank has a part of the sum. */
+    /* Tensor parallel: each rank has a part of the sum, and a collective adds the parts up. */
     if (collective) {
         tail.pieces[0] =
             exchanged(b, product->dst, result, biased ? OCTET_FORM_REDUCED : last, tail.rows);
+    }
+    return tail;
+}
+
+/* The next piece arrives while one is multiplied. Each product is one of a whole operand, and
+ * a copy puts its rows where they belong: they lie apart in the result, a run for each rank. */
+oct_tail oct_produce_pieces(oct_builder *b, oct_product *product, const oct_result *result,
+                            const oct_pieces *pieces, octet_plan_form form) {
+    octet_dim rows = result->rows;
+    int first = 0;
+    rows.div = (uint16_t)(rows.div * b->plan->chunks);
+    oct_tail tail = {.rows = result->rows, .joined = OCTET_ABSENT, .form = form};
+    tail.pieces[0] = next_tensor(b, result, form, result->rows, false);
+    for (int i = 0; i < pieces->count; i++) {
+        oct_next_phase(b);
+        oct_operand a = oct_piece(b, pieces, i);
+        uint8_t part = next_tensor(b, result, OCTET_FORM_PIECE, rows, false);
+        if (i == 0) {
+            product->a = a;
+            product->dst = part;
+            first = oct_gemm_pieces(b, product);
+        } else {
+            oct_gemm_next_piece(b, first, a, part, i);
+        }
+        oct_join(b, part, tail.pieces[0], i);
     }
     return tail;
 }

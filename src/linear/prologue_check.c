@@ -1,5 +1,6 @@
 /* prologue_check.c - the rules of a prologue: which options and tensors it has. */
 #include "core/fail.h"
+#include "format/bits.h"
 #include "format/prologue.h"
 #include "linear/args.h"
 #include "plan/names.h"
@@ -53,7 +54,9 @@ static octet_status check_norm(const octet_linear_args *args, octet_error *err) 
                         word);
     }
     /* Infinite ones are refused with the other fields. */
-    if (!(args->eps > 0)) {
+    /* By its encoding: a thread may take the smallest numbers for 0. */
+    uint32_t eps = oct_f32_bits(args->eps);
+    if (eps == 0 || eps > OCT_F32_MAGNITUDE) {
         return oct_fail(err, OCTET_INVALID, "eps is %g; %s takes one above 0, such as 1e-05",
                         (double)args->eps, word);
     }
@@ -81,6 +84,14 @@ octet_status oct_prologue_check(const octet_linear_args *args, octet_error *err)
                         "input is quantized, but %s is computed from its values: pass the "
                         "input as it was before the cast",
                         oct_prologue_words[args->prologue]);
+    }
+    octet_status status =
+        oct_has(&args->gamma) ? OCTET_OK : oct_absent_check(&args->gamma, "gamma", err);
+    if (!status && !oct_has(&args->beta)) {
+        status = oct_absent_check(&args->beta, "beta", err);
+    }
+    if (status) {
+        return status;
     }
     return oct_prologue_is_norm(args->prologue) ? check_norm(args, err)
                                                 : check_no_norm(args, err);

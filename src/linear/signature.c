@@ -5,12 +5,16 @@
 
 size_t octet_group_print(char *text, size_t size, const octet_group *group) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!group) {
+        return 0;
+    }
     oct_write_name(&writer, group->name, group->form);
     return writer.length;
 }
 
 /* ---- tensors ----------------------------------------------------------------------------- */
 
+/* The quantizer of the tensor that a port is part of. */
 static const octet_quantizer *quantizer_of(const octet_plan *plan, octet_place place,
                                            int port) {
     static const octet_quantizer plain;
@@ -23,8 +27,10 @@ static const octet_quantizer *quantizer_of(const octet_plan *plan, octet_place p
     return &plain;
 }
 
-/* Adds a port to the groups: to the last one where it is a buffer of the same tensor. `at` is
- * the port as the caller counts it. */
+/* Adds a port to the groups: to the last one where it is a buffer of the same tensor, unless
+ * the caller counts buffers one by one (flat). Example: a weight in MXFP8 with both directions
+ * is four ports and one group; flat, it is four groups. `at` is the port as the caller counts
+ * it. */
 static void add_port(octet_group *groups, uint8_t *count, const octet_port *port, int at,
                      bool flat) {
     octet_group *last = *count ? &groups[*count - 1] : NULL;
@@ -47,7 +53,8 @@ static void add_arguments(octet_group *groups, uint8_t *count, const octet_plan 
     }
 }
 
-/* The tensors that a call makes; gives how many buffers they have. */
+/* The tensors that a call makes; gives how many buffers they have. An output that is an
+ * argument (return_bias) is not made: the caller has it. */
 static uint8_t add_outputs(octet_group *groups, uint8_t *count, const octet_plan *plan) {
     uint8_t made = 0;
     for (int i = 0; i < plan->out_count; i++) {
@@ -59,6 +66,7 @@ static uint8_t add_outputs(octet_group *groups, uint8_t *count, const octet_plan
     return made;
 }
 
+/* The group that a port belongs to. */
 static uint8_t group_of(const octet_group *groups, int count, int port) {
     for (int i = 0; i < count; i++) {
         if (groups[i].start <= port && port < groups[i].start + groups[i].count) {
@@ -68,6 +76,7 @@ static uint8_t group_of(const octet_group *groups, int count, int port) {
     return OCTET_ABSENT;
 }
 
+/* Whether a plan leaves bytes of its own for the next one. */
 static bool saves_block(const octet_plan *plan) {
     bool found = false;
     for (int i = 0; i < plan->buffer_count; i++) {
@@ -76,6 +85,7 @@ static bool saves_block(const octet_plan *plan) {
     return found;
 }
 
+/* Whether it reads the block of forward (0) or of backward (1). */
 static bool reads_block(const octet_plan *plan, int of) {
     bool found = false;
     for (int i = 0; i < plan->buffer_count; i++) {
@@ -87,7 +97,7 @@ static bool reads_block(const octet_plan *plan, int of) {
 
 /* ---- what lives until backward ----------------------------------------------------------- */
 
-/* The output of a call counts those that are not arguments. */
+/* An output's place among the tensors that a call returns, which has no arguments in it. */
 static uint8_t returned_index(const octet_plan *plan, int out) {
     uint8_t index = 0;
     for (int i = 0; i < out; i++) {
@@ -96,7 +106,10 @@ static uint8_t returned_index(const octet_plan *plan, int out) {
     return index;
 }
 
-/* A buffer that forward saved outside of its block; false: it lies in the block. */
+/* A buffer that forward saved, as a front end finds it. There are three cases:
+ * - an argument, such as x without a recipe: that argument must live until backward;
+ * - an output, such as a weight that was cast into the caller's cache: likewise;
+ * - bytes in forward's block: false. The block is one tensor, and is saved as a whole. */
 static bool saved_of(octet_saved *out, const octet_signature *s, const octet_plan *forward,
                      uint8_t buffer) {
     const octet_plan_buffer *b = &forward->buffers[buffer];
@@ -108,6 +121,7 @@ static bool saved_of(octet_saved *out, const octet_signature *s, const octet_pla
     return b->place == OCTET_PLACE_ARG || b->place == OCTET_PLACE_OUT;
 }
 
+/* Its index in `saved`; saved_count: it is not there. */
 static int find_saved(const octet_signature *s, octet_saved wanted) {
     int at = 0;
     while (at < s->saved_count && (s->saved[at].is_argument != wanted.is_argument ||
@@ -130,6 +144,7 @@ static void add_saved(octet_signature *s, const octet_plan *forward) {
 
 /* ---- what a layer lends ------------------------------------------------------------------ */
 
+/* Whether a plan has an argument of that name. */
 static bool takes(const octet_plan *plan, octet_plan_name name) {
     bool found = false;
     for (int i = 0; i < plan->arg_count; i++) {
@@ -138,7 +153,9 @@ static bool takes(const octet_plan *plan, octet_plan_name name) {
     return found;
 }
 
-/* Amaxes are raised in a history, whose scales the last backward of a step updates. */
+/* What backward needs that is not a tensor of the call but live state of its layer. A backward
+ * that raises amaxes gets their history, and the scales, too, even if it reads none: they are
+ * updated right after it. Example: delayed scaling with raise_amax lends SCALE and HISTORY. */
 static void add_lent(octet_signature *s, const octet_plan *backward) {
     bool records = takes(backward, OCTET_NAME_AMAX);
     const bool lent[OCTET_LENTS] = {
@@ -156,6 +173,7 @@ static void add_lent(octet_signature *s, const octet_plan *backward) {
     }
 }
 
+/* Whether amaxes are an output. With raise_amax they are an argument instead. */
 static bool returns_amaxes(const octet_plan *plan) {
     bool found = false;
     for (int i = 0; i < plan->out_count; i++) {
@@ -214,8 +232,9 @@ static uint8_t item_of(const octet_plan *plan, uint8_t buffer) {
     return (uint8_t)item;
 }
 
-/* A buffer that an earlier plan restored is a slot of that plan's; so back to the one that made
- * it.
+/* Finds a buffer that a collective sends or receives. One that this plan restored lies in an
+ * earlier plan's block, and that plan may have restored it, too: so this goes back to the plan
+ * that made it. Example: a later wgrad gathers x, which backward passed on and forward saved.
  */
 static spot spot_of(const octet_chain *chain, int at, uint8_t buffer) {
     const octet_plan *plan = &chain->plans[at];
@@ -253,13 +272,16 @@ int octet_collectives_of(octet_collective_call out[OCTET_PLAN_EXCHANGES],
                                                    .from_item = from.item,
                                                    .to_item = to.item,
                                                    .begin = begin_of(plan, i),
-                                                   .end = end_of(plan, i)};
+                                                   .end = end_of(plan, i),
+                                                   .chunk = step->chunk,
+                                                   .chunks = plan->chunks};
         }
     }
     return count;
 }
 
-/* Adds a buffer's region, once; it is written if one of its buffers is. */
+/* Adds a buffer's region, once; it is written if one of its buffers is. All of a block is one
+ * region: steps may touch any part of it. */
 static void add_region(octet_regions *out, const octet_plan_buffer *b, bool is_written) {
     uint8_t port = b->place == OCTET_PLACE_SAVED ? 0 : b->port;
     int at = 0;
@@ -316,9 +338,16 @@ void octet_signature_of(octet_signature *out, const octet_chain *chain, bool fla
 
 /* ---- backward ---------------------------------------------------------------------------- */
 
-/* An argument of backward and its place in the pool. */
+/* Arguments of backward come from one list of tensors, the pool. It has, in this order:
+ *   the gradient that arrived;
+ *   what forward saved besides its block;
+ *   forward's block, where it saves one;
+ *   what the layer lends.
+ * Example: delayed scaling with raise_amax has dy at 0, the block at 1, the scales at 2 and the
+ * history at 3. Backward reads 0, 2 and 1, and writes 3. */
 typedef struct source {
-    uint8_t name, form, is_mutable, place;
+    uint8_t name, form, is_mutable;
+    uint8_t at; /* its index in the pool */
 } source;
 
 typedef struct sources {
@@ -332,12 +361,13 @@ typedef struct pair {
     const octet_plan *forward, *backward;
 } pair;
 
+/* Where in the pool what the layer lends begins. */
 static int first_lent(const pair *p) {
     return 1 + p->signature.saved_count + p->signature.saves_block;
 }
 
-/* The place of what the layer lends. */
-static uint8_t lent_place(const pair *p, uint8_t name) {
+/* The index in the pool of what the layer lends under this name. */
+static uint8_t lent_at(const pair *p, uint8_t name) {
     int at = 0;
     while (at < p->signature.lent_count && p->signature.lent[at] != lent_of(name)) {
         at++;
@@ -356,11 +386,15 @@ static bool restores(octet_saved *out, const pair *p, int port) {
     return false;
 }
 
-static void add_source(sources *out, const octet_port *port, int place) {
-    out->at[out->count++] = (source){port->name, port->form, port->is_mutable, (uint8_t)place};
+static void add_source(sources *out, const octet_port *port, int at) {
+    out->at[out->count++] = (source){port->name, port->form, port->is_mutable, (uint8_t)at};
 }
 
-/* A tensor that is handed over whole counts once; buffers count one by one. */
+/* Where each argument of backward comes from. A tensor that the caller has whole counts once,
+ * whatever its buffers are; the others count buffer by buffer:
+ * - the gradient, and what the layer lends: whole;
+ * - an argument of forward that was saved: whole, or by buffers where the call is flat;
+ * - an output of forward that was saved (a cached weight): by buffers, as it was returned. */
 static void find_sources(sources *out, const pair *p) {
     octet_group groups[OCTET_PLAN_ARGS];
     uint8_t count = 0;
@@ -372,27 +406,32 @@ static void find_sources(sources *out, const pair *p) {
             octet_saved saved;
             const octet_port *at = &p->backward->args[port];
             bool restored = restores(&saved, p, port);
+            bool whole = !restored || (saved.is_argument && !p->signature.flat);
             if (restored) {
                 add_source(out, at, 1 + find_saved(&p->signature, saved));
+            } else if (g->name == OCTET_NAME_GRAD_OUTPUT) {
+                add_source(out, at, 0);
             } else {
-                add_source(out, at,
-                           g->name == OCTET_NAME_GRAD_OUTPUT ? 0 : lent_place(p, g->name));
+                add_source(out, at, lent_at(p, g->name));
             }
-            if (!restored || (saved.is_argument && !p->signature.flat)) {
+            if (whole) {
                 break;
             }
         }
     }
 }
 
-static void add_places(octet_backward_signature *out, const pair *p, const sources *from) {
+/* Which tensors of the pool backward takes: those that it writes, and those that it reads, with
+ * forward's block last. */
+static void add_arguments_of_backward(octet_backward_signature *out, const pair *p,
+                                      const sources *from) {
     for (int i = 0; i < from->count; i++) {
         const source *s = &from->at[i];
         if (s->is_mutable) {
-            out->written[out->written_count++] = s->place;
+            out->written[out->written_count++] = s->at;
             out->records = out->records || s->name == OCTET_NAME_AMAX;
         } else {
-            out->read[out->read_count++] = s->place;
+            out->read[out->read_count++] = s->at;
         }
     }
     if (reads_block(p->backward, 0)) {
@@ -400,7 +439,8 @@ static void add_places(octet_backward_signature *out, const pair *p, const sourc
     }
 }
 
-/* A gradient that is added to main_grad is none of the tensors that backward makes. */
+/* Which of the tensors that backward makes is which gradient. One that goes to main_grad is
+ * none of them: its group stays empty. */
 static void add_grads(octet_backward_signature *out, const octet_plan *backward) {
     static const uint8_t names[OCTET_GRADS] = {OCTET_NAME_GRAD_INPUT, OCTET_NAME_GRAD_WEIGHT,
                                                OCTET_NAME_GRAD_BIAS, OCTET_NAME_GRAD_GAMMA,
@@ -418,21 +458,24 @@ static void add_grads(octet_backward_signature *out, const octet_plan *backward)
     }
 }
 
-/* A later weight gradient takes, tensor by tensor, what backward took, and the two blocks. */
+/* What a later weight gradient takes: tensors that backward took, by their index in the pool;
+ * the block of forward; and that of backward, which is not in the pool (OCTET_ABSENT).
+ * main_grad is not among them: the caller finds it when the gradient is computed. Example:
+ * MXFP8 takes the two blocks, with x in forward's and dy in backward's. */
 static void add_later(octet_backward_signature *out, const pair *p, const sources *from,
                       const octet_plan *wgrad) {
     octet_group groups[OCTET_PLAN_ARGS];
     uint8_t count = 0;
     add_arguments(groups, &count, wgrad, false);
     for (int i = 0; i < count; i++) {
-        uint8_t place = OCTET_ABSENT;
+        uint8_t at = OCTET_ABSENT;
         for (int j = 0; j < from->count; j++) {
             bool same =
                 from->at[j].name == groups[i].name && from->at[j].form == groups[i].form;
-            place = same ? from->at[j].place : place;
+            at = same ? from->at[j].at : at;
         }
         if (groups[i].name != OCTET_NAME_MAIN_GRAD) {
-            out->later[out->later_count++] = place;
+            out->later[out->later_count++] = at;
         }
     }
     if (reads_block(wgrad, 0)) {
@@ -454,7 +497,7 @@ void octet_backward_signature_of(octet_backward_signature *out, const octet_chai
     }
     octet_signature_of(&p.signature, chain, flat);
     find_sources(&from, &p);
-    add_places(out, &p, &from);
+    add_arguments_of_backward(out, &p, &from);
     add_grads(out, p.backward);
     out->phases = p.backward->phases;
     out->collective_count = (uint8_t)octet_collectives_of(out->collectives, chain, 1);

@@ -147,18 +147,21 @@ octet_status oct_plan_number(octet_plan *plan, octet_error *err) {
 
 /* ---- other sizes ------------------------------------------------------------------------- */
 
-octet_status oct_plan_check_columns(const octet_plan *plan, const octet_extents *sizes,
-                                    octet_error *err) {
-    bool forward = plan->kind == OCTET_PLAN_LINEAR;
-    int64_t columns = forward ? sizes->n : sizes->k;
-    if (columns % plan->col_multiple == 0) {
+octet_status oct_plan_check_chunks(const octet_plan *plan, const octet_extents *sizes,
+                                   octet_error *err) {
+    bool forward = plan->kind == OCTET_PLAN_LINEAR, rows = plan->by_rows;
+    int64_t size = rows ? sizes->m : forward ? sizes->n : sizes->k;
+    if (size % plan->chunk_multiple == 0) {
         return OCTET_OK;
     }
     return oct_fail(err, OCTET_INVALID,
-                    "%s is %lld; a product in %u chunks has a multiple of %lu columns: take "
+                    "%s is %lld; a product in %u chunks has a multiple of %lu %s: take "
                     "fewer chunks, or pad it",
-                    forward ? "n" : "k", (long long)columns, plan->chunks,
-                    (unsigned long)plan->col_multiple);
+                    rows      ? "m"
+                    : forward ? "n"
+                              : "k",
+                    (long long)size, plan->chunks, (unsigned long)plan->chunk_multiple,
+                    rows ? "rows" : "columns");
 }
 
 /* Each failure is a rule that the caller broke; the text has the value and the rule. */
@@ -184,7 +187,7 @@ static octet_status check_sizes(const octet_plan *plan, const octet_extents *siz
                           "with another gather",
                           (long long)sizes->m, (unsigned long)plan->row_multiple);
     }
-    return status ? status : oct_plan_check_columns(plan, sizes, err);
+    return status ? status : oct_plan_check_chunks(plan, sizes, err);
 }
 
 static octet_status check_previous(const octet_plan *plan, const octet_plan *previous,

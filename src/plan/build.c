@@ -26,13 +26,15 @@ oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_erro
                      .target = oct_target_of(&terms->device),
                      .dtype = terms->dtype,
                      .exact = terms->exact,
+                     .invariant = terms->invariant,
                      .err = err,
                      .seed = OCTET_ABSENT,
                      .slots = terms->slots,
                      .raises = terms->raises,
                      .skips = terms->skips,
                      .threads = terms->threads > 1 ? terms->threads : 1,
-                     .scratch = OCTET_ABSENT};
+                     .scratch = OCTET_ABSENT,
+                     .applied = {.x = OCTET_ABSENT}};
     memset(b.scale, OCTET_ABSENT, sizeof b.scale);
     memset(b.amax, OCTET_ABSENT, sizeof b.amax);
     memset(plan, 0, sizeof *plan);
@@ -40,10 +42,13 @@ oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_erro
     plan->kind = (uint8_t)terms->kind;
     plan->recipe = (uint8_t)terms->recipe;
     plan->tp_size = terms->ranks;
-    plan->row_multiple = plan->col_multiple = 1;
+    plan->row_multiple = plan->chunk_multiple = 1;
     plan->chunks = 1;
     plan->device = b.device;
     plan->extents = terms->extents;
+    if (b.target->check) {
+        b.status = b.target->check(&b.device, err);
+    }
     return b;
 }
 
@@ -97,9 +102,11 @@ bool oct_tensor_is_plain(const oct_builder *b, uint8_t tensor) {
     return !oct_quantizer_is(&b->plan->tensors[tensor].quantizer);
 }
 
-/* A dimension of a layout over the tensor's own rows and columns. Cut short are only those of
- * plain tensors. Rounded up are theirs, and those of folded ones, to what divides a block: that
- * adds no block. */
+/* A dimension of a layout, with the tensor's rows and columns in the place of M and K. Factors
+ * multiply, and so do divisors: ceil(ceil(M / 4) / 32) is ceil(M / 128). Where a tensor's rows
+ * are rounded up, a dimension that counts rows is rounded up, too. One that counts blocks is
+ * not: only folded tensors have both, and their rows are rounded up to what divides a block,
+ * which adds no block. */
 static octet_dim compose(const octet_dim *dim, const octet_plan_tensor *tensor) {
     bool along_rows = dim->axis == OCTET_AXIS_M || dim->axis == OCTET_AXIS_LEADING;
     /* A count that no size changes. Example: one scale for the whole tensor. */
@@ -255,8 +262,9 @@ static uint32_t phases_of(const octet_plan *plan, int buffer) {
     return phases;
 }
 
-/* A workspace lives for one phase. What a later phase reads is the caller's to hold meanwhile,
- * as is what ranks exchange: so a caller can size it without knowing the workspace. */
+/* A workspace lives for one phase. What a later phase reads becomes an exchange, which the
+ * caller holds between phases. Example: column parallel with sequence: phase 0 casts w, and
+ * phase 1, after the gather of x, multiplies it. */
 static void carry_between_phases(oct_builder *b) {
     octet_plan *plan = b->plan;
     uint64_t read = 0;

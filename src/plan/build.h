@@ -4,6 +4,13 @@
 
 #include "core/target.h"
 
+/* A prologue whose result no step writes: casts compute it from x, which stands for it. */
+typedef struct oct_applied {
+    uint8_t x, stats;    /* tensors; x is OCTET_ABSENT where there is none */
+    uint8_t gamma, beta; /* buffers */
+    octet_dim cols;      /* of the result */
+} oct_applied;
+
 /* A plan under construction. The first mistake stays in status; later calls do no harm. */
 typedef struct oct_builder {
     octet_plan *plan;
@@ -11,6 +18,7 @@ typedef struct oct_builder {
     const oct_target *target; /* the device's answers */
     uint8_t dtype;            /* of operands that a product takes as values */
     bool exact;               /* no product is folded */
+    bool invariant;           /* rows of fprop and dgrad do not depend on other rows */
     octet_error *err;
     octet_status status;
     uint8_t phase;
@@ -22,6 +30,7 @@ typedef struct oct_builder {
     bool skips;       /* amaxes of delayed scaling are not measured */
     uint32_t threads; /* workers that need workspace; at least 1 */
     uint8_t scratch;  /* of GEMMs, made with the first that needs it */
+    oct_applied applied;
 } oct_builder;
 
 /* What a plan is for, known before its first tensor. */
@@ -37,6 +46,7 @@ typedef struct oct_terms {
     bool raises;      /* amaxes are an argument */
     bool skips;       /* or they are not measured */
     bool exact;       /* no product is folded */
+    bool invariant;   /* rows of fprop and dgrad do not depend on other rows */
 } oct_terms;
 
 /* A tensor and which of its bytes a step is to read. */
@@ -59,9 +69,9 @@ oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_erro
 octet_status oct_build_finish(oct_builder *b);
 /* Numbers, offsets and totals of a plan's extents. */
 octet_status oct_plan_number(octet_plan *plan, octet_error *err);
-/* Whether the columns of a product in chunks can be cut so. */
-octet_status oct_plan_check_columns(const octet_plan *plan, const octet_extents *sizes,
-                                    octet_error *err);
+/* Whether what a plan cuts into chunks can be cut so. */
+octet_status oct_plan_check_chunks(const octet_plan *plan, const octet_extents *sizes,
+                                   octet_error *err);
 void oct_build_fail(oct_builder *b, const char *why);
 
 octet_dim oct_axis_times(octet_axis axis, uint32_t times);
@@ -82,7 +92,7 @@ void oct_place(oct_builder *b, uint8_t tensor, uint32_t parts, octet_place place
 void oct_share(oct_builder *b, uint8_t tensor, uint8_t from, uint32_t parts);
 bool oct_tensor_has(const oct_builder *b, uint8_t tensor, octet_part part);
 bool oct_tensor_is_plain(const oct_builder *b, uint8_t tensor);
-/* Keeps these parts for the next plan. */
+/* Saves these parts for the next plan. */
 void oct_save(oct_builder *b, uint8_t tensor, uint32_t parts);
 /* An output that is an argument. */
 void oct_output_alias(oct_builder *b, uint8_t tensor);

@@ -10,8 +10,7 @@ void oct_collective(oct_builder *b, octet_collective kind, uint8_t from, uint8_t
     oct_step_done(b, step);
 }
 
-/* The rows of all ranks together. */
-static octet_dim times_ranks(octet_dim rows, const oct_builder *b) {
+octet_dim oct_all_rows(const oct_builder *b, octet_dim rows) {
     if (rows.div == b->plan->tp_size) {
         /* dy of row parallel: a rank has m / tp rows, and all of them are m. */
         rows.div = 1;
@@ -26,20 +25,13 @@ uint8_t oct_gather_values(oct_builder *b, uint8_t tensor, octet_place place) {
     octet_plan_tensor from = *oct_tensor_at(b, tensor);
     uint8_t made =
         oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_GATHERED, from.dtype, NULL);
-    oct_tensor_shape(b, made, times_ranks(from.rows, b), from.cols);
+    oct_tensor_shape(b, made, oct_all_rows(b, from.rows), from.cols);
     oct_place(b, made, OCT_ALL_PARTS, place == OCTET_PLACE_WORK ? OCTET_PLACE_EXCHANGE : place);
     oct_collective(b, OCTET_ALL_GATHER, oct_buffer_of(b, tensor), oct_buffer_of(b, made));
     return made;
 }
 
-/* How a part of the whole comes from the parts of the shards. */
-typedef enum joining {
-    SAME,         /* all ranks have the same. Example: the one scale that they agreed on */
-    CONCATENATED, /* rank after rank. Example: rowwise bytes, m rows each */
-    REARRANGED    /* Example: columnwise bytes, (k, m): ranks lie side by side in each row */
-} joining;
-
-static joining joining_of(const octet_buffer *row) {
+oct_part_joining oct_joining_of(const octet_buffer *row) {
     const octet_dim *first = &row->dims[0];
     bool per_rank = false;
     for (int i = 0; i < row->ndim; i++) {
@@ -48,17 +40,19 @@ static joining joining_of(const octet_buffer *row) {
     }
     bool rows_first = first->axis == OCTET_AXIS_M || first->axis == OCTET_AXIS_LEADING;
     bool unpadded = first->div == 1 && first->align == 1;
-    return !per_rank ? SAME : rows_first && unpadded ? CONCATENATED : REARRANGED;
+    return !per_rank                ? OCT_PART_SAME
+           : rows_first && unpadded ? OCT_PART_CONCATENATED
+                                    : OCT_PART_REARRANGED;
 }
 
 /* One part of the whole: its buffer, and the collective that brings it or its shards. */
 static void gather_part(oct_builder *b, oct_joining *made, uint8_t tensor,
                         const octet_buffer *row, octet_place place) {
     octet_plan_tensor from = *oct_tensor_at(b, tensor);
-    joining how = joining_of(row);
+    oct_part_joining how = oct_joining_of(row);
     /* The whole reads the buffer of the shard. Where the whole is saved and the shard is not,
      * the buffer belongs to the whole from now on. */
-    if (how == SAME) {
+    if (how == OCT_PART_SAME) {
         oct_share(b, made->whole, tensor, 1u << row->part);
         if (place == OCTET_PLACE_SAVED) {
             b->plan->buffers[from.buffers[row->part]].tensor = made->whole;
@@ -67,16 +61,16 @@ static void gather_part(oct_builder *b, oct_joining *made, uint8_t tensor,
     }
     /* Concatenated shards go straight into the whole, in memory that a collective sees. */
     uint8_t to = made->whole;
-    bool seen = how == CONCATENATED && place == OCTET_PLACE_WORK;
+    bool seen = how == OCT_PART_CONCATENATED && place == OCTET_PLACE_WORK;
     oct_place_row(b, to, row, seen ? OCTET_PLACE_EXCHANGE : place);
     /* Others are received one after the other, and put together by a step (ASSEMBLE). All
      * parts of the tensor that need this share one tensor of shards. */
-    if (how == REARRANGED && made->stacked == OCTET_ABSENT) {
+    if (how == OCT_PART_REARRANGED && made->stacked == OCTET_ABSENT) {
         made->stacked = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_STACKED,
                                    from.dtype, &oct_tensor_at(b, to)->quantizer);
         oct_tensor_shape(b, made->stacked, from.rows, from.cols);
     }
-    if (how == REARRANGED) {
+    if (how == OCT_PART_REARRANGED) {
         to = made->stacked;
         oct_place_row(b, to, row, OCTET_PLACE_EXCHANGE);
     }
@@ -93,7 +87,7 @@ oct_joining oct_gather_start(oct_builder *b, uint8_t tensor, octet_use use, octe
     oct_layout_fill(&layout, &q);
     oct_joining made = {OCTET_ABSENT, OCTET_ABSENT};
     made.whole = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_GATHERED, from.dtype, &q);
-    oct_tensor_shape(b, made.whole, times_ranks(from.rows, b), from.cols);
+    oct_tensor_shape(b, made.whole, oct_all_rows(b, from.rows), from.cols);
     for (int i = 0; i < layout.count; i++) {
         gather_part(b, &made, tensor, &layout.buffers[i], place);
     }

@@ -17,7 +17,8 @@ static bool exact_in_bf16(const octet_plan_tensor *t) {
     return !oct_has_float_scales(q) || q->pow2;
 }
 
-/* Rows of as many bytes as the device reads best. */
+/* Columns that make rows of whole `row_bytes`, which the device reads best. Example: 16 bytes
+ * are 16 of FP8, 8 of bf16. */
 static octet_dim whole(const oct_builder *b, octet_dim cols, uint8_t dtype) {
     int elements = b->target->row_bytes * 8 / octet_dtype_bits((octet_dtype)dtype);
     cols.align = (uint16_t)(elements > 1 ? elements : 1);
@@ -28,18 +29,20 @@ static octet_dim whole(const oct_builder *b, octet_dim cols, uint8_t dtype) {
  * instead of them, too. */
 static octet_step *maker_of(const oct_builder *b, oct_operand operand) {
     const octet_quantizer *q = &b->plan->tensors[operand.tensor].quantizer;
-    bool may = oct_has_byte_scales(q) && !q->four_over_six && !b->after_collective;
+    /* Beside pieces that are gathered, the weight is cast in a phase before the product's. */
+    bool before = b->plan->by_rows;
+    bool may = oct_has_byte_scales(q) && !q->four_over_six && (before || !b->after_collective);
     for (int i = 0; may && i < b->plan->step_count; i++) {
         octet_step *step = &b->plan->steps[i];
         if (step->op == OCTET_OP_QUANTIZE && step->dst == operand.tensor &&
-            step->phase == b->phase) {
+            (before || step->phase == b->phase)) {
             return step;
         }
     }
     return NULL;
 }
 
-/* Where a cast is told of the copy that it writes of a direction. */
+/* The copy that a cast writes beside the bytes of a direction; OCTET_ABSENT: none yet. */
 static uint8_t *copy_of(octet_step *maker, uint8_t use) {
     return use == OCTET_USE_ROW ? &maker->a_copy : &maker->b_copy;
 }
@@ -133,11 +136,16 @@ static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
     return copy;
 }
 
-/* A GPU's library takes rows of whole 16 bytes, of both operands and of dst, and 128-blocks in
- * eights: `lines`. What has others is copied where it is multiplied, so that tensors keep their
- * layout, which everyone sees. Outer indices that are rounded up are dst's columns, and its
- * rows where a lies across the product. Rows of 128-blocks are not: those behind whole eights
- * are few. What becomes of dst and of the scales is the device's affair, in its scratch. */
+/* Padded copies of the operands of a native product. A GPU's library takes rows of whole 16
+ * bytes, of both operands and of dst, and outer indices of 128-blocks in eights (`lines`). A
+ * tensor's own layout is public and stays as it is: the product multiplies a copy with longer
+ * rows. Example: FP8 with k=100 is copied into rows of 112 bytes. At sizes that need no padding
+ * the copies have no bytes: bind.c.
+ *
+ * An operand lies across if its stored rows run along dst, and not along the sum. Example:
+ * wgrad reads rowwise bytes of dy. Then rows of whole 16 bytes mean rounding up dst's columns
+ * for b, and its rows for a. Rows of 128-blocks are not rounded up: the few behind whole eights
+ * are multiplied apart. dst and scales are padded by the device, in its scratch. */
 static void pad(oct_builder *b, octet_step *step, uint16_t lines) {
     const octet_plan_tensor *x = oct_tensor_at(b, step->a), *dst = oct_tensor_at(b, step->dst);
     bool a_across = (step->gemm == OCTET_WGRAD) != (step->a_use == OCTET_USE_COL);
@@ -152,6 +160,7 @@ static void pad(oct_builder *b, octet_step *step, uint16_t lines) {
         /* 128-blocks: dst's columns in eights. */
         cols.align = lines;
     }
+    /* If both lie across, no row runs along the sum, and it need not be rounded up. */
     depth = a_across && b_across ? depth : whole(b, depth, OCTET_U8);
     step->a_copy =
         padded(b, step->a, OCTET_U8, a_across ? depth : rows, a_across ? rows : depth);
@@ -205,14 +214,6 @@ static uint8_t provide_scratch(oct_builder *b) {
     return b->scratch;
 }
 
-static octet_support support_at(const octet_plan *plan, const octet_step *gemm) {
-    bool folds =
-        gemm->a_copy != OCTET_ABSENT && plan->tensors[gemm->a_copy].form == OCTET_FORM_FOLDED;
-    return gemm->native ? OCTET_SUPPORT_NATIVE
-           : folds      ? OCTET_SUPPORT_FOLDED
-                        : OCTET_SUPPORT_EMULATED;
-}
-
 bool oct_product_at(oct_target_product *out, const octet_plan *plan, const octet_step *gemm) {
     const octet_plan_tensor *a = &plan->tensors[gemm->a], *dst = &plan->tensors[gemm->dst];
     bool biased = gemm->bias != OCTET_ABSENT;
@@ -221,7 +222,8 @@ bool oct_product_at(oct_target_product *out, const octet_plan *plan, const octet
                                 .gemm = gemm->gemm,
                                 .a_use = gemm->a_use,
                                 .b_use = gemm->b_use,
-                                .support = support_at(plan, gemm),
+                                .support = octet_step_support(plan, (int)(gemm - plan->steps)),
+                                .invariant = gemm->invariant,
                                 .dst = dst->dtype,
                                 .bias = biased ? plan->buffers[gemm->bias].dtype
                                                : (uint8_t)OCTET_NONE};
@@ -239,10 +241,14 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     oct_operand x = product->a, y = product->b;
     octet_quantizer qx = oct_tensor_at(b, x.tensor)->quantizer;
     octet_quantizer qy = oct_tensor_at(b, y.tensor)->quantizer;
-    octet_support support = support_of(b, &qx, &qy);
+    /* wgrad sums over the rows: it cannot leave out the others. */
+    bool invariant = b->invariant && product->gemm != OCTET_WGRAD;
+    octet_support support = invariant ? OCTET_SUPPORT_NATIVE : support_of(b, &qx, &qy);
     bool native = support == OCTET_SUPPORT_NATIVE, folds = support == OCTET_SUPPORT_FOLDED;
     uint8_t x_copy = OCTET_ABSENT, y_copy = OCTET_ABSENT;
-    if (native) {
+    if (invariant) {
+        /* The device multiplies the bytes, with scales in any order. */
+    } else if (native) {
         /* The device multiplies the bytes. Example: FP8 with one scale on an H200. */
         x = swizzled(b, x);
         y = swizzled(b, y);
@@ -269,13 +275,14 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     step->bias = product->bias;
     step->accumulate = product->accumulate;
     step->native = native;
+    step->invariant = invariant;
     step->split = product->split || needs_split(&qx) || needs_split(&qy) || folds;
     step->a_copy = x_copy;
     step->b_copy = y_copy;
     step->scratch = scratch;
     uint16_t lines = b->target->lines((octet_scheme)qx.scheme);
     /* The library takes whole rows only; whether any is ragged, binding to sizes says. */
-    if (native && lines) {
+    if (native && lines && !invariant) {
         pad(b, step, lines);
     }
     oct_step_done(b, step);
@@ -299,6 +306,26 @@ void oct_gemm_next(oct_builder *b, int first, uint8_t dst, int chunk) {
     uint8_t phase = step->phase;
     *step = b->plan->steps[first];
     step->phase = phase;
+    step->dst = dst;
+    step->chunk = (uint8_t)chunk;
+    oct_step_done(b, step);
+}
+
+int oct_gemm_pieces(oct_builder *b, const oct_product *product) {
+    oct_gemm(b, product);
+    int step = b->plan->step_count - 1;
+    b->plan->steps[step].chunk = 0;
+    return step;
+}
+
+/* b, its copy, the scratch and the room for a copy of a are those of the first. */
+void oct_gemm_next_piece(oct_builder *b, int first, oct_operand a, uint8_t dst, int chunk) {
+    oct_operand x = b->plan->steps[first].native ? swizzled(b, a) : a;
+    octet_step *step = oct_step(b, OCTET_OP_GEMM);
+    uint8_t phase = step->phase;
+    *step = b->plan->steps[first];
+    step->phase = phase;
+    step->a = x.tensor;
     step->dst = dst;
     step->chunk = (uint8_t)chunk;
     oct_step_done(b, step);

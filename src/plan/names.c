@@ -11,7 +11,8 @@ static const char *const name_words[OCTET_NAMES] = {
 static const char *const form_words[OCTET_FORMS] = {
     "",          ".quantized", ".requantized", ".cached",  ".cast",           ".dequantized",
     ".stacked",  ".gathered",  ".partial",     ".reduced", ".high_precision", ".amax",
-    ".swizzled", ".emulated",  ".padded",      ".folded",  ".prologue",
+    ".swizzled", ".emulated",  ".padded",      ".folded",  ".prologue",       ".piece",
+    ".packed",
 };
 
 const char *const oct_prologue_words[OCTET_PROLOGUES + 1] = {
@@ -61,12 +62,18 @@ void oct_write_buffer_name(oct_writer *writer, const octet_plan *plan, int buffe
 
 size_t octet_plan_tensor_print(char *text, size_t size, const octet_plan *plan, int tensor) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!plan) {
+        return 0;
+    }
     oct_write_tensor_name(&writer, plan, tensor);
     return writer.length;
 }
 
 size_t octet_plan_buffer_print(char *text, size_t size, const octet_plan *plan, int buffer) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!plan) {
+        return 0;
+    }
     oct_write_buffer_name(&writer, plan, buffer);
     return writer.length;
 }

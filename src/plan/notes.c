@@ -1,8 +1,9 @@
-/* notes.c - what a cast leaves for the products of its tensor, on devices that have it so.
+/* notes.c - factors that a cast computes for later products: the plan's `notes`.
  *
- * Where block scales have an amax, elements are multiplied without their tensors' amaxes, and
- * the sums by both of them. The amaxes are known before the last cast of an operand begins, so
- * that can leave their product on the way. */
+ * NVFP4 has block scales, and above them one amax for the whole tensor. A product multiplies
+ * codes and block scales, and then its sums by a factor that the amaxes of both operands give.
+ * A GPU's library reads this factor from memory. A launch of its own would cost more than the
+ * factor, so the last cast before the product computes it: by then both amaxes are measured. */
 #include <string.h>
 
 #include "format/scheme.h"
@@ -16,7 +17,7 @@ static uint64_t amax_bit(const octet_plan *plan, uint8_t tensor, octet_part part
     return buffer == OCTET_ABSENT ? 0 : (uint64_t)1 << buffer;
 }
 
-/* One amax for all of a tensor; 0: it has none. */
+/* The buffer of the one amax of a tensor, as a bit; 0: it has none, or one for each row. */
 static uint64_t factor_of(const octet_plan *plan, uint8_t tensor, uint8_t use) {
     const octet_quantizer *q = &plan->tensors[tensor].quantizer;
     bool one = oct_scheme_of(q)->amax && !q->row_scaled;
@@ -25,14 +26,15 @@ static uint64_t factor_of(const octet_plan *plan, uint8_t tensor, uint8_t use) {
                            use == OCTET_USE_COL ? OCTET_PART_COL_AMAX : OCTET_PART_ROW_AMAX);
 }
 
-/* The amaxes that a product's elements lack; 0: not both operands have one. */
+/* The amaxes that make a product's factor, as bits; 0: not both operands have one. Example: a
+ * recipe that quantizes only the weight. */
 static uint64_t factors_of(const octet_plan *plan, const octet_step *gemm) {
     uint64_t a = factor_of(plan, gemm->a, gemm->a_use);
     uint64_t b = factor_of(plan, gemm->b, gemm->b_use);
     return a && b ? a | b : 0;
 }
 
-/* A cast of an operand. */
+/* Whether a step can compute the factor: it casts an operand, by an amax. */
 static bool may_make(const octet_plan *plan, const octet_step *step, uint64_t factors) {
     if (step->op != OCTET_OP_QUANTIZE) {
         return false;
@@ -43,9 +45,10 @@ static bool may_make(const octet_plan *plan, const octet_step *step, uint64_t fa
     return oct_scheme_of(q)->amax && !q->four_over_six && (own & factors);
 }
 
-/* The last such cast before a product that has not too many already, unless an amax is written
- * after it. Bits of `full` are casts that have. */
-static uint8_t maker_of(const octet_plan *plan, int gemm, uint32_t full) {
+/* The last step before a product that can compute its factor. Steps that write one of the
+ * amaxes end the search: before them it is not known. A cast serves NOTES products at most:
+ * bits of `full` are casts that do. Example: the cast of dy serves dgrad and wgrad. */
+static uint8_t maker_of(const octet_plan *plan, int gemm, uint64_t full) {
     uint64_t factors = factors_of(plan, &plan->steps[gemm]);
     for (int i = gemm - 1; factors && i >= 0 && !(plan->steps[i].writes & factors); i--) {
         if (!(full >> i & 1) && may_make(plan, &plan->steps[i], factors)) {
@@ -55,16 +58,16 @@ static uint8_t maker_of(const octet_plan *plan, int gemm, uint32_t full) {
     return OCTET_ABSENT;
 }
 
-_Static_assert(OCTET_PLAN_STEPS <= 32 && NOTES == 2, "casts with notes are bits of a word");
+_Static_assert(OCTET_PLAN_STEPS <= 64 && NOTES == 2, "casts with notes are bits of a word");
 
-/* Whether a GEMM is a chunk of a product behind its first: they have one note. */
+/* Whether a GEMM is the second or a later chunk of a product: all chunks read one note. */
 static bool follows(const octet_step *gemm) {
     return gemm->chunk != OCTET_ABSENT && gemm->chunk;
 }
 
 /* Of each GEMM, by step, the QUANTIZE that leaves it a note; OCTET_ABSENT: none could. */
 static void find_makers(uint8_t makers[OCTET_PLAN_STEPS], const octet_plan *plan) {
-    uint32_t some = 0, full = 0;
+    uint64_t some = 0, full = 0;
     uint8_t last = OCTET_ABSENT;
     memset(makers, OCTET_ABSENT, OCTET_PLAN_STEPS);
     for (int i = 0; i < plan->step_count; i++) {
@@ -72,7 +75,7 @@ static void find_makers(uint8_t makers[OCTET_PLAN_STEPS], const octet_plan *plan
             makers[i] = last;
         } else if (plan->steps[i].op == OCTET_OP_GEMM) {
             makers[i] = last = maker_of(plan, i, full);
-            uint32_t bit = makers[i] == OCTET_ABSENT ? 0 : (uint32_t)1 << makers[i];
+            uint64_t bit = makers[i] == OCTET_ABSENT ? 0 : (uint64_t)1 << makers[i];
             full |= some & bit;
             some |= bit;
         }

@@ -73,6 +73,19 @@ static octet_step *maker_of(oct_builder *b, uint8_t tensor) {
     return NULL;
 }
 
+/* A cast, or a measuring step, reads a tensor, or computes the prologue's result that no step
+ * has written. */
+static void set_source(const oct_builder *b, octet_step *step, uint8_t source) {
+    const oct_applied *f = &b->applied;
+    step->a = source;
+    if (source == f->x) {
+        step->apply = 1;
+        step->stats = f->stats;
+        step->gamma = f->gamma;
+        step->bias = f->beta;
+    }
+}
+
 /* The amax of a tensor with one scale: a scalar, agreed on by the ranks if need be. Unless
  * ranks are to see it, it may be the maxima of parts: a GPU need not zero these to begin with.
  */
@@ -86,7 +99,7 @@ static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
     octet_step *step = maker_of(b, source);
     if (!step) {
         step = oct_step(b, OCTET_OP_AMAX);
-        step->a = source;
+        set_source(b, step, source);
     }
     step->amax = oct_buffer_of(b, measured);
     oct_step_done(b, step);
@@ -100,8 +113,9 @@ static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
     return oct_buffer_of(b, reduced);
 }
 
-/* Amaxes above block scales are parts of the tensor. An amax per row is the rank's own; the
- * others are measured apart when they must be reduced. */
+/* The amaxes of NVFP4 are parts of the quantized tensor, so they are measured into it. If ranks
+ * reduce them, they are measured into a tensor of their own, and the collective brings the
+ * largest. An amax for each row is never reduced: no other rank has that row. */
 static void measure_parts(oct_builder *b, uint8_t source, uint8_t dst,
                           const oct_quantizing *how) {
     bool reduce = how->reduce;
@@ -144,6 +158,7 @@ static uint8_t stream_of(const oct_builder *b, uint8_t name) {
 uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) {
     octet_plan_tensor from = *oct_tensor_at(b, source);
     const octet_quantizer *q = &how->quantizer;
+    from.cols = source == b->applied.x ? b->applied.cols : from.cols;
     uint8_t dst = oct_tensor(b, (octet_plan_name)from.name, how->form, from.dtype, q);
     oct_tensor_shape(b, dst, from.rows, from.cols);
     octet_layout layout;
@@ -168,7 +183,7 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
         measure_parts(b, source, dst, how);
     }
     octet_step *step = oct_step(b, OCTET_OP_QUANTIZE);
-    step->a = source;
+    set_source(b, step, source);
     step->dst = dst;
     step->scale = scale;
     step->amax = amax;

@@ -63,6 +63,34 @@ typedef struct oct_joining {
 } oct_joining;
 oct_joining oct_gather_start(oct_builder *b, uint8_t tensor, octet_use use, octet_place place);
 uint8_t oct_gather_finish(oct_builder *b, oct_joining joining);
+/* The rows of all ranks together, of one rank's. */
+octet_dim oct_all_rows(const oct_builder *b, octet_dim rows);
+/* How a part of the whole comes from the parts of the shards. */
+typedef enum oct_part_joining {
+    OCT_PART_SAME,         /* all ranks have the same. Example: the one scale they agreed on */
+    OCT_PART_CONCATENATED, /* rank after rank. Example: rowwise bytes, m rows each */
+    OCT_PART_REARRANGED    /* Example: columnwise bytes, (k, m): ranks lie side by side */
+} oct_part_joining;
+oct_part_joining oct_joining_of(const octet_buffer *row);
+
+/* A tensor that ranks gather in the plan's chunks: each is a tensor of its own, with a chunk of
+ * every rank's rows, rank after rank. */
+typedef struct oct_pieces {
+    int count;       /* 0: nothing is gathered so */
+    uint8_t local;   /* this rank's rows */
+    uint8_t stacked; /* the scales of all rows, as ranks sent them; or OCTET_ABSENT */
+    uint8_t use;     /* octet_use: ROW, or VALUES of a plain tensor */
+    uint8_t at[OCTET_MOST_CHUNKS];
+} oct_pieces;
+/* Begins to gather all of them. The shard must be where a collective can read it. */
+oct_pieces oct_gather_pieces(oct_builder *b, uint8_t tensor, octet_use use);
+/* A piece that has arrived, as a product reads it. */
+oct_operand oct_piece(oct_builder *b, const oct_pieces *pieces, int chunk);
+/* All of them as one tensor, in `place`, with the ranks' rows one after the other. */
+uint8_t oct_join_pieces(oct_builder *b, const oct_pieces *pieces, octet_place place);
+/* Puts a piece where it belongs. */
+void oct_join(oct_builder *b, uint8_t piece, uint8_t whole, int chunk);
+
 /* Whether ranks must agree on a scale before their bytes can be joined. */
 bool oct_shares_scale(const octet_quantizer *q);
 
@@ -78,6 +106,9 @@ void oct_gemm(oct_builder *b, const oct_product *product);
  * other columns, into another dst. */
 int oct_gemm_chunks(oct_builder *b, const oct_product *product);
 void oct_gemm_next(oct_builder *b, int first, uint8_t dst, int chunk);
+/* The same of pieces of a: the first, and a later one, with another a and dst. */
+int oct_gemm_pieces(oct_builder *b, const oct_product *product);
+void oct_gemm_next_piece(oct_builder *b, int first, oct_operand a, uint8_t dst, int chunk);
 
 /* The buffer that holds a plain tensor. */
 static inline uint8_t oct_buffer_of(oct_builder *b, uint8_t tensor) {

@@ -21,6 +21,9 @@ int octet_port_find(const octet_port *ports, int count, const char *name) {
 
 size_t octet_port_print(char *text, size_t size, const octet_port *port) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!port) {
+        return 0;
+    }
     oct_write_part_name(&writer, port->name, port->form, port->part);
     oct_write(&writer, "  ");
     oct_write(&writer, octet_dtype_name((octet_dtype)port->dtype));

@@ -1,6 +1,7 @@
 /* print.c - a plan for people: what it reads, does, writes and saves. */
 #include "plan/names.h"
 #include "plan/ops.h"
+#include "plan/product.h"
 #include "quant/proto.h"
 #include "quant/quantizer.h"
 #include "quant/recipe.h"
@@ -72,34 +73,10 @@ static bool is_folded(const octet_plan *plan, uint8_t copy) {
     return copy != OCTET_ABSENT && plan->tensors[copy].form == OCTET_FORM_FOLDED;
 }
 
-static bool is_used(const octet_plan *plan, uint8_t copy) {
-    return copy != OCTET_ABSENT &&
-           plan->buffers[plan->tensors[copy].buffers[OCTET_PART_VALUES]].bytes > 0;
-}
-
-static bool is_rounded_up(const octet_plan *plan, const octet_dim *dim) {
-    octet_dim exact = *dim;
-    int64_t size = 0;
-    exact.align = 1;
-    return !octet_dim_eval(&size, &exact, &plan->extents, NULL) && size % dim->align;
-}
-
-/* Whether a native product has more rows or columns than dst, and dst comes of sums. */
-static bool has_sums(const octet_plan *plan, const octet_step *s) {
-    if (s->a_copy == OCTET_ABSENT || !is_used(plan, s->dst)) {
-        return false;
-    }
-    const octet_plan_tensor *a = &plan->tensors[s->a_copy], *b = &plan->tensors[s->b_copy];
-    bool a_across = (s->gemm == OCTET_WGRAD) != (s->a_use == OCTET_USE_COL);
-    bool b_across = (s->gemm != OCTET_FPROP) != (s->b_use == OCTET_USE_COL);
-    return is_rounded_up(plan, a_across ? &a->cols : &a->rows) ||
-           is_rounded_up(plan, b_across ? &b->cols : &b->rows);
-}
-
 /* Of a native product, what is copied into rows of whole 16 bytes. */
 static void write_padding(oct_writer *w, const octet_plan *plan, const octet_step *s) {
-    bool operands = is_used(plan, s->a_copy) || is_used(plan, s->b_copy);
-    bool sums = has_sums(plan, s);
+    bool operands = oct_step_pads_operands(plan, s);
+    bool sums = oct_step_pads_sums(plan, s);
     if (operands || sums) {
         oct_write(w, operands && sums ? ", operands and sums padded"
                      : operands       ? ", operands padded"
@@ -137,6 +114,7 @@ static void write_gemm(oct_writer *w, const octet_plan *plan, const octet_step *
     if (quantized) {
         oct_write(w, s->split ? ", split accumulation" : ", fast accumulation");
     }
+    oct_write(w, s->invariant ? ", invariant in m" : "");
     uint8_t copy = s->a_copy != OCTET_ABSENT ? s->a_copy : s->b_copy;
     if (!s->native && is_folded(plan, copy)) {
         oct_write(w, ", folded into blocks of 128");
@@ -158,9 +136,39 @@ static void write_collective(oct_writer *w, const octet_plan *plan, const octet_
     oct_write_buffer_name(w, plan, s->to);
 }
 
+static const char *prologue_word(const octet_plan *plan) {
+    return plan->prologue < OCTET_PROLOGUES ? oct_prologue_words[plan->prologue] : "?";
+}
+
+/* What a cast or a measuring step reads: "input rowwise", "rmsnorm(input)". */
+static void write_source(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    oct_write(w, s->apply ? prologue_word(plan) : "");
+    oct_write(w, s->apply ? "(" : "");
+    write_use(w, plan, s->a, s->a_use);
+    oct_write(w, s->apply ? ")" : "");
+}
+
+/* What a prologue reads besides its input: " by statistics, 1 + gamma, beta". */
+static void write_parameters(oct_writer *w, const octet_plan *plan, const octet_step *s) {
+    const uint8_t by[] = {s->gamma, s->bias};
+    if (s->stats != OCTET_ABSENT) {
+        oct_write(w, " by ");
+        oct_write_tensor_name(w, plan, s->stats);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (by[i] != OCTET_ABSENT) {
+            oct_write(w, i == 0 && plan->zero_centered ? ", 1 + " : ", ");
+            oct_write_buffer_name(w, plan, by[i]);
+        }
+    }
+}
+
 static void write_quantize(oct_writer *w, const octet_plan *plan, const octet_step *s) {
     oct_write(w, "quantize ");
-    oct_write_tensor_name(w, plan, s->a);
+    write_source(w, plan, s);
+    if (s->apply) {
+        write_parameters(w, plan, s);
+    }
     oct_write(w, " -> ");
     oct_write_tensor_name(w, plan, s->dst);
     oct_write(w, " ");
@@ -213,13 +221,17 @@ static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step
         [OCTET_OP_TRANSPOSE] = "transpose ",
         [OCTET_OP_SWIZZLE] = "swizzle scales of ",
         [OCTET_OP_ASSEMBLE] = "assemble ",
+        [OCTET_OP_JOIN] = "join ",
         [OCTET_OP_ADD_BIAS] = "add bias to ",
         [OCTET_OP_BIAS_GRAD] = "column sums of ",
         [OCTET_OP_STATISTICS] = "row statistics of ",
     };
     oct_write(w, s->op < OCTET_OPS && verbs[s->op] ? verbs[s->op] : "? ");
     if (s->a != OCTET_ABSENT) {
-        write_use(w, plan, s->a, s->a_use);
+        write_source(w, plan, s);
+        if (s->apply) {
+            write_parameters(w, plan, s);
+        }
         bool adds = s->accumulate && s->op == OCTET_OP_BIAS_GRAD;
         oct_write(w, adds ? " added to " : s->accumulate ? " raises " : " -> ");
     }
@@ -236,13 +248,10 @@ static void write_simple(oct_writer *w, const octet_plan *plan, const octet_step
 
 /* "rmsnorm of input -> input.prologue by statistics, gamma", and the same backward. */
 static void write_prologue(oct_writer *w, const octet_plan *plan, const octet_step *s) {
-    const uint8_t by[] = {s->gamma, s->bias};
     oct_write(w, s->op == OCTET_OP_GAMMA_GRAD      ? "gradient of gamma from "
                  : s->op == OCTET_OP_PROLOGUE_GRAD ? "backward of "
                                                    : "");
-    oct_write(w, s->op == OCTET_OP_GAMMA_GRAD       ? ""
-                 : plan->prologue < OCTET_PROLOGUES ? oct_prologue_words[plan->prologue]
-                                                    : "?");
+    oct_write(w, s->op == OCTET_OP_GAMMA_GRAD ? "" : prologue_word(plan));
     oct_write(w, s->op == OCTET_OP_PROLOGUE        ? " of "
                  : s->op == OCTET_OP_PROLOGUE_GRAD ? ": "
                                                    : "");
@@ -253,16 +262,7 @@ static void write_prologue(oct_writer *w, const octet_plan *plan, const octet_st
     }
     oct_write(w, " -> ");
     oct_write_tensor_name(w, plan, s->dst);
-    if (s->stats != OCTET_ABSENT) {
-        oct_write(w, " by ");
-        oct_write_tensor_name(w, plan, s->stats);
-    }
-    for (int i = 0; i < 2; i++) {
-        if (by[i] != OCTET_ABSENT) {
-            oct_write(w, i == 0 && plan->zero_centered ? ", 1 + " : ", ");
-            oct_write_buffer_name(w, plan, by[i]);
-        }
-    }
+    write_parameters(w, plan, s);
     if (s->amax != OCTET_ABSENT) {
         oct_write(w, ", amax to ");
         oct_write_buffer_name(w, plan, s->amax);
@@ -363,6 +363,19 @@ static void write_head(oct_writer *w, const octet_plan *plan) {
     oct_write(w, "\n");
 }
 
+/* That gradients are not those of the input itself: it was saved in 8 bits. */
+static void write_packed(oct_writer *w, const octet_plan *plan) {
+    bool packed = false;
+    for (int i = 0; i < plan->tensor_count; i++) {
+        packed = packed || plan->tensors[i].form == OCTET_FORM_PACKED;
+    }
+    if (packed) {
+        oct_write(w,
+                  "gradients are those at input.packed: each element within 2^-4 of input's, "
+                  "or within 2^-17 of the largest of its 32\n");
+    }
+}
+
 static void write_workspace(oct_writer *w, const octet_plan *plan) {
     oct_write(w, "; workspace ");
     write_bytes(w, plan->workspace_bytes);
@@ -379,6 +392,9 @@ static void write_workspace(oct_writer *w, const octet_plan *plan) {
 
 size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
     oct_writer writer = oct_writer_start(text, size);
+    if (!plan) {
+        return 0;
+    }
     oct_writer *w = &writer;
     write_head(w, plan);
     write_ports(w, "arguments", plan->args, plan->arg_count);
@@ -405,5 +421,6 @@ size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
         oct_write(w, " of the caller's alive");
     }
     write_workspace(w, plan);
+    write_packed(w, plan);
     return writer.length;
 }

@@ -76,6 +76,11 @@ static uint32_t use_parts(uint8_t use) {
                                   : OCT_PART(VALUES);
 }
 
+/* What a prologue reads besides its input; nothing of steps that apply none. */
+static uint64_t parameter_bits(const oct_builder *b, const octet_step *step) {
+    return part_bits(b, step->stats, OCT_PART(VALUES)) | bit(step->gamma) | bit(step->bias);
+}
+
 /* A cast takes its scale from one of three: a given scale (delayed scaling), and then it writes
  * the amax that it saw; an amax that was measured before (one scale a tensor), which it reads;
  * or amaxes that are parts of dst (NVFP4), which it reads, too. */
@@ -83,6 +88,7 @@ static void quantize_masks(const oct_builder *b, octet_step *step) {
     uint64_t amaxes = part_bits(b, step->dst, OCT_AMAX_PARTS);
     step->reads =
         part_bits(b, step->a, OCT_PART(VALUES)) | bit(step->scale) | bit(step->seed) | amaxes;
+    step->reads |= parameter_bits(b, step);
     step->reads |= step->accumulate || step->scale == OCTET_ABSENT ? bit(step->amax) : 0;
     step->writes = (part_bits(b, step->dst, OCT_ALL_PARTS) & ~amaxes) |
                    part_bits(b, step->a_copy, OCT_ALL_PARTS) |
@@ -120,7 +126,8 @@ static void gemm_masks(const oct_builder *b, octet_step *step) {
     made_masks(b, step, step->b_copy);
 }
 
-/* TRANSPOSE reads a direction without the amaxes' other half; SWIZZLE reads one scale. */
+/* TRANSPOSE reads the bytes and amax of one direction: both share the tensor's one scale.
+ * SWIZZLE reads the block scales alone. */
 static uint64_t turned_bits(const oct_builder *b, const octet_step *step) {
     uint32_t scales = OCT_PART(ROW_SCALE) | OCT_PART(COL_SCALE);
     uint32_t parts = use_parts(step->a_use) & ~OCT_PART(SCALE);
@@ -130,13 +137,23 @@ static uint64_t turned_bits(const oct_builder *b, const octet_step *step) {
 /* The prologue, its gradient and gamma's: values of a and b, by statistics and parameters. */
 static void prologue_masks(const oct_builder *b, octet_step *step) {
     uint32_t values = OCT_PART(VALUES);
-    step->reads = part_bits(b, step->a, values) | part_bits(b, step->b, values) |
-                  part_bits(b, step->stats, values) | bit(step->gamma) | bit(step->bias);
+    step->reads =
+        part_bits(b, step->a, values) | part_bits(b, step->b, values) | parameter_bits(b, step);
     step->writes = part_bits(b, step->dst, values) | bit(step->amax);
+}
+
+/* Where no step writes a prologue's result, x stands for it, and only casts know how to read it
+ * so. Nobody else is to take x for it. */
+static void check_applied(oct_builder *b, const octet_step *step) {
+    bool reads = step->a != OCTET_ABSENT && step->a == b->applied.x;
+    if (reads && !step->apply && step->op != OCTET_OP_STATISTICS) {
+        oct_build_fail(b, "a step reads a prologue's result that no step writes");
+    }
 }
 
 void oct_step_done(oct_builder *b, octet_step *step) {
     uint32_t values = OCT_PART(VALUES);
+    check_applied(b, step);
     switch ((octet_op)step->op) {
     case OCTET_OP_QUANTIZE:
         quantize_masks(b, step);
@@ -145,7 +162,8 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         gemm_masks(b, step);
         break;
     case OCTET_OP_AMAX:
-        step->reads = part_bits(b, step->a, values) | (step->accumulate ? bit(step->amax) : 0);
+        step->reads = part_bits(b, step->a, values) | parameter_bits(b, step) |
+                      (step->accumulate ? bit(step->amax) : 0);
         step->writes = part_bits(b, step->dst, OCT_AMAX_PARTS) | bit(step->amax) |
                        part_bits(b, step->sums, values);
         break;
@@ -161,6 +179,10 @@ void oct_step_done(oct_builder *b, octet_step *step) {
     case OCTET_OP_ASSEMBLE: /* only what was stacked; the rest was concatenated */
         step->reads = own_bits(b, step->a);
         step->writes = part_bits(b, step->dst, present_parts(b, step->a));
+        break;
+    case OCTET_OP_JOIN:
+        step->reads = part_bits(b, step->a, values | OCT_PART(ROW_DATA));
+        step->writes = part_bits(b, step->dst, values | OCT_PART(ROW_DATA));
         break;
     case OCTET_OP_ZERO:
     case OCTET_OP_COLLECTIVE:

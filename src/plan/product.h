@@ -1,0 +1,12 @@
+/* product.h - what a native product copies into rows of whole 16 bytes. */
+#ifndef OCT_PLAN_PRODUCT_H
+#define OCT_PLAN_PRODUCT_H
+
+#include "octet.h"
+
+/* Its operands, at the sizes that the plan is bound to. */
+bool oct_step_pads_operands(const octet_plan *plan, const octet_step *gemm);
+/* Whether it has more rows or columns than dst, and dst comes of sums. */
+bool oct_step_pads_sums(const octet_plan *plan, const octet_step *gemm);
+
+#endif
