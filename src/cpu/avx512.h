@@ -60,7 +60,8 @@ OCT_AVX512_INLINE void oct_store16(void *row, int64_t index, __m512 value, __mma
         __m512i bits = _mm512_srli_epi32(oct_bf16_round16(value), 16);
         _mm256_mask_storeu_epi16(at, some, _mm512_cvtepi32_epi16(bits));
     } else {
-        __m256i half = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        __m256i half =
+            _mm512_maskz_cvtps_ph(some, value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         _mm256_mask_storeu_epi16(at, some, half);
     }
 }

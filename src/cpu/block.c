@@ -6,6 +6,7 @@
 /* Where there are rows only, a task reads them one by one, as far as prefetchers like. */
 #define ROW_TILE_ROWS 4
 #define ROW_TILE_COLS 4096
+#define APPLIED_COLS 1024 /* where elements are computed */
 
 typedef struct block_work {
     const oct_quantize_call *call;
@@ -75,20 +76,22 @@ static void quantize_square(const block_work *work, const oct_rect *rect,
     }
 }
 
-static void quantize_row_part(const void *arg, const oct_rect *rect) {
-    const block_work *work = arg;
-    oct_tile tile = oct_tile_of(work->call->source, rect);
-    quantize_rows(work, rect, &tile);
+static void quantize_row_part(const void *arg, const oct_rect *rect, const oct_tile *x) {
+    quantize_rows(arg, rect, x);
 }
 
 /* A 128 x 128 tile is read up to four times. 16-bit elements are read from a copy: rows a power
- * of two apart would push each other out of the cache. */
+ * of two apart would push each other out of the cache. Computed elements are there already;
+ * they have 16 bits. */
 static void quantize_tile(const block_work *work, const oct_rect *rect) {
-    uint16_t dense[BLOCK * BLOCK];
+    _Alignas(float) uint16_t dense[BLOCK * BLOCK];
     const oct_matrix *dst = work->call->dst;
-    oct_tile tile = oct_tile_of(work->call->source, rect);
-    if (tile.dtype != OCTET_F32) {
-        tile = oct_dense_copy(dense, &tile);
+    oct_tile tile;
+    if (work->call->apply) {
+        tile = oct_applied_tile(dense, work->call->apply, rect);
+    } else {
+        tile = oct_tile_of(work->call->source, rect);
+        tile = tile.dtype == OCTET_F32 ? tile : oct_dense_copy(dense, &tile);
     }
     if (oct_is_square(&dst->quantizer)) {
         quantize_square(work, rect, &tile);
@@ -102,10 +105,15 @@ static void quantize_tile(const block_work *work, const oct_rect *rect) {
 
 static void rows_task(void *arg, int64_t begin, int64_t end) {
     const block_work *work = arg;
-    const oct_parts rows = {1, ROW_TILE_COLS, quantize_row_part};
+    const oct_parts rows = {1, ROW_TILE_COLS, quantize_row_part, work};
+    const oct_parts applied = {ROW_TILE_ROWS, APPLIED_COLS, quantize_row_part, work};
     for (int64_t i = begin; i < end; i++) {
         oct_rect tile = oct_grid_at(&work->grid, i);
-        oct_each_part(&tile, &rows, work);
+        if (work->call->apply) {
+            oct_each_applied(work->call, &tile, &applied);
+        } else {
+            oct_each_part(work->call, &tile, &rows);
+        }
     }
 }
 

@@ -20,11 +20,13 @@ typedef struct oct_threads {
 
 /* Live state of one quantize: pointers that the quantizer's scheme does not use are NULL. */
 typedef struct oct_live {
-    const float *scale; /* delayed: the stored scale */
-    const float *amax;  /* current: the tensor's amax */
-    float *new_amax;    /* delayed: receives the amax; may be NULL */
-    uint64_t seed;      /* stochastic rounding, by */
-    uint32_t stream;    /* this stream of its random bits */
+    const float *scale;             /* delayed: the stored scale */
+    const float *amax;              /* current: the tensor's amax */
+    float *new_amax;                /* delayed: receives the amax; may be NULL */
+    uint64_t seed;                  /* stochastic rounding, by */
+    uint32_t stream;                /* this stream of its random bits */
+    const oct_prologue_call *apply; /* source is its f(x), which is computed; its memory is not
+                                     * read. NULL: it is read */
 } oct_live;
 
 /* amax of a plain matrix into *out. */
@@ -49,6 +51,13 @@ void oct_cpu_swizzle(const oct_matrix *dst, const oct_matrix *source, octet_use 
 /* dst's parts = `ranks` shards of source's layout, stacked in source's parts; parts that source
  * lacks are left alone. source.rows is one shard's. */
 void oct_cpu_assemble(const oct_matrix *dst, const oct_matrix *source, int64_t ranks);
+/* The same of a chunk of each shard's rows, for rowwise scales and amaxes of rows. A chunk is
+ * whole blocks of rows; where scales are in tensor-core order, whole tiles of 128. */
+void oct_cpu_take(const oct_matrix *dst, const oct_matrix *source, const oct_chunk *chunk);
+/* A chunk of every rank's rows of dst = source, which has these alone, rank after rank: values
+ * of one dtype, or rowwise codes. Both lie without gaps. */
+void oct_cpu_join(const oct_matrix *dst, const oct_matrix *source, const oct_chunk *chunk,
+                  const oct_threads *threads);
 /* dst = source + bias by column, rounded once. bias is F32, BF16 or F16. */
 void oct_cpu_add_bias(const oct_matrix *dst, const oct_matrix *source, const void *bias,
                       octet_dtype bias_dtype, const oct_threads *threads);
@@ -60,6 +69,9 @@ void oct_cpu_bias_grad(const oct_matrix *dst, const oct_matrix *source, bool acc
  * sums. Results are rounded once; of statistics and gamma's gradient, f32 sums are. */
 void oct_cpu_statistics(const oct_prologue_call *call, const oct_threads *threads);
 void oct_cpu_prologue(const oct_prologue_call *call, const oct_threads *threads);
+/* The amax of f(x), which is not written. */
+void oct_cpu_prologue_amax(float *out, const oct_prologue_call *call,
+                           const oct_threads *threads);
 void oct_cpu_prologue_grad(const oct_prologue_call *call, const oct_threads *threads);
 void oct_cpu_gamma_grad(const oct_prologue_call *call, const oct_threads *threads);
 
@@ -75,8 +87,10 @@ typedef struct oct_cpu_gemm_call {
     const void *bias;       /* or NULL; (dst.cols) */
     octet_dtype bias_dtype; /* F32, BF16 or F16 */
     bool accumulate;
-    void *scratch; /* OCT_CPU_LANE_BYTES for each of `lanes`, 64-byte aligned */
-    int lanes;     /* at least 1: parts of the work that may run at once */
+    bool invariant; /* a row of dst depends on its own row of a and on b alone, and not on how
+                     * many rows there are */
+    void *scratch;  /* OCT_CPU_LANE_BYTES for each of `lanes`, 64-byte aligned */
+    int lanes;      /* at least 1: parts of the work that may run at once */
 } oct_cpu_gemm_call;
 
 /* A group of panels of b, those of a, and sums; small products touch only part of it. */

@@ -12,6 +12,8 @@
 #define TALL 128
 #define ROW_TILE_ROWS 4
 #define ROW_TILE_COLS (LEAST_BLOCK * SCALES)
+#define APPLIED_COLS 1024     /* where elements are computed; */
+#define APPLIED_TILE_COLS 128 /* where there are columns, too */
 
 typedef struct fp4_work {
     const oct_quantize_call *call;
@@ -31,10 +33,6 @@ typedef struct fp4_scales {
     uint8_t codes[SCALES];
     float factors[SCALES];
 } fp4_scales;
-
-static fp4_part part_of(const oct_quantize_call *call, octet_use use, const oct_rect *rect) {
-    return (fp4_part){call, use, *rect, oct_tile_of(call->source, rect)};
-}
 
 static int64_t block_of(const oct_quantize_call *call) {
     return call->dst->quantizer.block_cols;
@@ -133,12 +131,12 @@ static void pair_rows(uint8_t *pairs, const fp4_part *part, const uint8_t *codes
 
 /* ---- a direction ----------------------------------------------------------------------- */
 
-static void quantize_rows(const void *work, const oct_rect *rect) {
+static void quantize_rows(const void *work, const oct_rect *rect, const oct_tile *x) {
     const oct_quantize_call *call = work;
     uint32_t amaxes[SCALES];
     uint8_t codes[CODES];
     fp4_scales made;
-    fp4_part part = part_of(call, OCTET_USE_ROW, rect);
+    fp4_part part = {call, OCTET_USE_ROW, *rect, *x};
     int64_t block = block_of(call), across = oct_size_ceil_div(rect->cols, block);
     call->kernels->absmax_blocks(amaxes, &part.x, block);
     scales_of(&made, &part, amaxes, rect->rows, across);
@@ -172,9 +170,9 @@ static void quantize_transformed(fp4_part part, uint8_t *pairs) {
     uint32_t signs = oct_hadamard_signs(&part.call->dst->quantizer);
     int64_t cols = part.rect.cols, made = 0;
     for (; made < part.rect.rows; made += OCT_HADAMARD_ROWS) {
-        int64_t rows = oct_min(OCT_HADAMARD_ROWS, part.rect.rows - made);
-        oct_rect rect = {part.rect.row + made, part.rect.col, rows, cols};
-        oct_tile x = oct_tile_of(part.call->source, &rect);
+        oct_tile x = part.x;
+        x.at = oct_tile_row(&part.x, made);
+        x.rows = oct_min(OCT_HADAMARD_ROWS, part.rect.rows - made);
         part.call->kernels->hadamard(turned + made * cols, &x, signs);
     }
     part.x = (oct_tile){turned, cols, made, cols, OCTET_F32};
@@ -228,16 +226,16 @@ static void quantize_squares(fp4_part part, uint8_t *pairs) {
 /* ---- tiles ----------------------------------------------------------------------------- */
 
 /* Both directions of up to a block's rows; columnwise codes as pairs. */
-static void quantize_group(const oct_quantize_call *call, const oct_rect *rect,
-                           uint8_t *pairs) {
+static void quantize_group(const fp4_part *group, uint8_t *pairs) {
+    fp4_part part = *group;
+    const oct_quantize_call *call = part.call;
     const octet_quantizer *q = &call->dst->quantizer;
-    fp4_part part = part_of(call, OCTET_USE_COL, rect);
     if (oct_is_square(q)) {
         quantize_squares(part, pairs);
         return;
     }
     if (call->dst->parts[OCTET_PART_ROW_DATA]) {
-        quantize_rows(call, rect);
+        quantize_rows(call, &part.rect, &part.x);
     }
     if (q->hadamard) {
         quantize_transformed(part, pairs);
@@ -246,29 +244,51 @@ static void quantize_group(const oct_quantize_call *call, const oct_rect *rect,
     }
 }
 
-/* Up to 128 rows, group by group; their pairs are then turned into lines. */
-static void quantize_tile(const oct_quantize_call *call, const oct_rect *rect) {
+/* Pairs of a tile, which are turned into lines when they are there. */
+typedef struct fp4_tile {
+    const oct_quantize_call *call;
+    const oct_rect *rect;
     uint8_t pairs[TALL / 2 * SCALES];
+} fp4_tile;
+
+static void quantize_tile_part(const void *work, const oct_rect *rect, const oct_tile *x) {
+    fp4_tile *tile = *(fp4_tile *const *)work;
+    fp4_part part = {tile->call, OCTET_USE_COL, *rect, *x};
+    uint8_t *pairs = tile->pairs + (rect->row - tile->rect->row) / 2 * rect->cols;
+    quantize_group(&part, tile->call->dst->parts[OCTET_PART_COL_DATA] ? pairs : NULL);
+}
+
+/* Up to 128 rows, group by group. */
+static void quantize_tile(const oct_quantize_call *call, const oct_rect *rect) {
+    fp4_tile tile, *to = &tile;
     uint8_t *data = call->dst->parts[OCTET_PART_COL_DATA];
     int64_t stride = oct_line_bytes(call->dst, OCTET_USE_COL);
     int64_t bytes = oct_min(TALL / 2, stride - rect->row / 2);
     oct_bytes out = {data ? data + rect->col * stride + rect->row / 2 : NULL, stride};
-    int64_t block = block_of(call);
-    for (int64_t r = 0; r < rect->rows; r += block) {
-        oct_rect group = {rect->row + r, rect->col, oct_min(block, rect->rows - r), rect->cols};
-        quantize_group(call, &group, data ? pairs + r / 2 * rect->cols : NULL);
+    const oct_parts groups = {block_of(call), SCALES, quantize_tile_part, &to};
+    tile.call = call;
+    tile.rect = rect;
+    if (call->apply) {
+        oct_each_applied(call, rect, &groups);
+    } else {
+        oct_each_part(call, rect, &groups);
     }
     if (data) {
-        oct_turn(call, &out, &(oct_bytes){pairs, rect->cols}, bytes, rect->cols);
+        oct_turn(call, &out, &(oct_bytes){tile.pairs, rect->cols}, bytes, rect->cols);
     }
 }
 
 static void rows_task(void *arg, int64_t begin, int64_t end) {
     const fp4_work *work = arg;
-    const oct_parts rows = {1, ROW_TILE_COLS, quantize_rows};
+    const oct_parts rows = {1, ROW_TILE_COLS, quantize_rows, work->call};
+    const oct_parts applied = {ROW_TILE_ROWS, APPLIED_COLS, quantize_rows, work->call};
     for (int64_t i = begin; i < end; i++) {
         oct_rect tile = oct_grid_at(&work->grid, i);
-        oct_each_part(&tile, &rows, work->call);
+        if (work->call->apply) {
+            oct_each_applied(work->call, &tile, &applied);
+        } else {
+            oct_each_part(work->call, &tile, &rows);
+        }
     }
 }
 
@@ -289,6 +309,6 @@ void oct_quantize_fp4(const oct_quantize_call *call, const oct_threads *threads)
     bool tiles = oct_is_square(q) || call->dst->parts[OCTET_PART_COL_DATA];
     fp4_work work = {.call = call};
     work.grid = (oct_grid){call->source->rows, call->source->cols, tiles ? TALL : ROW_TILE_ROWS,
-                           tiles ? SCALES : ROW_TILE_COLS};
+                           tiles ? (call->apply ? APPLIED_TILE_COLS : SCALES) : ROW_TILE_COLS};
     oct_parallel(threads, oct_grid_count(&work.grid), tiles ? tiles_task : rows_task, &work);
 }

@@ -19,7 +19,9 @@
  * A product with few rows and a quantized b applies b's block scales to the sums of blocks
  * instead, which stream.h is about: within the same bound.
  *
- * A product is cut into tiles, each done by one lane from its first term to its last. */
+ * A product is cut into tiles, each done by one lane from its first term to its last.
+ *
+ * How an invariant product is computed, gemm_invariant.c says. */
 #include "cpu/gemm.h"
 
 #include <string.h>
@@ -100,6 +102,12 @@ static void choose_way(oct_gemm_job *job) {
     (thin ? oct_gemm_cut_thin : oct_gemm_cut)(job);
 }
 
+void oct_gemm_run_tiles(oct_gemm_job *job, const oct_threads *threads) {
+    atomic_store_explicit(&job->next, 0, memory_order_relaxed);
+    oct_parallel(threads, oct_min(job->call->lanes, oct_grid_count(&job->grid)), run_lanes,
+                 job);
+}
+
 void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
                   const oct_threads *threads) {
     oct_gemm_job job = {
@@ -116,8 +124,12 @@ void oct_gemm_run(const oct_gemm_kernels *with, const oct_cpu_gemm_call *call,
     }
     extend_transformed(&job);
     job.finish = finish_of(&job);
-    choose_way(&job);
-    oct_parallel(threads, oct_min(call->lanes, oct_grid_count(&job.grid)), run_lanes, &job);
+    if (call->invariant) {
+        oct_gemm_run_invariant(&job, threads);
+    } else {
+        choose_way(&job);
+        oct_gemm_run_tiles(&job, threads);
+    }
 }
 
 void oct_cpu_gemm(const oct_cpu_gemm_call *call, const oct_threads *threads) {

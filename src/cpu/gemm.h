@@ -78,12 +78,28 @@ struct oct_gemm_job;
 typedef void (*oct_gemm_way)(const struct oct_gemm_job *job, const oct_rect *tile,
                              void *scratch);
 
+/* How a row of an invariant product is multiplied: by its own values. */
+typedef enum oct_row_kind {
+    OCT_ROW_ANY,
+    OCT_ROW_BF16, /* it fits bf16 */
+    OCT_ROW_F32,  /* by floats, as the others are but for that */
+    OCT_ROW_WIDE  /* by panels of floats, which take any values */
+} oct_row_kind;
+
+/* What of an invariant product does not depend on a row of a. */
+typedef struct oct_pinned {
+    bool streams; /* b is read where it lies */
+    bool bf16;    /* rows that fit are multiplied as bf16 */
+} oct_pinned;
+
 /* A product whose operands have been looked at, the same for every lane. */
 typedef struct oct_gemm_job {
     const oct_gemm_kernels *kernels;
     const oct_cpu_gemm_call *call;
     oct_view a, b;
     bool bf16;
+    oct_pinned pinned;
+    oct_row_kind rows; /* only those rows of dst are finished, where the product is invariant */
     oct_finish finish;
     oct_gemm_way way;
     oct_grid grid; /* the tiles that lanes take */
@@ -101,6 +117,13 @@ void oct_finish_reference(const oct_finish *finish, const oct_sums *sums);
 /* The bias of columns [col, col + count) as floats into room; NULL without a bias. */
 const float *oct_gemm_bias(const oct_gemm_job *job, int64_t col, int64_t count, float *room);
 
+/* All tiles, by the lanes. */
+void oct_gemm_run_tiles(oct_gemm_job *job, const oct_threads *threads);
+/* The whole of an invariant product: gemm_invariant.c. */
+void oct_gemm_run_invariant(oct_gemm_job *job, const oct_threads *threads);
+/* Sums into dst: of those rows that the job is for. */
+void oct_gemm_finish(const oct_gemm_job *job, const oct_sums *sums);
+
 /* Panels of both operands. */
 void oct_gemm_tile(const oct_gemm_job *job, const oct_rect *tile, void *scratch);
 
@@ -112,6 +135,8 @@ void oct_gemm_tile_thin(const oct_gemm_job *job, const oct_rect *tile, void *scr
 void oct_gemm_tile_stream(const oct_gemm_job *job, const oct_rect *tile, void *scratch);
 /* Whether a thin product may be computed that way. */
 bool oct_gemm_streams(const oct_gemm_job *job);
+/* As far as b decides it. */
+bool oct_gemm_b_streams(const oct_gemm_job *job);
 
 /* How a product is cut: sets grid and, where there are panels, steps. */
 void oct_gemm_cut(oct_gemm_job *job);

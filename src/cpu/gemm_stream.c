@@ -23,14 +23,18 @@ _Static_assert(LENGTH >> 4 <= OCT_PACK_ROW, "the codes of a row's scales fit the
 _Static_assert(COLS <= OCT_PACK_OUTER, "the bias of a tile fits its room");
 
 /* Blocks along b's storage rows, as each format has them, or none. */
-bool oct_gemm_streams(const oct_gemm_job *job) {
+bool oct_gemm_b_streams(const oct_gemm_job *job) {
     const oct_view *b = &job->b;
     int shift = b->scale ? b->shift : 0;
     bool along = b->format == OCTET_E2M1 ? shift == 4 || shift == 5
                                          : !b->scale || shift == 5 || shift == 7;
-    return along && b->outer * b->depth >= job->kernels->stream_least &&
-           job->a.outer <= job->kernels->stream_rows &&
-           job->kernels->stream_f32[b->format].dot && oct_view_is_moderate(&job->a);
+    return along && !b->across && b->outer * b->depth >= job->kernels->stream_least &&
+           job->kernels->stream_f32[b->format].dot;
+}
+
+bool oct_gemm_streams(const oct_gemm_job *job) {
+    return oct_gemm_b_streams(job) && job->a.outer <= job->kernels->stream_rows &&
+           oct_view_is_moderate(&job->a);
 }
 
 /* What one tile works with. */
@@ -38,6 +42,7 @@ typedef struct stream_work {
     const oct_gemm_job *job;
     const oct_streamer *with;
     stream_room *room;
+    int64_t row, rows;         /* of a: the tile's */
     int64_t a_pitch, a_length; /* elements of a row of a: from one to the next, and at a time */
     int64_t from, count;       /* the part of the product */
 } stream_work;
@@ -50,10 +55,10 @@ static int64_t a_bytes(const stream_work *w) {
 static void read_a(const stream_work *w) {
     oct_reader reader = {&w->job->kernels->packer, &w->job->a, &w->room->pack, w->job->bf16};
     int64_t whole = oct_round_up(w->count, OCT_STREAM_PAD);
-    for (int64_t row = 0; row < w->job->a.outer; row++) {
+    for (int64_t row = 0; row < w->rows; row++) {
         char *out = (char *)w->room->a + row * w->a_pitch * a_bytes(w);
         for (int64_t p = 0; p < w->count; p += OCT_PACK_OUTER) {
-            oct_span span = {row, w->from + p, oct_min(OCT_PACK_OUTER, w->count - p)};
+            oct_span span = {w->row + row, w->from + p, oct_min(OCT_PACK_OUTER, w->count - p)};
             oct_pack_row(&reader, &span, out + p * a_bytes(w));
         }
         memset(out + w->count * a_bytes(w), 0, (size_t)((whole - w->count) * a_bytes(w)));
@@ -174,8 +179,12 @@ void oct_gemm_tile_stream(const oct_gemm_job *job, const oct_rect *tile, void *s
     const oct_gemm_kernels *k = job->kernels;
     stream_work w = {.job = job,
                      .with = &(job->bf16 ? k->stream_bf16 : k->stream_f32)[job->b.format],
-                     .room = room};
-    w.a_length = oct_min(LENGTH, A_COUNT / tile->rows / 128 * 128);
+                     .room = room,
+                     .row = tile->row,
+                     .rows = tile->rows};
+    /* Where sums end and are added up follows from this. */
+    int64_t rows = job->call->invariant ? OCT_STREAM_ROWS : tile->rows;
+    w.a_length = oct_min(LENGTH, A_COUNT / rows / 128 * 128);
     w.a_pitch = oct_min(w.a_length, oct_round_up(job->a.depth, OCT_STREAM_PAD));
     int64_t cols = oct_round_up(tile->cols, OCT_GEMM_ROWS);
     for (int64_t row = 0; row < tile->rows; row++) {
@@ -189,6 +198,6 @@ void oct_gemm_tile_stream(const oct_gemm_job *job, const oct_rect *tile, void *s
         }
     }
     const float *bias = oct_gemm_bias(job, tile->col, tile->cols, room->bias);
-    oct_sums sums = {room->sums[0], COLS, 0, tile->col, tile->rows, tile->cols, bias};
-    k->finish(&job->finish, &sums);
+    oct_sums sums = {room->sums[0], COLS, tile->row, tile->col, tile->rows, tile->cols, bias};
+    oct_gemm_finish(job, &sums);
 }

@@ -140,7 +140,7 @@ static void finish(const tile_work *w, const oct_rect *at, const float *sums,
                      .rows = oct_min(at->rows, w->tile->rows - at->row),
                      .cols = oct_min(at->cols, w->tile->cols - at->col),
                      .bias = bias};
-    w->job->kernels->finish(&w->job->finish, &part);
+    oct_gemm_finish(w->job, &part);
 }
 
 /* One panel of a, of the tile's rows from i * mr on, by the group of b's panels in the room. */

@@ -2,10 +2,14 @@
 #include "cpu/isa.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
 #include "cpu/cpu.h"
+
+#if OCT_X86
+#include <cpuid.h>
+#endif
 
 #define MOST 9 /* files of one instruction set */
 
@@ -20,9 +24,15 @@ static bool has_reference(void) {
 }
 
 #if OCT_X86
+/* Asked of the processor: not every compiler knows the word. Its registers are AVX's, so where
+ * the system saves those of avx2 it saves these. */
+static bool has_f16c(void) {
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 static bool has_avx512(void) {
@@ -68,7 +78,7 @@ static struct {
 /* OCTET_CPU can only lower the choice: another word, or more than the machine has, is as none.
  */
 static int choose_isa(void) {
-    const char *wanted = getenv("OCTET_CPU");
+    const char *wanted = oct_environment("OCTET_CPU");
     int isa = 0;
     while (isa + 1 < ISAS && isas[isa + 1].has() &&
            !(wanted && strcmp(wanted, isas[isa].name) == 0)) {

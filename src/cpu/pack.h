@@ -144,9 +144,12 @@ void oct_view_cut(oct_view *view, int64_t first, int64_t count);
 /* Whether every element times its block scale is zero, a normal bf16, Inf or NaN: exactly. A
  * plain bf16 fits although it may be subnormal. */
 bool oct_view_fits_bf16(const oct_view *view);
+/* The same of one outer index, along which its storage row runs. */
+bool oct_row_fits_bf16(const oct_view *view, int64_t row);
 /* Whether every element times its block scale is 0, Inf or NaN, or of a magnitude within
  * 2^-103 .. 2^74. */
 bool oct_view_is_moderate(const oct_view *view);
+bool oct_row_is_moderate(const oct_view *view, int64_t row);
 /* The same of one span of an operand with block scales, and of what shares them. */
 bool oct_span_fits_bf16(const oct_view *view, const oct_span *span);
 

@@ -176,6 +176,13 @@ bool oct_view_fits_bf16(const oct_view *view) {
     return view_fits(view, fitting(view));
 }
 
+bool oct_row_fits_bf16(const oct_view *view, int64_t row) {
+    if (!view->scale || view->scale_format == OCTET_E4M3) {
+        return oct_view_fits_bf16(view);
+    }
+    return view->depth == 0 || oct_span_fits_bf16(view, &(oct_span){row, 0, view->depth});
+}
+
 /* A plain F32 or BF16, as the encoding of a float. */
 static uint32_t plain_bits(const uint8_t *row, int64_t n, bool wide) {
     uint32_t bits;
@@ -209,6 +216,17 @@ static bool plain_is_moderate(const oct_view *view) {
     return moderate;
 }
 
+static const scale_range moderate = {LEAST + 16, MOST - 16, false};
+
+bool oct_row_is_moderate(const oct_view *view, int64_t row) {
+    if (view->format == OCTET_F32 || view->format == OCTET_BF16) {
+        return row_is_moderate(view->data + row * view->pitch, view->depth,
+                               view->format == OCTET_F32);
+    }
+    bool codes = !view->scale || view->scale_format == OCTET_E4M3 || view->depth == 0;
+    return codes || span_fits(view, &(oct_span){row, 0, view->depth}, moderate);
+}
+
 /* Codes alone, F16 and E2M1 times E4M3 always are: they lie within 2^-24 .. 2^16. */
 bool oct_view_is_moderate(const oct_view *view) {
     if (view->format == OCTET_F32 || view->format == OCTET_BF16) {
@@ -217,5 +235,5 @@ bool oct_view_is_moderate(const oct_view *view) {
     if (!view->scale || view->scale_format == OCTET_E4M3) {
         return true;
     }
-    return view_fits(view, (scale_range){LEAST + 16, MOST - 16, false});
+    return view_fits(view, moderate);
 }

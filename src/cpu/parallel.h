@@ -6,13 +6,29 @@
 
 #include "core/size.h"
 #include "cpu/cpu.h"
+#include "cpu/float_mode.h"
+
+/* A task as the caller's threads get it. */
+typedef struct oct_shared_task {
+    octet_task task;
+    void *arg;
+} oct_shared_task;
+
+/* The thread may be in any mode, and keeps it. */
+static inline void oct_share_of_task(void *arg, int64_t begin, int64_t end) {
+    const oct_shared_task *shared = arg;
+    oct_float_mode mode = oct_float_mode_take();
+    shared->task(shared->arg, begin, end);
+    oct_float_mode_give_back(mode);
+}
 
 /* Does `count` items by the caller's threads; whatever the division, every item is done once.
  */
 static inline void oct_parallel(const oct_threads *threads, int64_t count, octet_task task,
                                 void *arg) {
     if (count > 1 && threads && threads->parallel_for && threads->count > 1) {
-        threads->parallel_for(threads->pool, count, task, arg);
+        oct_shared_task shared = {task, arg};
+        threads->parallel_for(threads->pool, count, oct_share_of_task, &shared);
     } else if (count > 0) {
         task(arg, 0, count);
     }

@@ -7,6 +7,10 @@
 #define TURN_TILE_ROWS 128
 #define TURN_TILE_COLS 128
 
+/* The same where elements are computed: some at a time. */
+#define APPLIED_COLS 1024
+#define APPLIED_ROWS 32
+
 typedef struct tensor_work {
     const oct_quantize_call *call;
     oct_grid grid;
@@ -14,34 +18,77 @@ typedef struct tensor_work {
     oct_shared_max *most; /* delayed: the amax, measured on the way; else NULL */
 } tensor_work;
 
-static void quantize_tile(const tensor_work *work, const oct_rect *rect) {
-    uint8_t scratch[TURN_TILE_ROWS * TURN_TILE_COLS];
+/* Codes of some elements, and their amax where it is wanted. */
+static void encode(const tensor_work *work, const oct_bytes *codes, const oct_tile *x) {
     const oct_quantize_call *call = work->call;
-    oct_tile tile = oct_tile_of(call->source, rect);
     oct_factors by = {&work->scale, OCT_WHOLE_ROW, 0};
+    if (work->most) {
+        oct_shared_max_put(work->most, call->kernels->absmax(x));
+    }
+    call->kernels->encode(codes, x, &by, oct_call_format(call));
+}
+
+static void encode_rows(const void *arg, const oct_rect *rect, const oct_tile *x) {
+    const tensor_work *work = arg;
+    oct_bytes row = oct_data_at(work->call->dst, OCTET_PART_ROW_DATA, rect);
+    encode(work, &row, x);
+}
+
+/* Codes of a tile that are turned next. */
+typedef struct turned_tile {
+    const tensor_work *work;
+    const oct_rect *tile;
+    uint8_t codes[TURN_TILE_ROWS * TURN_TILE_COLS];
+} turned_tile;
+
+static void encode_turned(const void *arg, const oct_rect *rect, const oct_tile *x) {
+    turned_tile *turned = *(turned_tile *const *)arg;
+    int64_t first = (rect->row - turned->tile->row) * TURN_TILE_COLS;
+    oct_bytes codes = {turned->codes + first, TURN_TILE_COLS};
+    encode(turned->work, &codes, x);
+}
+
+static void quantize_turned(const tensor_work *work, const oct_rect *rect) {
+    turned_tile turned, *to = &turned;
+    const oct_quantize_call *call = work->call;
+    oct_parts whole = {TURN_TILE_ROWS, TURN_TILE_COLS, encode_turned, &to};
     oct_bytes row = oct_data_at(call->dst, OCTET_PART_ROW_DATA, rect);
     oct_bytes col = oct_turned_at(call->dst, OCTET_PART_COL_DATA, rect);
-    if (work->most) {
-        oct_shared_max_put(work->most, call->kernels->absmax(&tile));
+    turned.work = work;
+    turned.tile = rect;
+    if (call->apply) {
+        whole.rows = APPLIED_ROWS;
+        oct_each_applied(call, rect, &whole);
+    } else {
+        oct_each_part(call, rect, &whole);
     }
-    if (!col.at) {
-        call->kernels->encode(&row, &tile, &by, oct_call_format(call));
-        return;
-    }
-    oct_bytes codes = {scratch, TURN_TILE_COLS};
-    call->kernels->encode(&codes, &tile, &by, oct_call_format(call));
+    oct_bytes codes = {turned.codes, TURN_TILE_COLS};
     for (int64_t r = 0; row.at && r < rect->rows; r++) {
         memcpy(row.at + r * row.stride, codes.at + r * codes.stride, (size_t)rect->cols);
     }
     oct_turn(call, &col, &codes, rect->rows, rect->cols);
 }
 
-static void quantize_task(void *arg, int64_t begin, int64_t end) {
+static void turned_task(void *arg, int64_t begin, int64_t end) {
     const tensor_work *work = arg;
-    bool turns = work->call->dst->parts[OCTET_PART_COL_DATA] != NULL;
     for (int64_t i = begin; i < end; i++) {
-        oct_rect rect = turns ? oct_grid_down(&work->grid, i) : oct_grid_at(&work->grid, i);
-        quantize_tile(work, &rect);
+        oct_rect rect = oct_grid_down(&work->grid, i);
+        quantize_turned(work, &rect);
+    }
+}
+
+static void rows_task(void *arg, int64_t begin, int64_t end) {
+    const tensor_work *work = arg;
+    bool applies = work->call->apply != NULL;
+    const oct_parts parts = {ROW_TILE_ROWS, applies ? APPLIED_COLS : ROW_TILE_COLS, encode_rows,
+                             work};
+    for (int64_t i = begin; i < end; i++) {
+        oct_rect tile = oct_grid_at(&work->grid, i);
+        if (applies) {
+            oct_each_applied(work->call, &tile, &parts);
+        } else {
+            oct_each_part(work->call, &tile, &parts);
+        }
     }
 }
 
@@ -63,7 +110,7 @@ void oct_quantize_per_tensor(const oct_quantize_call *call, const oct_threads *t
                            turns ? TURN_TILE_ROWS : ROW_TILE_ROWS,
                            turns ? TURN_TILE_COLS : ROW_TILE_COLS};
     work.most = delayed && call->live->new_amax ? &most : NULL;
-    oct_parallel(threads, oct_grid_count(&work.grid), quantize_task, &work);
+    oct_parallel(threads, oct_grid_count(&work.grid), turns ? turned_task : rows_task, &work);
     if (work.most) {
         *call->live->new_amax = oct_bits_f32(atomic_load(&most));
     }

@@ -20,7 +20,8 @@ static inline int64_t oct_plain_bytes(octet_dtype dtype) {
 }
 
 static inline void *oct_plain_at(const void *base, int64_t index, octet_dtype dtype) {
-    return (char *)(uintptr_t)base + index * oct_plain_bytes(dtype);
+    /* As a number: the base of nothing is NULL, and null plus zero is undefined. */
+    return (void *)((uintptr_t)base + (uintptr_t)(index * oct_plain_bytes(dtype)));
 }
 
 static inline void *oct_tile_row(const oct_tile *tile, int64_t row) {

@@ -4,9 +4,11 @@
  * does the i-th of `threads` contiguous ranges. A round begins when `round` changes and ends
  * when `busy` is back at 0; both are polled for a moment before a thread goes to sleep, since
  * the rounds of one run follow each other closely. The only file that allocates. */
+#define _XOPEN_SOURCE 700 /* getpid */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "octet.h"
 
@@ -28,11 +30,17 @@ struct octet_pool {
     atomic_int busy; /* created threads that have not finished the round */
     atomic_bool stops;
     int threads;
+    pid_t process; /* that has the threads: a child of it has none */
     octet_task task;
     void *arg;
     int64_t count;
     worker workers[];
 };
+
+/* fork copies the pool, but only the thread that calls it: nobody would answer. */
+static bool has_threads(const octet_pool *pool) {
+    return pool->threads > 1 && pool->process == getpid();
+}
 
 static void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -104,7 +112,7 @@ static void await_others(octet_pool *pool) {
 
 void octet_pool_parallel_for(void *pool, int64_t count, octet_task task, void *arg) {
     octet_pool *p = pool;
-    if (!p || p->threads == 1 || count == 1) {
+    if (!p || count == 1 || !has_threads(p)) {
         if (count > 0) {
             task(arg, 0, count);
         }
@@ -159,6 +167,7 @@ octet_status octet_pool_create(octet_pool **out, int threads, octet_error *err) 
         return oct_fail(err, OCTET_NO_MEMORY, "no memory for a pool of %d threads", threads);
     }
     pool->threads = threads;
+    pool->process = getpid();
     (void)pthread_mutex_init(&pool->mutex, NULL);
     (void)pthread_cond_init(&pool->begins, NULL);
     (void)pthread_cond_init(&pool->ends, NULL);
@@ -170,7 +179,9 @@ octet_status octet_pool_create(octet_pool **out, int threads, octet_error *err) 
 }
 
 void octet_pool_free(octet_pool *pool) {
-    if (pool) {
+    if (pool && pool->process != getpid()) {
+        free(pool); /* its locks may be those of a thread that is not here */
+    } else if (pool) {
         stop(pool, pool->threads);
     }
 }

@@ -4,6 +4,7 @@
  * results are rounded once. Statistics, and the means that a norm's gradient needs, are sums
  * over a row in the order of format/norm.h. */
 #include "cpu/column_sums.h"
+#include "cpu/schemes.h"
 #include "format/norm.h"
 
 #define STRIP OCT_NORM_LANES /* columns at a time: a round of lanes */
@@ -172,21 +173,27 @@ static void norm_strip(strip *x, const oct_norm_row *norm, const strip *factors,
     }
 }
 
-static void norm_tile(const oct_prologue_call *call, const oct_rect *rect) {
+/* Rounds row r of a tile of f(x). */
+static void put_row(const oct_tile *to, int64_t r, const float *from) {
+    oct_cpu_kernels()->narrow(oct_tile_row(to, r), from, to->cols, to->dtype);
+}
+
+static void norm_tile(const oct_tile *to, const oct_prologue_call *call, const oct_rect *rect) {
     strip factors, beta, x;
     take_factors(&factors, call, rect->col, rect->cols);
     if (call->beta.at) {
         take_vector(&beta, &call->beta, rect->col, rect->cols);
     }
-    for (int64_t row = rect->row; row < rect->row + rect->rows; row++) {
-        oct_norm_row norm = norm_of(call, row);
-        take(&x, call->x, row, rect->col, rect->cols);
+    for (int64_t r = 0; r < rect->rows; r++) {
+        oct_norm_row norm = norm_of(call, rect->row + r);
+        take(&x, call->x, rect->row + r, rect->col, rect->cols);
         norm_strip(&x, &norm, &factors, call->beta.at ? &beta : NULL, rect->cols);
-        put(call->dst, row, rect->col, x.at, rect->cols);
+        put_row(to, r, x.at);
     }
 }
 
-static void activation_tile(const oct_prologue_call *call, const oct_rect *rect) {
+static void activation_tile(const oct_tile *to, const oct_prologue_call *call,
+                            const oct_rect *rect) {
     strip x, gate;
     bool gated = oct_prologue_is_gated(call->prologue);
     oct_act_call act = {.act = oct_prologue_activation(call->prologue),
@@ -194,13 +201,23 @@ static void activation_tile(const oct_prologue_call *call, const oct_rect *rect)
                         .x = x.at,
                         .gate = gated ? gate.at : NULL,
                         .out = x.at};
-    for (int64_t row = rect->row; row < rect->row + rect->rows; row++) {
-        take(&x, call->x, row, rect->col, rect->cols);
+    for (int64_t r = 0; r < rect->rows; r++) {
+        take(&x, call->x, rect->row + r, rect->col, rect->cols);
         if (gated) {
-            take(&gate, call->x, row, call->dst->cols + rect->col, rect->cols);
+            take(&gate, call->x, rect->row + r, call->x->cols / 2 + rect->col, rect->cols);
         }
         oct_cpu_kernels()->activate(&act);
-        put(call->dst, row, rect->col, x.at, rect->cols);
+        put_row(to, r, x.at);
+    }
+}
+
+/* f(x) of a rectangle of at most a strip's columns. */
+static void apply_tile(const oct_tile *to, const oct_prologue_call *call,
+                       const oct_rect *rect) {
+    if (oct_prologue_is_norm(call->prologue)) {
+        norm_tile(to, call, rect);
+    } else {
+        activation_tile(to, call, rect);
     }
 }
 
@@ -210,13 +227,9 @@ static void apply_task(void *arg, int64_t begin, int64_t end) {
     uint32_t most = 0;
     for (int64_t i = begin; i < end; i++) {
         oct_rect rect = oct_grid_at(&work->grid, i);
-        if (oct_prologue_is_norm(call->prologue)) {
-            norm_tile(call, &rect);
-        } else {
-            activation_tile(call, &rect);
-        }
+        oct_tile tile = oct_tile_of(call->dst, &rect);
+        apply_tile(&tile, call, &rect);
         if (call->amax) {
-            oct_tile tile = oct_tile_of(call->dst, &rect);
             uint32_t found = oct_cpu_kernels()->absmax(&tile);
             most = found > most ? found : most;
         }
@@ -231,6 +244,48 @@ void oct_cpu_prologue(const oct_prologue_call *call, const oct_threads *threads)
     if (call->amax) {
         *call->amax = oct_bits_f32(atomic_load(&work.most));
     }
+}
+
+/* ---- f(x) that is cast, not written ------------------------------------------------------ */
+
+oct_tile oct_applied_tile(void *memory, const oct_prologue_call *call, const oct_rect *rect) {
+    octet_dtype dtype = (octet_dtype)call->x->dtype;
+    oct_tile tile = {memory, rect->cols, rect->rows, rect->cols, dtype};
+    apply_tile(&tile, call, rect);
+    return tile;
+}
+
+void oct_each_applied(const oct_quantize_call *call, const oct_rect *tile,
+                      const oct_parts *parts) {
+    float memory[OCT_APPLIED_BYTES / sizeof(float)];
+    oct_grid grid = {tile->rows, tile->cols, parts->rows, parts->cols};
+    for (int64_t i = 0; i < oct_grid_count(&grid); i++) {
+        oct_rect rect = oct_grid_within(&grid, tile, i);
+        oct_tile x = oct_applied_tile(memory, call->apply, &rect);
+        parts->part(parts->work, &rect, &x);
+    }
+}
+
+static void amax_task(void *arg, int64_t begin, int64_t end) {
+    prologue_work *work = arg;
+    float memory[TILE_ROWS * STRIP];
+    uint32_t most = 0;
+    for (int64_t i = begin; i < end; i++) {
+        oct_rect rect = oct_grid_at(&work->grid, i);
+        oct_tile tile = oct_applied_tile(memory, work->call, &rect);
+        uint32_t found = oct_cpu_kernels()->absmax(&tile);
+        most = found > most ? found : most;
+    }
+    oct_shared_max_put(&work->most, most);
+}
+
+void oct_cpu_prologue_amax(float *out, const oct_prologue_call *call,
+                           const oct_threads *threads) {
+    prologue_work work = {.call = call};
+    int64_t cols = call->x->cols / (oct_prologue_is_gated(call->prologue) ? 2 : 1);
+    work.grid = (oct_grid){call->x->rows, cols, TILE_ROWS, STRIP};
+    oct_parallel(threads, oct_grid_count(&work.grid), amax_task, &work);
+    *out = oct_bits_f32(atomic_load(&work.most));
 }
 
 /* ---- dx ---------------------------------------------------------------------------------- */

@@ -27,6 +27,7 @@ void oct_cpu_quantize(const oct_matrix *dst, const oct_matrix *source, const oct
                       const oct_threads *threads) {
     oct_quantize_call call = {.dst = dst, .source = source, .live = live};
     call.kernels = oct_cpu_kernels();
+    call.apply = live->apply;
     call.away = dst->rows * dst->cols >= OCT_AWAY_BYTES;
     if (dst->quantizer.block_cols) {
         call.row = clear_scales(dst, OCTET_USE_ROW);

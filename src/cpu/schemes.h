@@ -10,8 +10,9 @@ typedef struct oct_quantize_call {
     const oct_matrix *dst, *source;
     const oct_live *live;
     const oct_kernels *kernels;
-    oct_scales row, col; /* where scales lie; of schemes with blocks */
-    bool away;           /* transposed bytes are too many for a cache to keep */
+    const oct_prologue_call *apply; /* source is its f(x); NULL: it lies in memory */
+    oct_scales row, col;            /* where scales lie; of schemes with blocks */
+    bool away;                      /* transposed bytes are too many for a cache to keep */
 } oct_quantize_call;
 
 #define OCT_AWAY_BYTES (4 << 20)
@@ -50,21 +51,35 @@ static inline void oct_turn(const oct_quantize_call *call, const oct_bytes *out,
     (call->away ? kernels->transpose_away : kernels->transpose)(out, x, rows, cols);
 }
 
-/* Does `part` to each small tile of a large one. */
-typedef void (*oct_part_fn)(const void *work, const oct_rect *rect);
+/* Does `part` to each small tile of a large one, which x is. */
+typedef void (*oct_part_fn)(const void *work, const oct_rect *rect, const oct_tile *x);
 
 typedef struct oct_parts {
     int64_t rows, cols; /* of a part */
     oct_part_fn part;
+    const void *work;
 } oct_parts;
 
-static inline void oct_each_part(const oct_rect *tile, const oct_parts *parts,
-                                 const void *work) {
+static inline void oct_each_part(const oct_quantize_call *call, const oct_rect *tile,
+                                 const oct_parts *parts) {
     oct_grid grid = {tile->rows, tile->cols, parts->rows, parts->cols};
     for (int64_t i = 0; i < oct_grid_count(&grid); i++) {
         oct_rect rect = oct_grid_within(&grid, tile, i);
-        parts->part(work, &rect);
+        oct_tile x = oct_tile_of(call->source, &rect);
+        parts->part(parts->work, &rect, &x);
     }
 }
+
+/* ---- elements that are computed ---- */
+
+/* Bytes of a part, at most: few enough that what is computed is cast from the cache. */
+#define OCT_APPLIED_BYTES (16 << 10)
+
+/* f(x) of a rectangle, dense in `memory`, which is aligned for floats. */
+oct_tile oct_applied_tile(void *memory, const oct_prologue_call *call, const oct_rect *rect);
+/* oct_each_part where the source is computed: a part after the other, of at most
+ * OCT_APPLIED_BYTES. */
+void oct_each_applied(const oct_quantize_call *call, const oct_rect *tile,
+                      const oct_parts *parts);
 
 #endif

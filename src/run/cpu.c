@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "cpu/float_mode.h"
 #include "format/scaling.h"
 #include "run/run.h"
 
@@ -31,7 +32,9 @@ static void do_amax(const oct_work *work, const oct_threads *threads) {
     }
 }
 
-static void do_quantize(const oct_work *work, const oct_threads *threads) {
+/* apply: what source is the result of; NULL: it lies in memory. */
+static void quantize(const oct_work *work, const oct_matrix *source,
+                     const oct_prologue_call *apply, const oct_threads *threads) {
     bool stored = work->step->scale != OCTET_ABSENT;
     bool records = stored && work->amax;
     float amax = 0;
@@ -39,11 +42,29 @@ static void do_quantize(const oct_work *work, const oct_threads *threads) {
                      .amax = stored ? NULL : work->amax,
                      .new_amax = records ? &amax : NULL,
                      .seed = work->seed ? (uint64_t)*work->seed : 0,
-                     .stream = work->step->stream};
-    oct_cpu_quantize(&work->dst, &work->a, &live, threads);
+                     .stream = work->step->stream,
+                     .apply = apply};
+    oct_cpu_quantize(&work->dst, source, &live, threads);
     if (records) {
         put_amax(work, amax);
     }
+}
+
+static void do_quantize(const oct_work *work, const oct_threads *threads) {
+    quantize(work, &work->a, NULL, threads);
+}
+
+/* A step that reads the prologue of its operand: a cast, or the amax before it. */
+static void apply_in(const oct_work *work, const octet_plan *plan, const oct_threads *threads) {
+    oct_prologue_call call = oct_prologue_of(work, plan);
+    if (work->step->op == OCTET_OP_AMAX) {
+        float amax;
+        oct_cpu_prologue_amax(&amax, &call, threads);
+        put_amax(work, amax);
+        return;
+    }
+    oct_matrix source = oct_applied_of(&call);
+    quantize(work, &source, &call, threads);
 }
 
 static void do_dequantize(const oct_work *work, const oct_threads *threads) {
@@ -61,7 +82,15 @@ static void do_swizzle(const oct_work *work, const oct_threads *threads) {
 
 static void do_assemble(const oct_work *work, const oct_threads *threads) {
     (void)threads;
-    oct_cpu_assemble(&work->dst, &work->a, work->ranks);
+    if (work->step->chunk == OCTET_ABSENT) {
+        oct_cpu_assemble(&work->dst, &work->a, work->chunk.ranks);
+    } else {
+        oct_cpu_take(&work->dst, &work->a, &work->chunk);
+    }
+}
+
+static void do_join(const oct_work *work, const oct_threads *threads) {
+    oct_cpu_join(&work->dst, &work->a, &work->chunk, threads);
 }
 
 static void do_gemm(const oct_work *work, const oct_threads *threads) {
@@ -75,6 +104,7 @@ static void do_gemm(const oct_work *work, const oct_threads *threads) {
                               .bias = work->bias.at,
                               .bias_dtype = (octet_dtype)work->bias.dtype,
                               .accumulate = work->step->accumulate,
+                              .invariant = work->step->invariant,
                               .scratch = work->scratch,
                               .lanes = (int)(work->scratch_bytes / OCT_CPU_LANE_BYTES)};
     oct_cpu_gemm(&call, threads);
@@ -107,6 +137,7 @@ static void (*const ops[OCTET_OPS])(const oct_work *, const oct_threads *) = {
     [OCTET_OP_TRANSPOSE] = do_transpose,
     [OCTET_OP_SWIZZLE] = do_swizzle,
     [OCTET_OP_ASSEMBLE] = do_assemble,
+    [OCTET_OP_JOIN] = do_join,
     [OCTET_OP_GEMM] = do_gemm,
     [OCTET_OP_ADD_BIAS] = do_add_bias,
     [OCTET_OP_BIAS_GRAD] = do_bias_grad,
@@ -121,12 +152,16 @@ static octet_status work_one(const oct_work *work, const oct_phase *phase, octet
         int count = exec->threads > INT16_MAX ? INT16_MAX : (int)exec->threads;
         threads = (oct_threads){exec->parallel_for, exec->pool, count};
     }
-    if (prologue_ops[work->step->op]) {
+    oct_float_mode mode = oct_float_mode_take();
+    if (work->step->apply) {
+        apply_in(work, phase->plan, &threads);
+    } else if (prologue_ops[work->step->op]) {
         oct_prologue_call call = oct_prologue_of(work, phase->plan);
         prologue_ops[work->step->op](&call, &threads);
     } else {
         ops[work->step->op](work, &threads);
     }
+    oct_float_mode_give_back(mode);
     return OCTET_OK;
 }
 
@@ -156,7 +191,9 @@ static octet_status record(const octet_delayed *state, const float *amax,
                            const octet_exec *exec, octet_error *err) {
     (void)exec;
     (void)err;
+    oct_float_mode mode = oct_float_mode_take();
     oct_cpu_delayed_record(state, amax);
+    oct_float_mode_give_back(mode);
     return OCTET_OK;
 }
 
@@ -164,10 +201,12 @@ static octet_status update(const octet_delayed *state, const float *amax, const 
                            const octet_exec *exec, octet_error *err) {
     (void)exec;
     (void)err;
+    oct_float_mode mode = oct_float_mode_take();
     if (amax) {
         oct_cpu_delayed_record(state, amax);
     }
     oct_cpu_delayed_update(state, reduced);
+    oct_float_mode_give_back(mode);
     return OCTET_OK;
 }
 

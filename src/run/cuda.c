@@ -10,7 +10,8 @@ static oct_cuda_on on_of(const oct_phase *phase) {
 
 /* ---- amaxes ---------------------------------------------------------------------------- */
 
-/* Whether a measuring step leaves maxima of parts, which need no zeros to begin with. */
+/* Whether a step measures an amax in parts: each block of threads writes its own maximum, and
+ * nothing need be zero before. Example: current scaling on one rank. */
 static bool writes_shares(const octet_plan *plan, const octet_step *step) {
     return step->op == OCTET_OP_AMAX && step->amax != OCTET_ABSENT &&
            plan->buffers[step->amax].bytes > (int64_t)sizeof(float);
@@ -22,8 +23,9 @@ static uint64_t sums_of(const octet_plan *plan, const octet_step *step) {
                : (uint64_t)1 << plan->tensors[step->sums].buffers[OCTET_PART_VALUES];
 }
 
-/* What the steps of a phase raise from 0, or leave there; not what they raise from where it
- * is. */
+/* The buffers that must be zero before the first step of a phase, as bits: kernels raise amaxes
+ * in them, and ZERO steps ask for nothing else. Not those that a step accumulates into: they
+ * are raised from the caller's value. */
 static uint64_t raised(const octet_plan *plan, int phase) {
     uint64_t bits = 0;
     for (int i = 0; i < plan->step_count; i++) {
@@ -145,6 +147,16 @@ static octet_status do_quantize(const oct_work *work, const oct_cuda_on *on, oct
     return oct_cuda_quantize(on, &work->dst, &work->a, &live, err);
 }
 
+/* A cast that reads the prologue of its operand. */
+static octet_status quantize_applied(const oct_work *work, const octet_plan *plan,
+                                     const oct_cuda_on *on, octet_error *err) {
+    oct_prologue_call call = oct_prologue_of(work, plan);
+    oct_matrix source = oct_applied_of(&call);
+    oct_cuda_live live = live_of(work);
+    live.apply = &call;
+    return oct_cuda_quantize(on, &work->dst, &source, &live, err);
+}
+
 static octet_status do_dequantize(const oct_work *work, const oct_cuda_on *on,
                                   octet_error *err) {
     return oct_cuda_dequantize(on, &work->dst, &work->a, (octet_use)work->step->a_use, err);
@@ -160,7 +172,13 @@ static octet_status do_swizzle(const oct_work *work, const oct_cuda_on *on, octe
 }
 
 static octet_status do_assemble(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
-    return oct_cuda_assemble(on, &work->dst, &work->a, work->ranks, err);
+    return work->step->chunk == OCTET_ABSENT
+               ? oct_cuda_assemble(on, &work->dst, &work->a, work->chunk.ranks, err)
+               : oct_cuda_take(on, &work->dst, &work->a, &work->chunk, err);
+}
+
+static octet_status do_join(const oct_work *work, const oct_cuda_on *on, octet_error *err) {
+    return oct_cuda_join(on, &work->dst, &work->a, &work->chunk, err);
 }
 
 /* A matrix of fp32 in scratch; without rows none. */
@@ -217,7 +235,8 @@ static octet_status do_gemm(const oct_work *work, const oct_cuda_on *on, octet_e
                                .alpha = work->alpha,
                                .accumulate = step->accumulate,
                                .split = step->split,
-                               .native = step->native};
+                               .native = step->native,
+                               .invariant = step->invariant};
     set_scratch(&call, work);
     return oct_cuda_gemm(on, &call, err);
 }
@@ -254,6 +273,7 @@ static octet_status (*const ops[OCTET_OPS])(const oct_work *, const oct_cuda_on 
     [OCTET_OP_TRANSPOSE] = do_transpose,
     [OCTET_OP_SWIZZLE] = do_swizzle,
     [OCTET_OP_ASSEMBLE] = do_assemble,
+    [OCTET_OP_JOIN] = do_join,
     [OCTET_OP_GEMM] = do_gemm,
     [OCTET_OP_ADD_BIAS] = do_add_bias,
     [OCTET_OP_BIAS_GRAD] = do_bias_grad,
@@ -268,6 +288,9 @@ static void begin_step(const oct_phase *phase, const oct_work *work) {
 static octet_status work_one(const oct_work *work, const oct_phase *phase, octet_error *err) {
     oct_cuda_on on = on_of(phase);
     begin_step(phase, work);
+    if (work->step->apply) {
+        return quantize_applied(work, phase->plan, &on, err);
+    }
     if (prologue_ops[work->step->op]) {
         oct_prologue_call call = oct_prologue_of(work, phase->plan);
         return prologue_ops[work->step->op](&on, &call, err);
@@ -339,10 +362,11 @@ static size_t list_print(char *text, size_t size, const void *list) {
     return oct_list_print(text, size, list);
 }
 
-/* A step of which cuBLASLt does not run what it has proposed is done as it is decided now. */
+/* cuBLASLt refused a product that it had proposed itself when the list was made. The whole step
+ * is decided and launched anew, and the list goes on behind it. */
 static octet_status do_again(oct_list_place *place, const oct_phase *phase, octet_error *err) {
     oct_phase direct = *phase;
-    uint32_t done = 0;
+    uint64_t done = 0;
     direct.list = NULL;
     oct_phase_decide(&direct);
     place->at = oct_list_behind(phase->list, place->at);

@@ -3,6 +3,8 @@
 #include "core/size.h"
 #include "run/run.h"
 
+#define MOST_MARGIN 64 /* as recipes have it */
+
 static octet_status check_sizes(const octet_delayed *state, octet_error *err) {
     int64_t entries;
     if (state->slots < 0 || state->length < 1 ||
@@ -32,6 +34,13 @@ static octet_status check_state(const octet_delayed *state, octet_error *err) {
                           "others are the caller's to compute",
                           state->algo);
     }
+    if (!status && (state->margin < -MOST_MARGIN || state->margin > MOST_MARGIN)) {
+        status = oct_fail(err, OCTET_INVALID, "delayed scaling's margin is %ld; from %d to %d",
+                          (long)state->margin, -MOST_MARGIN, MOST_MARGIN);
+    }
+    status = status ? status
+                    : oct_need_zero(state->reserved, sizeof state->reserved,
+                                    "octet_delayed.reserved", err);
     return status ? status : check_sizes(state, err);
 }
 

@@ -12,7 +12,7 @@ static int region_of(const octet_plan_buffer *buffer) {
         [OCTET_PLACE_ARG] = 0,
         [OCTET_PLACE_OUT] = OCT_REGION_OUTS,
         [OCTET_PLACE_SAVED] = OCT_REGION_SAVED,
-        [OCTET_PLACE_RESTORED] = OCT_REGION_KEPT,
+        [OCTET_PLACE_RESTORED] = OCT_REGION_RESTORED,
         [OCTET_PLACE_WORK] = OCT_REGION_WORK,
         [OCTET_PLACE_EXCHANGE] = OCT_REGION_EXCHANGES,
     };
@@ -26,7 +26,7 @@ const void *oct_region_start(const octet_memory *memory, int index) {
            : index < OCT_REGION_SAVED     ? memory->exchanges[index - OCT_REGION_EXCHANGES]
            : index == OCT_REGION_SAVED    ? memory->saved
            : index == OCT_REGION_WORK     ? memory->workspace
-                                          : memory->restored[index - OCT_REGION_KEPT];
+                                          : memory->restored[index - OCT_REGION_RESTORED];
 }
 
 int64_t oct_region_stride(const octet_memory *memory, int index) {
@@ -37,7 +37,7 @@ int64_t oct_region_given(const octet_memory *memory, int index) {
     return index < OCT_REGION_SAVED    ? 0
            : index == OCT_REGION_SAVED ? memory->saved_bytes
            : index == OCT_REGION_WORK  ? memory->workspace_bytes
-                                       : memory->restored_bytes[index - OCT_REGION_KEPT];
+                                       : memory->restored_bytes[index - OCT_REGION_RESTORED];
 }
 
 void oct_region_put(octet_memory *memory, int index, void *at) {
@@ -52,7 +52,7 @@ void oct_region_put(octet_memory *memory, int index, void *at) {
     } else if (index == OCT_REGION_WORK) {
         memory->workspace = at;
     } else {
-        memory->restored[index - OCT_REGION_KEPT] = at;
+        memory->restored[index - OCT_REGION_RESTORED] = at;
     }
 }
 
@@ -105,7 +105,7 @@ static void set_region(oct_region *r, const octet_plan *plan, const octet_memory
         set_block(r, index == OCT_REGION_SAVED ? plan->saved_bytes
                      : index == OCT_REGION_WORK
                          ? plan->workspace_bytes
-                         : restored_bytes(plan, index - OCT_REGION_KEPT));
+                         : restored_bytes(plan, index - OCT_REGION_RESTORED));
     }
 }
 

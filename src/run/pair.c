@@ -3,15 +3,15 @@
 
 #include "run/run.h"
 
-/* Two tensors are measured, or cast, as one is. */
+/* Two tensors are measured, or cast, as one is; not what a prologue makes. */
 static bool alike(const octet_step *a, const octet_step *b) {
     bool measures = a->op == OCTET_OP_AMAX && a->dst == OCTET_ABSENT && b->dst == OCTET_ABSENT;
-    return a->op == b->op && (measures || a->op == OCTET_OP_QUANTIZE);
+    return a->op == b->op && (measures || a->op == OCTET_OP_QUANTIZE) && !a->apply && !b->apply;
 }
 
 /* The first later step that is alike and independent of all before it that is not done by then;
  * bits of `taken` are steps that are done with an earlier one. */
-static uint8_t partner_of(const octet_plan *plan, int index, uint32_t taken) {
+static uint8_t partner_of(const octet_plan *plan, int index, uint64_t taken) {
     const octet_step *step = &plan->steps[index];
     uint64_t reads = step->reads, writes = step->writes;
     for (int i = index + 1; i < plan->step_count; i++) {
@@ -36,17 +36,17 @@ static uint8_t partner_of(const octet_plan *plan, int index, uint32_t taken) {
     return OCTET_ABSENT;
 }
 
-_Static_assert(OCTET_PLAN_STEPS <= 32, "steps are bits of a word");
+_Static_assert(OCTET_PLAN_STEPS <= 64, "steps are bits of a word");
 
 void oct_pairs_of(uint8_t with[OCTET_PLAN_STEPS], const octet_plan *plan, int phase) {
-    uint32_t taken = 0;
+    uint64_t taken = 0;
     memset(with, OCTET_ABSENT, OCTET_PLAN_STEPS);
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         bool may = step->op == OCTET_OP_AMAX || step->op == OCTET_OP_QUANTIZE;
         if (may && step->phase == phase && !(taken >> i & 1)) {
             with[i] = partner_of(plan, i, taken);
-            taken |= with[i] == OCTET_ABSENT ? 0 : (uint32_t)1 << with[i];
+            taken |= with[i] == OCTET_ABSENT ? 0 : (uint64_t)1 << with[i];
         }
     }
 }

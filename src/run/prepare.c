@@ -6,6 +6,7 @@
 
 #define FARTHEST ((int64_t)1 << 38) /* bytes of a region that is referred to */
 
+/* Whether every offset fits into a stand-in; if not, each run decides for itself. */
 static bool is_near(const oct_regions *used) {
     bool near = true;
     for (int i = 0; i < used->count; i++) {
@@ -22,7 +23,9 @@ static uint64_t regions_of(const oct_regions *used) {
     return regions;
 }
 
-/* What the steps launch on memory that begins on the same boundaries as this. */
+/* Runs the steps into a list instead of on the GPU. They see stand-ins for the memory:
+ * addresses that name a region and an offset in it, on the boundaries that `like` begins on.
+ * Later runs put their own addresses in the place of the stand-ins. */
 static octet_status fill(octet_prepared *p, const octet_memory *like, const octet_exec *exec,
                          octet_error *err) {
     const oct_runner *runner = oct_runner_of(&p->plan->device);

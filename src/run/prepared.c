@@ -4,7 +4,7 @@
 #include "core/fail.h"
 #include "core/text.h"
 
-/* Whether what is written is nothing else besides, where regions begin now. */
+/* Whether no region that is written overlaps another one, where they begin now. */
 static bool is_apart(const oct_regions *used, const uint64_t *at) {
     bool apart = true;
     for (int i = 0; i < used->count && apart; i++) {
@@ -18,8 +18,8 @@ static bool is_apart(const oct_regions *used, const uint64_t *at) {
     return apart;
 }
 
-/* Whether the memory is of the kind that was prepared for, and sound: then where it is. What is
- * not is checked, and told of, by octet_run_phase. */
+/* Whether this run's memory is like the memory of octet_prepare: then *starts says where it is.
+ * If not, octet_run_phase checks the memory and says what is wrong with it. */
 static bool takes(oct_starts *starts, const octet_prepared *p, const octet_memory *memory) {
     for (int i = 0; i < p->used.count; i++) {
         const oct_region *was = &p->used.at[i];

@@ -1,4 +1,4 @@
-/* prepared.h - what is restored of a phase that was prepared. */
+/* prepared.h - a phase whose launches are decided: its list, and the memory that it fits. */
 #ifndef OCT_RUN_PREPARED_H
 #define OCT_RUN_PREPARED_H
 

@@ -13,13 +13,16 @@ static octet_status check_structs(const octet_plan *plan, const octet_memory *me
     status = status ? status : oct_need_size(plan->size, sizeof *plan, "octet_plan", err);
     status = status ? status : oct_need_size(memory->size, sizeof *memory, "octet_memory", err);
     status = status ? status : oct_need_size(exec->size, sizeof *exec, "octet_exec", err);
+    status = status ? status
+                    : oct_need_zero(&memory->reserved, sizeof memory->reserved,
+                                    "octet_memory.reserved", err);
     if (!status && plan->phases == 0) {
         status = oct_fail(err, OCTET_INVALID, "plan is empty: make it by an octet_plan_ call");
     }
     return status ? status : oct_runner_of(&plan->device)->check(plan, exec, err);
 }
 
-_Static_assert(OCTET_PLAN_STEPS <= 32, "steps that are done are bits of a word");
+_Static_assert(OCTET_PLAN_STEPS <= 64, "steps that are done are bits of a word");
 
 void oct_phase_decide(oct_phase *phase) {
     if (oct_runner_of(&phase->plan->device)->work_two) {
@@ -29,17 +32,17 @@ void oct_phase_decide(oct_phase *phase) {
     }
 }
 
-octet_status oct_run_step(const oct_phase *phase, int index, uint32_t *done, octet_error *err) {
+octet_status oct_run_step(const oct_phase *phase, int index, uint64_t *done, octet_error *err) {
     const octet_plan *plan = phase->plan;
     const oct_runner *runner = oct_runner_of(&plan->device);
     uint8_t with = phase->with[index];
     oct_work work, other;
-    *done |= (uint32_t)1 << index;
+    *done |= (uint64_t)1 << index;
     oct_work_of(&work, plan, phase->memory, &plan->steps[index]);
     if (with == OCTET_ABSENT) {
         return runner->work(&work, phase, err);
     }
-    *done |= (uint32_t)1 << with;
+    *done |= (uint64_t)1 << with;
     oct_work_of(&other, plan, phase->memory, &plan->steps[with]);
     return runner->work_two(&work, &other, phase, err);
 }
@@ -48,7 +51,7 @@ octet_status oct_run_steps(oct_phase *phase, octet_error *err) {
     const octet_plan *plan = phase->plan;
     const oct_runner *runner = oct_runner_of(&plan->device);
     octet_status status = runner->begin(phase, err);
-    uint32_t done = 0;
+    uint64_t done = 0;
     if (status) {
         return status;
     }

@@ -25,8 +25,8 @@ enum {
     OCT_REGION_OUTS = OCTET_PLAN_ARGS,
     OCT_REGION_EXCHANGES = OCT_REGION_OUTS + OCTET_PLAN_OUTS,
     OCT_REGION_SAVED = OCT_REGION_EXCHANGES + OCTET_PLAN_EXCHANGES,
-    OCT_REGION_KEPT, /* by forward, and by backward */
-    OCT_REGION_WORK = OCT_REGION_KEPT + 2,
+    OCT_REGION_RESTORED, /* two blocks: forward's, and behind it backward's */
+    OCT_REGION_WORK = OCT_REGION_RESTORED + 2,
     OCT_REGIONS
 };
 
@@ -76,12 +76,15 @@ typedef struct oct_work {
     oct_alpha alphas[2]; /* those that a cast leaves */
     void *scratch;       /* a GEMM's */
     int64_t scratch_bytes;
-    int64_t ranks;
+    oct_chunk chunk; /* of ranks' rows; the ranks alone where a step is of no chunk */
     int64_t b_first; /* a GEMM's: the outer index of b that dst's first column is made of */
 } oct_work;
 
-/* The prologue's step: what it computes, of the plan that it belongs to. */
+/* The prologue's step, or a cast that applies it: what it computes, of the plan that it belongs
+ * to. */
 oct_prologue_call oct_prologue_of(const oct_work *work, const octet_plan *plan);
+/* What a cast reads, where it applies the prologue: f(x), which lies nowhere. */
+oct_matrix oct_applied_of(const oct_prologue_call *call);
 
 void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memory,
                  const octet_step *step);
@@ -103,8 +106,8 @@ typedef struct oct_phase {
 /* Which steps of a phase can be done two at a time: a pure function of the plan. */
 void oct_pairs_of(uint8_t with[OCTET_PLAN_STEPS], const octet_plan *plan, int phase);
 
-/* A phase that is walked, not decided: where the regions that its list refers to begin, rounded
- * down to OCT_START_ALIGN. */
+/* Where the regions of a run begin, rounded down to OCT_START_ALIGN: all that a list of
+ * launches needs to know of the memory. */
 #define OCT_START_ALIGN 256
 typedef struct oct_starts {
     uint64_t at[OCT_REGIONS];
@@ -147,7 +150,7 @@ typedef struct oct_runner {
 void oct_phase_decide(oct_phase *phase);
 /* A step of a phase that is decided, and the one that is done with it. Bits of `done` are
  * steps. */
-octet_status oct_run_step(const oct_phase *phase, int index, uint32_t *done, octet_error *err);
+octet_status oct_run_step(const oct_phase *phase, int index, uint64_t *done, octet_error *err);
 /* All steps, between the runner's begin and end. */
 octet_status oct_run_steps(oct_phase *phase, octet_error *err);
 /* What it launches, a line each; as by snprintf. "" where runs decide. */

@@ -1,6 +1,7 @@
 /* work.c - one step of a plan in the caller's memory. */
 #include "run/run.h"
 
+#include "format/prologue.h"
 #include "format/scheme.h"
 #include "quant/layout.h"
 
@@ -81,12 +82,14 @@ static bool leaves_notes(const octet_step *step) {
     return step->op == OCTET_OP_QUANTIZE && step->scratch != OCTET_ABSENT;
 }
 
-/* Whether a step is a chunk of a product behind its first. */
+/* Whether a step is the second or a later chunk of a product. */
 static bool follows(const octet_step *step) {
     return step->chunk != OCTET_ABSENT && step->chunk;
 }
 
-/* A product's two factors among the notes of a cast, which lie in the order of products. */
+/* The two factors of a product (alpha and beta) among the notes of a cast, which lie in the
+ * order of products. Example: the cast of dy leaves two for dgrad, and behind them two for
+ * wgrad. */
 static float *note_at(const running *r, const octet_step *cast, const octet_step *gemm) {
     float *notes = at(r, cast->scratch);
     bool counted = false; /* the chunks of a product have one note */
@@ -98,7 +101,7 @@ static float *note_at(const running *r, const octet_step *cast, const octet_step
     return notes;
 }
 
-/* Those that a cast has left for a product; NULL: none. */
+/* The factors that a cast has left for a product; NULL: none. */
 static const float *alpha_of(const running *r, const octet_step *gemm) {
     for (const octet_step *s = r->plan->steps; s < gemm; s++) {
         if (leaves_notes(s) && reads_notes(gemm, s)) {
@@ -108,7 +111,7 @@ static const float *alpha_of(const running *r, const octet_step *gemm) {
     return NULL;
 }
 
-/* What a cast needs for them. */
+/* What a cast needs to compute the factors of a product: both amaxes, and where to write. */
 static void set_alpha(oct_alpha *out, const running *r, const octet_step *cast,
                       const octet_step *gemm) {
     const uint8_t tensors[2] = {gemm->a, gemm->b}, uses[2] = {gemm->a_use, gemm->b_use};
@@ -132,8 +135,8 @@ static void set_alphas(oct_alpha out[2], const running *r, const octet_step *cas
     }
 }
 
-/* A chunk's columns: of a product's b so many outer indices as dst has columns, of other steps'
- * dst, and of a bias, so many as a has. */
+/* A chunk of columns: of a product's b so many outer indices as dst has columns, of other
+ * steps' dst, and of a bias, so many as a has. */
 static void set_chunk(oct_work *out, const octet_step *step) {
     if (step->op == OCTET_OP_GEMM) {
         out->b_first = step->chunk * out->dst.cols;
@@ -151,19 +154,27 @@ static void set_chunk(oct_work *out, const octet_step *step) {
 }
 
 oct_prologue_call oct_prologue_of(const oct_work *work, const octet_plan *plan) {
-    bool backward = work->step->b != OCTET_ABSENT;
+    const octet_step *step = work->step;
+    bool backward = step->b != OCTET_ABSENT;
     return (oct_prologue_call){.prologue = plan->prologue,
                                .zero_centered = plan->zero_centered != 0,
                                .eps = plan->eps,
-                               .dst = &work->dst,
+                               .dst = step->apply ? NULL : &work->dst,
                                .x = backward ? &work->b : &work->a,
                                .grad = backward ? &work->a : NULL,
                                .stats = work->stats,
                                .gamma = work->gamma,
                                .beta = work->bias,
-                               .amax = work->amax,
+                               .amax = step->apply ? NULL : work->amax,
                                .amaxes = work->amaxes,
                                .sums = work->sums.parts[OCTET_PART_VALUES]};
+}
+
+oct_matrix oct_applied_of(const oct_prologue_call *call) {
+    oct_matrix f = *call->x;
+    f.cols = oct_prologue_is_gated(call->prologue) ? f.cols / 2 : f.cols;
+    f.parts[OCTET_PART_VALUES] = NULL;
+    return f;
 }
 
 /* A quantized dst is also read: its amaxes are there before its data. */
@@ -171,7 +182,7 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
                  const octet_step *step) {
     running r = {plan, memory};
     bool has_amax = step->op == OCTET_OP_QUANTIZE;
-    *out = (oct_work){.step = step, .ranks = plan->tp_size};
+    *out = (oct_work){.step = step, .chunk = {plan->tp_size, plan->chunks, step->chunk}};
     set_matrix(&out->dst, &r, step->dst, step->writes | (has_amax ? step->reads : 0));
     set_matrix(&out->a, &r, step->a, step->reads);
     set_matrix(&out->b, &r, step->b, step->reads);
@@ -200,7 +211,7 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
         out->scratch = at(&r, step->scratch);
         out->scratch_bytes = plan->buffers[step->scratch].bytes;
     }
-    if (step->chunk != OCTET_ABSENT) {
+    if (step->chunk != OCTET_ABSENT && !plan->by_rows) {
         set_chunk(out, step);
     }
     out->gamma.at = at(&r, step->gamma);
