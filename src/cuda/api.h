@@ -125,7 +125,7 @@ typedef struct oct_cublaslt {
 #undef X
 } oct_cublaslt;
 
-/* The CUresult that is told apart by its status, and those of code that is none. */
+/* The CUresult that has a status of its own, and those of code that is none. */
 #define OCT_CU_OUT_OF_MEMORY 2
 #define OCT_CU_INVALID_IMAGE 200
 #define OCT_CU_NO_BINARY 209

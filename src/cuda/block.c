@@ -20,8 +20,28 @@ static oct_block_params params_of(const oct_cuda_quantize_call *call) {
     return p;
 }
 
+static octet_status cast_applied(const oct_cuda_quantize_call *call, octet_error *err) {
+    static const char *const applied[3][2] = {
+        {"block_applied_f32_e4m3", "block_applied_f32_e5m2"},
+        {"block_applied_bf16_e4m3", "block_applied_bf16_e5m2"},
+        {"block_applied_f16_e4m3", "block_applied_f16_e5m2"},
+    };
+    oct_block_applied p = {params_of(call), oct_cuda_applied_of(call->live->apply)};
+    oct_cuda_launch launch = {.module = OCT_MODULE_block_applied,
+                              .grid = {0, 1, 1},
+                              .threads = OCT_SLAB_THREADS,
+                              .params = &p,
+                              .params_bytes = sizeof p};
+    p.of.q.ahead = 0; /* its source is not read */
+    launch.grid[0] = oct_cuda_slabs(&p.of.q, call->source->dtype);
+    return oct_cuda_launch_fp8(call, &launch, applied, err);
+}
+
 octet_status oct_cuda_quantize_block(const oct_cuda_quantize_call *calls, int count,
                                      octet_error *err) {
+    if (calls->live->apply) {
+        return cast_applied(calls, err);
+    }
     uint8_t dtype = calls->source->dtype;
     oct_block_two p = {.of = {params_of(&calls[0])}};
     oct_cuda_launch launch = {.module = OCT_MODULE_block,

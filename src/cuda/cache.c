@@ -2,24 +2,27 @@
  *
  * A file is its facts, two lines about the payload, and the payload. It is code that this
  * process will run, so a folder or a file that somebody else could have written is as none. */
-#define _XOPEN_SOURCE 700 /* S_ISVTX, mkstemp */
+#define _XOPEN_SOURCE 700 /* S_ISVTX, futimens */
 #include "cuda/cache.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "core/environment.h"
+#include "core/fail.h"
+#include "cuda/cache_bound.h"
 
 #define MAGIC "octet cubin 1\n"
 #define HEADER (sizeof MAGIC + OCT_CACHE_FACTS + 128)
 #define MOST_BYTES ((size_t)256 << 20) /* no module comes near it */
-#define NEW ".new-"                    /* a file's name while it is written, */
-#define NEW_END "XXXXXX"               /* with letters and digits in place of these */
-#define NEW_SECONDS 3600               /* nobody writes for so long */
+#define NAME 128
+#define NEW_TRIES 100
 
 void oct_cubin_free(oct_cubin *cubin) {
     free(cubin->data);
@@ -30,14 +33,27 @@ static bool fits(int length, size_t size) {
     return length > 0 && (size_t)length < size;
 }
 
-bool oct_cache_folder(char out[OCT_CACHE_PATH], const char *option) {
-    const char *named = option ? option : getenv("OCTET_CACHE");
-    if (named) {
-        return fits(snprintf(out, OCT_CACHE_PATH, "%s", named), OCT_CACHE_PATH);
+octet_status oct_cache_check(const char *option, octet_error *err) {
+    const char *named = option ? option : oct_environment("OCTET_CACHE");
+    if (named && named[0] && named[0] != '/') {
+        return oct_fail(err, OCTET_INVALID,
+                        "%s is '%.200s'; the folder of compiled kernels is an absolute path, "
+                        "or empty for none: kernels in the folder that a process happens to be "
+                        "in are not its own",
+                        option ? "options.cache" : "OCTET_CACHE", named);
     }
-    const char *base = getenv("XDG_CACHE_HOME"), *inner = "octet";
+    return oct_cache_limit_check(err);
+}
+
+bool oct_cache_folder(char out[OCT_CACHE_PATH], const char *option) {
+    const char *named = option ? option : oct_environment("OCTET_CACHE");
+    if (named) {
+        return named[0] == '/' &&
+               fits(snprintf(out, OCT_CACHE_PATH, "%s", named), OCT_CACHE_PATH);
+    }
+    const char *base = oct_environment("XDG_CACHE_HOME"), *inner = "octet";
     if (!base || base[0] != '/') {
-        base = getenv("HOME");
+        base = oct_environment("HOME");
         inner = ".cache/octet";
     }
     return base && base[0] == '/' &&
@@ -45,14 +61,13 @@ bool oct_cache_folder(char out[OCT_CACHE_PATH], const char *option) {
 }
 
 /* The name of the file is short; the facts inside it decide. */
-static bool path_of(char out[OCT_CACHE_PATH], const char *folder, const oct_cache_key *key) {
-    char name[OCT_SHA256_TEXT];
+static bool name_of(char out[NAME], const oct_cache_key *key) {
+    char sum[OCT_SHA256_TEXT];
     oct_sha256 hash;
     oct_sha256_start(&hash);
     oct_sha256_add(&hash, key->facts, strlen(key->facts));
-    oct_sha256_text(name, &hash);
-    return fits(snprintf(out, OCT_CACHE_PATH, "%s/%s-%.32s.cubin", folder, key->module, name),
-                OCT_CACHE_PATH);
+    oct_sha256_text(sum, &hash);
+    return fits(snprintf(out, NAME, "%s-%.32s" OCT_CUBIN, key->module, sum), NAME);
 }
 
 static size_t header_of(char out[HEADER], const oct_cache_key *key, const oct_cubin *cubin) {
@@ -71,10 +86,21 @@ static bool is_ours(const struct stat *about) {
 }
 
 /* In a folder with the sticky bit others may add files, but not replace those of this user. */
-static bool is_safe_folder(const char *folder) {
+static bool is_safe_folder(const struct stat *about) {
+    return S_ISDIR(about->st_mode) && is_ours(about) &&
+           (!(about->st_mode & (S_IWGRP | S_IWOTH)) || (about->st_mode & S_ISVTX));
+}
+
+/* The folder, which stays the one that was looked at whatever its path becomes; -1: none that
+ * only this user (or root) can change. */
+static int open_folder(const char *folder) {
     struct stat about;
-    return stat(folder, &about) == 0 && S_ISDIR(about.st_mode) && is_ours(&about) &&
-           (!(about.st_mode & S_IWOTH) || (about.st_mode & S_ISVTX));
+    int at = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (at >= 0 && (fstat(at, &about) || !is_safe_folder(&about))) {
+        (void)close(at);
+        at = -1;
+    }
+    return at;
 }
 
 static bool is_safe_file(const struct stat *about) {
@@ -150,25 +176,39 @@ static bool strip(oct_cubin *whole, const oct_cache_key *key) {
     return true;
 }
 
-bool oct_cache_read(oct_cubin *out, const char *folder, const oct_cache_key *key) {
-    char path[OCT_CACHE_PATH];
-    if (!path_of(path, folder, key) || !is_safe_folder(folder)) {
-        return false;
-    }
-    int file = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+/* A file that is used is as new: those that nobody uses are removed first. */
+static void renew(int file) {
+    const struct timespec now[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
+    (void)futimens(file, now);
+}
+
+static bool read_file(oct_cubin *out, int folder, const char *name, const oct_cache_key *key) {
+    int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) {
         return false;
     }
     oct_cubin whole;
     bool found = load(&whole, file);
-    (void)close(file);
     if (found && !strip(&whole, key)) {
         oct_cubin_free(&whole);
         found = false;
     }
     if (found) {
+        renew(file);
         *out = whole;
     }
+    (void)close(file);
+    return found;
+}
+
+bool oct_cache_read(oct_cubin *out, const char *folder, const oct_cache_key *key) {
+    char name[NAME];
+    int at = name_of(name, key) ? open_folder(folder) : -1;
+    if (at < 0) {
+        return false;
+    }
+    bool found = read_file(out, at, name, key);
+    (void)close(at);
     return found;
 }
 
@@ -187,52 +227,56 @@ static void make_folder(const char *folder) {
     }
 }
 
-static bool is_new_name(const char *name) {
-    static const char chosen[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    size_t length = strlen(NEW), end = strlen(NEW_END);
-    return strncmp(name, NEW, length) == 0 && strlen(name) == length + end &&
-           strspn(name + length, chosen) == end;
-}
-
-/* Removes what processes that were killed while they wrote have left: files of this user, and
- * older than one that was written now by an hour, whatever the clock of this machine says. */
-static void sweep(const char *folder, const struct stat *now) {
-    DIR *entries = opendir(folder);
-    for (struct dirent *e; entries && (e = readdir(entries));) {
-        struct stat about;
-        if (is_new_name(e->d_name) &&
-            fstatat(dirfd(entries), e->d_name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
-            about.st_mtime < now->st_mtime - NEW_SECONDS) {
-            (void)unlinkat(dirfd(entries), e->d_name, 0);
+/* A file of a name that nobody has, to be written; its name is where OCT_NEW is. -1: none. */
+static int open_new(char name[OCT_NEW_TEXT], int folder) {
+    struct timespec now = {0, 0};
+    int file = -1;
+    for (int i = 0; file < 0 && i < NEW_TRIES; i++) {
+        (void)clock_gettime(CLOCK_MONOTONIC, &now);
+        uint64_t bits = (uint64_t)now.tv_nsec * 0x9E3779B97F4A7C15u + (uint64_t)getpid() +
+                        (uint64_t)(uintptr_t)&now * 0xC2B2AE3D27D4EB4Fu + (uint64_t)i;
+        oct_cache_new_name(name, bits ^ bits >> 29);
+        file = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                      S_IRUSR | S_IWUSR);
+        if (file < 0 && errno != EEXIST && errno != EINTR) {
+            break;
         }
     }
-    if (entries) {
-        (void)closedir(entries);
+    return file;
+}
+
+/* The header and the module in a new file, which then gets its name. */
+static void write_file(int folder, const char *name, const char *header,
+                       const oct_cubin *cubin) {
+    char own[OCT_NEW_TEXT];
+    struct stat now;
+    int file = open_new(own, folder);
+    if (file < 0) {
+        return;
+    }
+    bool whole =
+        write_all(file, header, strlen(header)) && write_all(file, cubin->data, cubin->bytes);
+    bool dated = fstat(file, &now) == 0;
+    whole = close(file) == 0 && whole;
+    if (!whole || renameat(folder, own, folder, name) != 0) {
+        (void)unlinkat(folder, own, 0);
+    }
+    if (dated) {
+        oct_cache_sweep(folder, now.st_mtime, name);
     }
 }
 
 void oct_cache_write(const char *folder, const oct_cache_key *key, const oct_cubin *cubin) {
-    char path[OCT_CACHE_PATH], own[OCT_CACHE_PATH], header[HEADER];
+    char name[NAME], header[HEADER];
     size_t length = header_of(header, key, cubin);
-    if (length == 0 || !path_of(path, folder, key) ||
-        !fits(snprintf(own, sizeof own, "%s/" NEW NEW_END, folder), sizeof own)) {
+    if (length == 0 || !name_of(name, key) || strlen(folder) >= OCT_CACHE_PATH ||
+        length + cubin->bytes > oct_cache_limit()) {
         return;
     }
     make_folder(folder);
-    int file = is_safe_folder(folder) ? mkstemp(own) : -1;
-    if (file < 0) {
-        return;
-    }
-    struct stat now;
-    bool whole = write_all(file, header, length) && write_all(file, cubin->data, cubin->bytes);
-    bool dated = fstat(file, &now) == 0;
-    whole = close(file) == 0 && whole;
-    if (!whole || rename(own, path) != 0) {
-        (void)unlink(own);
-    }
-    if (dated) {
-        sweep(folder, &now);
+    int at = open_folder(folder);
+    if (at >= 0) {
+        write_file(at, name, header, cubin);
+        (void)close(at);
     }
 }

@@ -11,7 +11,8 @@ octet_status oct_cuda_enter(const octet_cuda *cuda, bool *pushed, octet_error *e
         result = cuda->driver->cuCtxPushCurrent_v2(cuda->context);
     }
     *pushed = away && !result;
-    return result ? oct_cuda_failed(err, "cuCtxPushCurrent", result) : OCTET_OK;
+    const char *call = away ? "cuCtxPushCurrent" : "cuCtxGetCurrent";
+    return result ? oct_cuda_failed(err, call, result) : OCTET_OK;
 }
 
 void oct_cuda_leave(const octet_cuda *cuda, bool pushed) {

@@ -46,6 +46,9 @@ typedef struct oct_cuda_live {
     /* Bytes that may be left out where a copy is made without them. */
     bool row_passes, col_passes;
     bool measured; /* an earlier launch on this stream has read the tensor, for its amax */
+    /* source is its f(x), which is computed; its memory is not read. NULL: it is read. FP8 in
+     * blocks or with one scale, and MXFP8. */
+    const oct_prologue_call *apply;
 } oct_cuda_live;
 
 /* Its index and architecture, as plans name it. */
@@ -142,6 +145,14 @@ octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_cuda_padding *padding
  * lacks are left alone. source.rows is one shard's. */
 octet_status oct_cuda_assemble(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, int64_t ranks, octet_error *err);
+/* The same of a chunk of each shard's rows, for rowwise scales and amaxes of rows. A chunk is
+ * whole blocks of rows; where scales are in tensor-core order, whole tiles of 128. */
+octet_status oct_cuda_take(const oct_cuda_on *on, const oct_matrix *dst,
+                           const oct_matrix *source, const oct_chunk *chunk, octet_error *err);
+/* A chunk of every rank's rows of dst = source, which has these alone, rank after rank: values
+ * of one dtype, or rowwise codes. Both lie without gaps. */
+octet_status oct_cuda_join(const oct_cuda_on *on, const oct_matrix *dst,
+                           const oct_matrix *source, const oct_chunk *chunk, octet_error *err);
 /* dst = source + bias by column, rounded once; dst may be source. */
 octet_status oct_cuda_add_bias(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_vector *bias,
@@ -186,6 +197,7 @@ typedef struct oct_cuda_gemm_call {
     oct_vector bias; /* at NULL: none; dst.cols long */
     const float *alpha; /* an oct_alpha's `to`, written already; or NULL */
     bool accumulate, split, native;
+    bool invariant; /* a row of dst does not depend on the other rows; there are no copies */
     void *scratch;
     int64_t scratch_bytes;
 } oct_cuda_gemm_call;

@@ -6,13 +6,17 @@
 #include "cuda/cuda.h"
 
 /* Modules: one .cu file each, compiled when one of its kernels is first used: those for one
- * type of input together, or all where kernels are not told apart by it. */
+ * type of input together, or all where one kernel serves every type. */
 #define OCT_CUDA_MODULES(X)                                                                    \
     X(amax)                                                                                    \
     X(per_tensor)                                                                              \
+    X(per_tensor_applied)                                                                      \
     X(block)                                                                                   \
+    X(block_applied)                                                                           \
     X(mxfp8)                                                                                   \
+    X(mxfp8_applied)                                                                           \
     X(mxfp8_folded)                                                                            \
+    X(mxfp8_folded_applied)                                                                    \
     X(nvfp4)                                                                                   \
     X(mxfp4)                                                                                   \
     X(four_over_six)                                                                           \
@@ -71,7 +75,7 @@ typedef struct oct_cuda_facts {
 const oct_cuda_facts *oct_cuda_facts_of(const octet_cuda *cuda);
 
 /* A message for a failed driver call: "cuLaunchKernelEx: CUDA_ERROR_... (description)". The
- * error of a kernel that ran earlier is told as that. */
+ * error of a kernel that ran earlier is reported as that. */
 octet_status oct_cuda_failed(octet_error *err, const char *call, int result);
 
 /* The same for an operation: it enters where its caller has not. Libraries that launch need it;

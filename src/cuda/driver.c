@@ -24,8 +24,8 @@ static const oct_library library = {
 };
 
 /* The process has one driver. `found` is written under the lock, once, before `ready` is set;
- * whoever sees `ready` may read it without the lock. A failure is not kept: the next call looks
- * again. */
+ * whoever sees `ready` may read it without the lock. A failure is not cached: the next call
+ * looks again. */
 static oct_driver found;
 static atomic_bool ready;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -267,6 +267,11 @@ octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *give
     if (j.own.a.outer == 0 || j.own.b.outer == 0) {
         return OCTET_OK;
     }
+    /* The library chooses by all three sizes, and may cut sums into parts. The own kernel is
+     * chosen by the operands' formats, and a sum's order is that of its terms. */
+    if (call.invariant) {
+        return oct_gemm_own(on, &call, err);
+    }
     octet_status status = oct_lt_get(&j.lt, on->cuda, err);
     /* Few rows are multiplied from the bytes, exactly, where both operands have theirs. */
     if (!status && oct_gemm_is_folded(&call) && !is_thin(&j)) {

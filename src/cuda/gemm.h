@@ -17,9 +17,9 @@ bool oct_gemm_is_folded(const oct_cuda_gemm_call *call);
 /* Whether both operands carry the transform, whose last group of 16 rows is whole: then the
  * product runs over all of them. */
 bool oct_gemm_transformed(const oct_cuda_gemm_call *call);
-/* What the kernel that makes a product's factors is told; without `to` nothing. */
+/* The parameters of the kernel that makes a product's factors; without `to` it makes none. */
 oct_gemm_alpha_params oct_gemm_alpha_of(const oct_alpha *alpha);
-/* What a kernel is told of a call, whose operands are read from their own bytes. */
+/* A call as a kernel's parameters; its operands are read from their own bytes. */
 oct_gemm_params oct_gemm_params_of(const oct_cuda_gemm_call *call);
 
 /* The launch of the project's own kernel: any operands, any shape. */

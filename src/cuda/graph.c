@@ -37,13 +37,14 @@ static octet_status check_graph(const oct_driver *driver, void *graph, octet_err
                         "the runs launch %zu kernels; a graph has 1 to %d", count, MOST_NODES);
     }
     result = result ? result : driver->cuGraphGetNodes(graph, nodes, &count);
+    const char *call = result ? "cuGraphGetNodes" : "cuGraphNodeGetType";
     for (size_t i = 0; i < count && !result; i++) {
         int type = -1;
         result = driver->cuGraphNodeGetType(nodes[i], &type);
         others += type != OCT_CU_KERNEL_NODE;
     }
     if (result) {
-        return oct_cuda_failed(err, "cuGraphGetNodes", result);
+        return oct_cuda_failed(err, call, result);
     }
     return !others ? OCTET_OK
                    : oct_fail(err, OCTET_UNSUPPORTED,

@@ -1,10 +1,12 @@
 /* launch.c - kernels, fills and copies put on a stream. */
 #include <stdio.h>
 
+#include "cuda/library.h"
 #include "cuda/list_fill.h"
 #include "cuda/open.h"
 
-_Static_assert(sizeof(oct_cu_launch_attribute) == 72 && sizeof(oct_cu_launch) == 56,
+_Static_assert(!OCT_CUDA_HAS_BITS ||
+                   (sizeof(oct_cu_launch_attribute) == 72 && sizeof(oct_cu_launch) == 56),
                "as cuda.h has them");
 
 static octet_status launch_failed(const oct_cuda_launch *launch, int result, octet_error *err) {

@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -104,16 +103,19 @@ static octet_status find_library(void **out, const oct_library *library, octet_e
     return OCTET_OK;
 }
 
+/* Of tests: the path of a library that stands in for CUDA's, or NULL. This library has none. */
+extern const char *oct_stand_in(void) __attribute__((weak, visibility("hidden")));
+
 /* The library to take functions from: the stand-in where there is one for it. */
 static octet_status choose(void **out, const oct_library *library, const char *first,
                            octet_error *err) {
-    const char *path = getenv("OCTET_CUDA_DRIVER");
+    const char *path = oct_stand_in ? oct_stand_in() : NULL;
     if (!path || !path[0]) {
         return find_library(out, library, err);
     }
     void *handle = dlopen(path, HOW);
     if (!handle) {
-        return oct_fail(err, OCTET_UNSUPPORTED, "no %s: OCTET_CUDA_DRIVER is %.120s: %s",
+        return oct_fail(err, OCTET_UNSUPPORTED, "no %s: its stand-in is %.120s: %s",
                         library->title, path, dlerror());
     }
     *out = handle;
@@ -133,6 +135,11 @@ static octet_status too_old(const oct_library *library, void *inside, const char
 octet_status oct_library_load(void *table, const oct_library *library,
                               const oct_symbol *symbols, octet_error *err) {
     void *handle = NULL, *first = NULL;
+    if (!OCT_CUDA_HAS_BITS) {
+        return oct_fail(err, OCTET_UNSUPPORTED,
+                        "no %s: CUDA has none for programs of 32 bits; build for 64",
+                        library->title);
+    }
     octet_status status = choose(&handle, library, symbols[0].name, err);
     for (int i = 0; !status && symbols[i].name; i++) {
         void *found = dlsym(handle, symbols[i].name);

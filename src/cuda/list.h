@@ -10,7 +10,7 @@
 #include "cuda/cuda.h"
 
 #define OCT_LIST_REGIONS 64
-/* Of a region, at most: further addresses are not told apart. */
+/* Of a region, at most: further addresses cannot be distinguished. */
 #define OCT_LIST_BYTES ((int64_t)1 << 39)
 /* Decisions look at this much of an address. */
 #define OCT_LIST_ALIGN 256

@@ -65,20 +65,20 @@ static oct_list_reference reference_of(uint32_t at, uint64_t word) {
     return (oct_list_reference){at, (uint32_t)(word >> 40 & 0xFF), within - OCT_LIST_BYTES};
 }
 
-/* Keeps the parameters, and notes where they have addresses. */
-static bool keep_params(oct_cuda_list *list, oct_list_item *one, const void *params,
+/* Copies the parameters into the list, and finds where they have addresses. */
+static bool copy_params(oct_cuda_list *list, oct_list_item *one, const void *params,
                         size_t bytes) {
-    char *kept = add(&list->bytes, (int)((bytes + 15) / 16 * 16), 1);
-    if (!kept) {
+    char *copy = add(&list->bytes, (int)((bytes + 15) / 16 * 16), 1);
+    if (!copy) {
         return false;
     }
-    memcpy(kept, params, bytes);
-    one->params = (uint32_t)(kept - (char *)list->bytes.at);
+    memcpy(copy, params, bytes);
+    one->params = (uint32_t)(copy - (char *)list->bytes.at);
     one->bytes = (uint32_t)bytes;
     one->first = (uint32_t)list->references.count;
     for (size_t at = 0; at + sizeof(uint64_t) <= bytes; at += sizeof(uint64_t)) {
         uint64_t word;
-        memcpy(&word, kept + at, sizeof word);
+        memcpy(&word, copy + at, sizeof word);
         if (is_stand_in(word)) {
             oct_list_reference *r = add(&list->references, 1, sizeof *r);
             if (!r) {
@@ -98,7 +98,7 @@ static octet_status put(oct_cuda_list *list, oct_list_item one, const void *para
         return oct_fail(err, OCTET_UNSUPPORTED, "a launch has %zu bytes of parameters; %d",
                         bytes, OCT_LIST_PARAMS);
     }
-    if (!keep_params(list, &one, params, bytes)) {
+    if (!copy_params(list, &one, params, bytes)) {
         return no_memory(err);
     }
     oct_list_item *to = add(&list->items, 1, sizeof *to);

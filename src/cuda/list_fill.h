@@ -14,7 +14,7 @@ octet_status oct_list_fill(oct_cuda_list *list, void *to, uint32_t value, int64_
 octet_status oct_list_copy(oct_cuda_list *list, void *to, const void *from, int64_t bytes,
                            octet_error *err);
 
-/* A sub-product: all that oct_lt_run takes, and what is told where it is refused. */
+/* A sub-product: all that oct_lt_run takes, and the error text where it is refused. */
 typedef struct oct_list_product {
     oct_lt *lt;
     const oct_lt_product *part;

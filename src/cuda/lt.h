@@ -126,7 +126,7 @@ int oct_lt_rest_copies(oct_cuda_padding out[2], oct_matrix room[2], const oct_lt
 /* What has to be moved before it is run. */
 octet_status oct_lt_part_move(const oct_cuda_on *on, const oct_lt_product *part,
                               const oct_gemm_operand *a, int64_t first, octet_error *err);
-/* Makes dst of its sums; `own` is the call as a kernel is told of it. */
+/* Makes dst of its sums; `own` is the call as a kernel's parameters. */
 octet_status oct_lt_part_finish(const oct_cuda_on *on, const oct_lt_product *part,
                                 const oct_gemm_params *own, int64_t first, octet_error *err);
 

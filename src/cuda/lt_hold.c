@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
 #include "core/fail.h"
 #include "cuda/lt.h"
 #include "cuda/target.h"
@@ -19,7 +20,7 @@ octet_status oct_lt_failed(octet_error *err, const oct_cublaslt *api, const char
 
 /* Only who asks for the own kernels does without the library: they are slower. */
 static octet_status open_library(oct_lt *lt, octet_cuda *cuda, octet_error *err) {
-    const char *forced = getenv("OCTET_CUDA_GEMM");
+    const char *forced = oct_environment("OCTET_CUDA_GEMM");
     const oct_cublaslt *api;
     lt->library = forced && strcmp(forced, "cublaslt") == 0;
     if (forced && strcmp(forced, "own") == 0) {
@@ -39,7 +40,7 @@ static octet_status open_library(oct_lt *lt, octet_cuda *cuda, octet_error *err)
 }
 
 static octet_status make(void **out, octet_cuda *cuda, octet_error *err) {
-    const char *pick = getenv("OCTET_CUDA_ALGO");
+    const char *pick = oct_environment("OCTET_CUDA_ALGO");
     oct_lt *lt = calloc(1, sizeof *lt);
     if (!lt) {
         return oct_fail(err, OCTET_NO_MEMORY, "no memory for %zu bytes of what a GPU holds",

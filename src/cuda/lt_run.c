@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "cuda/library.h"
 #include "cuda/lt.h"
 
 /* cublasLtMatmulDescAttributes_t, cublasLtMatmulPreferenceAttributes_t, cublasLtEpilogue_t and
@@ -43,7 +44,7 @@ typedef struct candidate {
     int32_t reserved[4];
 } candidate;
 
-_Static_assert(sizeof(candidate) == 96, "as cuBLASLt declares it");
+_Static_assert(!OCT_CUDA_HAS_BITS || (sizeof(candidate) == 96), "as cuBLASLt declares it");
 
 /* A value to set; bytes 0: leave the library's. */
 typedef struct attribute {

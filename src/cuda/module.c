@@ -4,6 +4,7 @@
  * Kernels are found without a lock in a table that only grows, by the address of their name; a
  * miss takes the module's lock, so that a module is compiled once however many threads wait for
  * it. The same name at a second address always takes it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,7 +109,9 @@ static octet_status add(oct_kernel **out, oct_module *module, octet_cuda *cuda,
     void *function = NULL;
     int result = cuda->driver->cuModuleGetFunction(&function, module->handle, name);
     if (result) {
-        return oct_cuda_failed(err, name, result);
+        char call[128];
+        (void)snprintf(call, sizeof call, "cuModuleGetFunction of %s", name);
+        return oct_cuda_failed(err, call, result);
     }
     oct_kernel *kernel = malloc(sizeof *kernel);
     if (!kernel) {
@@ -124,7 +127,7 @@ static octet_status add(oct_kernel **out, oct_module *module, octet_cuda *cuda,
     return OCTET_OK;
 }
 
-/* 48 KB, static memory included, need no asking; beyond it the driver wants to be told. */
+/* 48 KB, static memory included, need no asking; beyond it the driver must be asked. */
 static octet_status ask_shared(oct_kernel *kernel, octet_cuda *cuda,
                                const oct_cuda_launch *launch, octet_error *err) {
     if (launch->shared_bytes <=

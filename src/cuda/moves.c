@@ -244,3 +244,55 @@ octet_status oct_cuda_assemble(const oct_cuda_on *on, const oct_matrix *dst,
     }
     return status ? status : stack_amaxes(on, &a, err);
 }
+
+/* ---- chunks of rows -------------------------------------------------------------------- */
+
+/* Each shard seems to begin with the first line of the chunk and to have no more than its. */
+static octet_status take_scales(const oct_cuda_on *on, const oct_matrix *dst,
+                                const oct_matrix *source, const oct_chunk *chunk,
+                                octet_error *err) {
+    int64_t rows = dst->rows / chunk->ranks;
+    oct_scales_params p = {.to = dst->parts[OCTET_PART_ROW_SCALE],
+                           .from_at = oct_scales_of(source, OCTET_USE_ROW),
+                           .to_at = oct_scales_of(dst, OCTET_USE_ROW),
+                           .ranks = chunk->ranks,
+                           .way = OCT_SCALE_JOIN_LINES,
+                           .bytes = (uint8_t)oct_scale_bytes(&source->quantizer)};
+    int64_t first = oct_scale_at(&p.from_at, chunk->index * rows, 0);
+    p.from = (const char *)source->parts[OCTET_PART_ROW_SCALE] + first * p.bytes;
+    p.from_at.lines = rows;
+    return move_scales(on, &p, err);
+}
+
+octet_status oct_cuda_take(const oct_cuda_on *on, const oct_matrix *dst,
+                           const oct_matrix *source, const oct_chunk *chunk, octet_error *err) {
+    const float *amaxes = source->parts[OCTET_PART_ROW_AMAX];
+    float *to = dst->parts[OCTET_PART_ROW_AMAX];
+    int64_t rows = dst->rows / chunk->ranks;
+    octet_status status = OCTET_OK;
+    if (rows && source->parts[OCTET_PART_ROW_SCALE]) {
+        status = take_scales(on, dst, source, chunk, err);
+    }
+    for (int64_t rank = 0; !status && amaxes && rank < chunk->ranks; rank++) {
+        const float *from = amaxes + rank * source->rows + chunk->index * rows;
+        status = oct_cuda_copy(on, to + rank * rows, from, rows * (int64_t)sizeof *to, err);
+    }
+    return status;
+}
+
+octet_status oct_cuda_join(const oct_cuda_on *on, const oct_matrix *dst,
+                           const oct_matrix *source, const oct_chunk *chunk, octet_error *err) {
+    bool plain = source->parts[OCTET_PART_VALUES] != NULL;
+    octet_part part = plain ? OCTET_PART_VALUES : OCTET_PART_ROW_DATA;
+    int64_t line = plain ? source->cols * octet_dtype_bits((octet_dtype)source->dtype) / 8
+                         : oct_line_bytes(source, OCTET_USE_ROW);
+    int64_t bytes = source->rows / chunk->ranks * line;
+    const char *from = source->parts[part];
+    char *to = dst->parts[part];
+    octet_status status = OCTET_OK;
+    for (int64_t rank = 0; !status && rank < chunk->ranks; rank++) {
+        int64_t at = rank * chunk->chunks + chunk->index;
+        status = oct_cuda_copy(on, to + at * bytes, from + rank * bytes, bytes, err);
+    }
+    return status;
+}

@@ -24,6 +24,22 @@ static oct_mxfp8_params params_of(const oct_cuda_quantize_call *call) {
     return p;
 }
 
+static octet_status cast_applied(const oct_cuda_quantize_call *call, octet_error *err) {
+    static const char *const applied[3][2] = {
+        {"mxfp8_applied_f32_e4m3", "mxfp8_applied_f32_e5m2"},
+        {"mxfp8_applied_bf16_e4m3", "mxfp8_applied_bf16_e5m2"},
+        {"mxfp8_applied_f16_e4m3", "mxfp8_applied_f16_e5m2"},
+    };
+    oct_mxfp8_applied p = {params_of(call), oct_cuda_applied_of(call->live->apply)};
+    oct_cuda_launch launch = {.module = OCT_MODULE_mxfp8_applied,
+                              .grid = {oct_cuda_tiles(p.of.q.rows, p.of.q.cols), 1, 1},
+                              .threads = oct_cuda_tile_threads(call->source->dtype),
+                              .params = &p,
+                              .params_bytes = sizeof p};
+    p.of.q.ahead = 0; /* its source is not read */
+    return oct_cuda_launch_fp8(call, &launch, applied, err);
+}
+
 static octet_status cast(const oct_cuda_quantize_call *calls, int count, octet_error *err) {
     uint8_t dtype = calls->source->dtype;
     oct_mxfp8_two p = {.of = {params_of(&calls[0])}};
@@ -48,6 +64,22 @@ static oct_mxfp8_folded_params folded_params_of(const oct_cuda_quantize_call *ca
     p.q.col = p.folds.col && call->live->col_passes ? NULL : p.q.col;
     p.square = oct_is_square(&call->dst->quantizer);
     return p;
+}
+
+static octet_status fold_applied(const oct_cuda_quantize_call *call, octet_error *err) {
+    static const char *const applied[3][2] = {
+        {NULL, NULL},
+        {"mxfp8_folded_applied_bf16_e4m3", "mxfp8_folded_applied_bf16_e5m2"},
+        {"mxfp8_folded_applied_f16_e4m3", "mxfp8_folded_applied_f16_e5m2"},
+    };
+    oct_mxfp8_folded_applied p = {folded_params_of(call),
+                                  oct_cuda_applied_of(call->live->apply)};
+    oct_cuda_launch launch = {.module = OCT_MODULE_mxfp8_folded_applied,
+                              .grid = {oct_cuda_tiles(p.of.q.rows, p.of.q.cols), 1, 1},
+                              .threads = oct_cuda_tile_threads(call->source->dtype),
+                              .params = &p,
+                              .params_bytes = sizeof p};
+    return oct_cuda_launch_fp8(call, &launch, applied, err);
 }
 
 static octet_status cast_and_fold(const oct_cuda_quantize_call *calls, int count,
@@ -76,6 +108,9 @@ static bool folds(const oct_cuda_quantize_call *call) {
 octet_status oct_cuda_quantize_mxfp8(const oct_cuda_quantize_call *calls, int count,
                                      octet_error *err) {
     bool first = folds(&calls[0]);
+    if (calls->live->apply) {
+        return first ? fold_applied(calls, err) : cast_applied(calls, err);
+    }
     if (count == 1 || first == folds(&calls[1])) {
         return first ? cast_and_fold(calls, count, err) : cast(calls, count, err);
     }

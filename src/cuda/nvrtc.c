@@ -9,6 +9,7 @@
 
 #include "core/fail.h"
 #include "core/text.h"
+#include "cuda/build_id.h"
 #include "cuda/library.h"
 #include "cuda/target.h"
 
@@ -82,6 +83,9 @@ octet_status oct_compiler_open(oct_compiler *out, const char *folders, int drive
     if (result) {
         return failed(out, "nvrtcVersion", result, err);
     }
+    const void *inside;
+    memcpy(&inside, &out->call.nvrtcVersion, sizeof inside);
+    oct_build_id(out->build, sizeof out->build, inside);
     load_builtins(out);
     return OCTET_OK;
 }
@@ -171,6 +175,8 @@ void oct_compiler_key(oct_cache_key *out, const oct_compiler *compiler, const oc
         oct_write(&facts, numbers[i].word);
         oct_write_i64(&facts, numbers[i].number);
     }
+    oct_write(&facts, "\nbuild ");
+    oct_write(&facts, compiler->build);
     oct_write(&facts, "\noptions");
     for (int i = 0; i < OPTIONS; i++) {
         oct_write(&facts, " ");

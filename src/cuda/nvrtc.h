@@ -6,10 +6,13 @@
 #include "cuda/cache.h"
 #include "cuda/embedded.h"
 
+#define OCT_BUILD_TEXT 72
+
 /* NVRTC and what it can do. */
 typedef struct oct_compiler {
     oct_nvrtc call;
     int major, minor;
+    char build[OCT_BUILD_TEXT]; /* which build of that version */
 } oct_compiler;
 
 /* `folders` is options.libraries; `driver_version` is CUDA's 1000 * major + 10 * minor, for a

@@ -53,12 +53,13 @@ static octet_status ask(oct_cuda_facts *out, const oct_driver *driver, int devic
         {OCT_CU_SHARED_OPTIN, &out->shared_bytes},
     };
     int result = driver->cuDeviceGetName(out->name, sizeof out->name, device);
+    const char *call = result ? "cuDeviceGetName" : "cuDeviceGetAttribute";
     for (size_t i = 0; i < sizeof questions / sizeof questions[0] && !result; i++) {
         result =
             driver->cuDeviceGetAttribute(questions[i].value, questions[i].attribute, device);
     }
     if (result) {
-        return oct_cuda_failed(err, "cuDeviceGetAttribute", result);
+        return oct_cuda_failed(err, call, result);
     }
     size_t bytes = 0;
     result = driver->cuDeviceTotalMem_v2(&bytes, device);
@@ -97,6 +98,10 @@ static bool copy_text(char **out, const char *text) {
 static octet_status copy_options(octet_cuda *cuda, const octet_cuda_options *options,
                                  octet_error *err) {
     char cache[OCT_CACHE_PATH];
+    octet_status status = oct_cache_check(options->cache, err);
+    if (status) {
+        return status;
+    }
     bool caches = oct_cache_folder(cache, options->cache);
     if (!copy_text(&cuda->libraries, options->libraries) ||
         !copy_text(&cuda->cache, caches ? cache : NULL)) {

@@ -31,8 +31,27 @@ static uint32_t tiles_of(oct_per_tensor_params *p, uint8_t dtype) {
     return tiles ? tiles : 1;
 }
 
+static octet_status cast_applied(const oct_cuda_quantize_call *call, octet_error *err) {
+    static const char *const applied[3][2] = {
+        {"per_tensor_applied_f32_e4m3", "per_tensor_applied_f32_e5m2"},
+        {"per_tensor_applied_bf16_e4m3", "per_tensor_applied_bf16_e5m2"},
+        {"per_tensor_applied_f16_e4m3", "per_tensor_applied_f16_e5m2"},
+    };
+    oct_per_tensor_applied p = {params_of(call), oct_cuda_applied_of(call->live->apply)};
+    oct_cuda_launch launch = {.module = OCT_MODULE_per_tensor_applied,
+                              .grid = {0, 1, 1},
+                              .threads = OCT_SLAB_THREADS,
+                              .params = &p,
+                              .params_bytes = sizeof p};
+    launch.grid[0] = tiles_of(&p.of, call->source->dtype);
+    return oct_cuda_launch_fp8(call, &launch, applied, err);
+}
+
 octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *calls, int count,
                                           octet_error *err) {
+    if (calls->live->apply) {
+        return cast_applied(calls, err);
+    }
     uint8_t dtype = calls->source->dtype;
     oct_per_tensor_two p = {.of = {params_of(&calls[0])}};
     oct_cuda_launch launch = {.module = OCT_MODULE_per_tensor,

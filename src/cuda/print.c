@@ -36,6 +36,9 @@ static void write_cublaslt(oct_writer *out, octet_cuda *cuda) {
 
 size_t octet_cuda_print(char *text, size_t size, octet_cuda *cuda) {
     oct_writer out = oct_writer_start(text, size);
+    if (!cuda) {
+        return 0;
+    }
     const oct_cuda_facts *facts = &cuda->facts;
     oct_write(&out, facts->name);
     write_version(&out, ", compute capability ", facts->arch / 10, facts->arch % 10);

@@ -48,6 +48,21 @@ static oct_prologue_params params_of(const oct_prologue_call *call, int64_t cols
     return p;
 }
 
+oct_applied_params oct_cuda_applied_of(const oct_prologue_call *call) {
+    bool gated = oct_prologue_is_gated(call->prologue);
+    int64_t cols = gated ? call->x->cols / 2 : call->x->cols;
+    oct_applied_params f = {.x = oct_plain_of(call->x),
+                            .gamma = vector_of(&call->gamma, cols),
+                            .beta = vector_of(&call->beta, cols),
+                            .stats = call->stats,
+                            .prologue = call->prologue,
+                            .zero_centered = call->zero_centered};
+    if (gated) {
+        f.gate = part_of(call->x, cols);
+    }
+    return f;
+}
+
 /* A kernel by the dtype of x, F32 first. */
 typedef const char *const by_dtype[3];
 #define BY_DTYPE(name) {name "_f32", name "_bf16", name "_f16"}

@@ -3,6 +3,7 @@
 #define OCT_CUDA_QUANTIZE_H
 
 #include "cuda/device.h"
+#include "cuda/kernels/applied.h"
 #include "cuda/kernels/mxfp8_folded.h"
 #include "cuda/kernels/quantize.h"
 #include "format/scheme.h"
@@ -29,19 +30,22 @@ octet_status oct_cuda_quantize_mxfp4(const oct_cuda_quantize_call *calls, int co
 octet_status oct_cuda_quantize_four_over_six(const oct_cuda_quantize_call *call,
                                              octet_error *err);
 
-/* The copies that a cast writes itself, as its kernel is told; none where it cannot. */
+/* The prologue that a cast applies, as its kernel's parameters. */
+oct_applied_params oct_cuda_applied_of(const oct_prologue_call *call);
+
+/* The copies that a cast writes itself, as its kernel's parameters; none where it cannot. */
 oct_copies oct_cuda_copies(const oct_cuda_quantize_call *call);
 /* The same of folded copies. */
 oct_folds oct_cuda_folds(const oct_cuda_quantize_call *call);
 /* Bytes that no one reads once the copies are there are not written. */
 void oct_cuda_leave_out(oct_quantize_params *p, const oct_copies *copies,
                         const oct_cuda_quantize_call *call);
-/* What every kernel is told of dst and source. */
+/* The parameters of every kernel that describe dst and source. */
 oct_quantize_params oct_cuda_quantize_params(const oct_matrix *dst, const oct_matrix *source);
 
 /* Tiles of 128 x 128 of a matrix. */
 uint32_t oct_cuda_tiles(int64_t rows, int64_t cols);
-/* Tiles of 128 rows of 512 bytes; p is told how many lie along a row. */
+/* Tiles of 128 rows of 512 bytes; p gets how many lie along a row. */
 uint32_t oct_cuda_slabs(oct_quantize_params *p, uint8_t dtype);
 /* How far ahead of its own a block asks for a tile, where that pays: one a multiprocessor. */
 uint32_t oct_cuda_ahead(const oct_cuda_quantize_call *call);

@@ -1,10 +1,12 @@
 /* target.c - what planners ask of a GPU, and all rules about compute capabilities. */
 #include "cuda/target.h"
+#include "core/fail.h"
 
 #include "core/size.h"
 #include "cuda/lt.h"
 #include "cuda/quantize.h"
 #include "cuda/room.h"
+#include "format/prologue.h"
 
 /* ---- architectures --------------------------------------------------------------------- */
 
@@ -104,20 +106,54 @@ static uint16_t lines(octet_scheme scheme) {
     return schemes[scheme].lines;
 }
 
+/* Schemes whose casts compute a prologue while they read; take one out, and a step of its own
+ * writes f(x) for it. Current scaling reads it twice, and writing it measures it. */
+static const bool casts_apply[OCTET_SCHEMES] = {
+    [OCTET_FP8_DELAYED] = true,
+    [OCTET_FP8_BLOCK] = true,
+    [OCTET_MXFP8] = true,
+};
+
+/* Norms, whose elements take a few operations. A cast has few threads on a multiprocessor, and
+ * an activation takes more time there than memory does: a kernel of its own has more. */
+static bool applies(const octet_device *device, const octet_quantizer *q, uint8_t dtype,
+                    uint8_t prologue) {
+    (void)device;
+    (void)dtype;
+    return casts_apply[q->scheme] && oct_prologue_is_norm(prologue);
+}
+
 static bool scratch(int64_t *bytes, const octet_device *device,
                     const oct_target_product *product, int64_t workers) {
     oct_cuda_room room;
     (void)workers;
+    if (product->invariant) { /* the own kernel, which finishes dst itself */
+        *bytes = 0;
+        return true;
+    }
     return oct_cuda_room_of(&room, product) &&
            oct_size_add(bytes, room.rest_at, oct_cuda_rest_bytes(device, product));
 }
 
+/* One whose architecture is not known, 0, is found when the plan is run. */
+static octet_status check(const octet_device *device, octet_error *err) {
+    unsigned arch = device->arch;
+    return !arch || arch >= OCT_ARCH_LEAST
+               ? OCTET_OK
+               : oct_fail(err, OCTET_UNSUPPORTED,
+                          "the device has compute capability %u.%u; Octet's kernels need "
+                          "%d.%d or more",
+                          arch / 10, arch % 10, OCT_ARCH_LEAST / 10, OCT_ARCH_LEAST % 10);
+}
+
 const oct_target oct_cuda_target = {
+    .check = check,
     .supports = supports,
     .multiplies = multiplies,
     .reads_across = reads_across,
     .reads_swizzled = reads_swizzled,
     .lines = lines,
+    .applies = applies,
     .scratch = scratch,
     .workers = 1, /* the GPU */
     .row_bytes = OCT_LT_ROW_BYTES,

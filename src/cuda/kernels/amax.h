@@ -1,4 +1,4 @@
-/* amax.h - what the amax kernels are told. */
+/* amax.h - the parameters of the amax kernels. */
 #ifndef OCT_CUDA_KERNELS_AMAX_H
 #define OCT_CUDA_KERNELS_AMAX_H
 

@@ -1,4 +1,4 @@
-/* bias.h - what the bias kernels are told. */
+/* bias.h - the parameters of the bias kernels. */
 #ifndef OCT_CUDA_KERNELS_BIAS_H
 #define OCT_CUDA_KERNELS_BIAS_H
 

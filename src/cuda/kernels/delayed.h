@@ -1,4 +1,4 @@
-/* delayed.h - what the kernels of delayed scaling's state are told. */
+/* delayed.h - the parameters of the kernels of delayed scaling. */
 #ifndef OCT_CUDA_KERNELS_DELAYED_H
 #define OCT_CUDA_KERNELS_DELAYED_H
 

@@ -1,4 +1,4 @@
-/* dequantize.h - what the dequantize kernels are told. */
+/* dequantize.h - the parameters of the dequantize kernels. */
 #ifndef OCT_CUDA_KERNELS_DEQUANTIZE_H
 #define OCT_CUDA_KERNELS_DEQUANTIZE_H
 

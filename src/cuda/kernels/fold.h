@@ -1,4 +1,4 @@
-/* fold.h - what the kernels that fold MXFP8 into blocks of 128 are told. */
+/* fold.h - the parameters of the kernels that fold MXFP8 into blocks of 128. */
 #ifndef OCT_CUDA_KERNELS_FOLD_H
 #define OCT_CUDA_KERNELS_FOLD_H
 

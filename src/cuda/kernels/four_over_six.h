@@ -1,4 +1,4 @@
-/* four_over_six.h - what the four-over-six kernels are told. */
+/* four_over_six.h - the parameters of the four-over-six kernels. */
 #ifndef OCT_CUDA_KERNELS_FOUR_OVER_SIX_H
 #define OCT_CUDA_KERNELS_FOUR_OVER_SIX_H
 

@@ -1,4 +1,4 @@
-/* gemm.h - what the product's kernels are told.
+/* gemm.h - the parameters of the product's kernels.
  *
  * A product is dst(i, j) = sum over p of a(i, p) b(j, p). An operand's bytes form storage rows,
  * and either a storage row runs along the product (one outer index, all p) or across it (one p,

@@ -1,4 +1,4 @@
-/* moves.h - what the kernels that move bytes are told. */
+/* moves.h - the parameters of the kernels that move bytes. */
 #ifndef OCT_CUDA_KERNELS_MOVES_H
 #define OCT_CUDA_KERNELS_MOVES_H
 

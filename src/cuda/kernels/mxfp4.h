@@ -1,4 +1,4 @@
-/* mxfp4.h - what the MXFP4 kernels are told. */
+/* mxfp4.h - the parameters of the MXFP4 kernels. */
 #ifndef OCT_CUDA_KERNELS_MXFP4_H
 #define OCT_CUDA_KERNELS_MXFP4_H
 

@@ -1,7 +1,8 @@
-/* mxfp8.h - what the MXFP8 kernels are told. */
+/* mxfp8.h - the parameters of the MXFP8 kernels. */
 #ifndef OCT_CUDA_KERNELS_MXFP8_H
 #define OCT_CUDA_KERNELS_MXFP8_H
 
+#include "cuda/kernels/applied.h"
 #include "cuda/kernels/quantize.h"
 #include "format/scaling.h"
 
@@ -17,5 +18,11 @@ typedef struct oct_mxfp8_two {
     oct_mxfp8_params of[2];
     uint32_t split, reserved;
 } oct_mxfp8_two;
+
+/* One tensor that is f(x): its source is not read. */
+typedef struct oct_mxfp8_applied {
+    oct_mxfp8_params of;
+    oct_applied_params f;
+} oct_mxfp8_applied;
 
 #endif

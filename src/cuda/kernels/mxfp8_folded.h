@@ -1,7 +1,8 @@
-/* mxfp8_folded.h - what the MXFP8 kernels are told that fold what they cast. */
+/* mxfp8_folded.h - the parameters of the MXFP8 kernels that fold what they cast. */
 #ifndef OCT_CUDA_KERNELS_MXFP8_FOLDED_H
 #define OCT_CUDA_KERNELS_MXFP8_FOLDED_H
 
+#include "cuda/kernels/applied.h"
 #include "cuda/kernels/quantize.h"
 #include "format/scaling.h"
 
@@ -25,5 +26,11 @@ typedef struct oct_mxfp8_folded_two {
     oct_mxfp8_folded_params of[2];
     uint32_t split, reserved;
 } oct_mxfp8_folded_two;
+
+/* One tensor that is f(x): its source is not read. */
+typedef struct oct_mxfp8_folded_applied {
+    oct_mxfp8_folded_params of;
+    oct_applied_params f;
+} oct_mxfp8_folded_applied;
 
 #endif

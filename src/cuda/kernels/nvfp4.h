@@ -1,4 +1,4 @@
-/* nvfp4.h - what the NVFP4 kernels are told. */
+/* nvfp4.h - the parameters of the NVFP4 kernels. */
 #ifndef OCT_CUDA_KERNELS_NVFP4_H
 #define OCT_CUDA_KERNELS_NVFP4_H
 

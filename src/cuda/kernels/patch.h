@@ -135,6 +135,14 @@ static inline void oct_patch_load(oct_patch<T> &p, const oct_quantize_params &q)
     }
 }
 
+/* Where casts take patches from: the source, as it lies. kernels/apply.h has the other way. */
+struct oct_lying {
+    template <class T>
+    inline void operator()(oct_patch<T> &p, const oct_quantize_params &q) const {
+        oct_patch_load(p, q);
+    }
+};
+
 /* Element i of 16 bytes. Which NaN it is does not matter to a code, so halves go without the
  * care that oct_f16_widen takes. */
 template <class T> static inline float oct_patch_element(const uint4 &v, int i) {

@@ -1,7 +1,8 @@
-/* per_tensor.h - what the per-tensor kernels are told. */
+/* per_tensor.h - the parameters of the per-tensor kernels. */
 #ifndef OCT_CUDA_KERNELS_PER_TENSOR_H
 #define OCT_CUDA_KERNELS_PER_TENSOR_H
 
+#include "cuda/kernels/applied.h"
 #include "cuda/kernels/quantize.h"
 #include "format/scaling.h"
 
@@ -22,5 +23,11 @@ typedef struct oct_per_tensor_two {
     uint32_t measured; /* by the launch before, which has read all of each */
     uint32_t reserved;
 } oct_per_tensor_two;
+
+/* One tensor that is f(x): its source is not read. */
+typedef struct oct_per_tensor_applied {
+    oct_per_tensor_params of;
+    oct_applied_params f;
+} oct_per_tensor_applied;
 
 #endif

@@ -1,4 +1,4 @@
-/* prologue.h - what the kernels of norms and activations are told. */
+/* prologue.h - the parameters of the kernels of norms and activations. */
 #ifndef OCT_CUDA_KERNELS_PROLOGUE_H
 #define OCT_CUDA_KERNELS_PROLOGUE_H
 

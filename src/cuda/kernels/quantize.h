@@ -1,4 +1,5 @@
-/* quantize.h - what every quantize kernel is told: where elements come from and codes go. */
+/* quantize.h - the parameters of every quantize kernel: where elements come from and codes go.
+ */
 #ifndef OCT_CUDA_KERNELS_QUANTIZE_H
 #define OCT_CUDA_KERNELS_QUANTIZE_H
 

@@ -1,4 +1,4 @@
-/* thin.h - what the product's kernels for a few rows are told. */
+/* thin.h - the parameters of the product's kernels for a few rows. */
 #ifndef OCT_CUDA_KERNELS_THIN_H
 #define OCT_CUDA_KERNELS_THIN_H
 

@@ -1,4 +1,4 @@
-/* zero.h - what the kernel that begins a phase is told. */
+/* zero.h - the parameters of the kernel that begins a phase. */
 #ifndef OCT_CUDA_KERNELS_ZERO_H
 #define OCT_CUDA_KERNELS_ZERO_H
 
