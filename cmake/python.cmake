@@ -31,6 +31,7 @@ endif()
 if(python_found)
     file(GLOB python_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/python/*.c
         ${PROJECT_SOURCE_DIR}/src/torch/*.c ${PROJECT_SOURCE_DIR}/src/torch/*.cpp)
+    list(FILTER python_sources EXCLUDE REGEX "src/torch/plugin\\.c$")
     find_package(Threads REQUIRED)
     add_library(octet_python MODULE ${python_sources})
     octet_flags(octet_python)

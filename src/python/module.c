@@ -29,6 +29,13 @@ static PyObject *overloads(void) {
     return names;
 }
 
+/* The parts of a quantized tensor that only its columnwise bytes have, by name. */
+static PyObject *columnwise_parts(void) {
+    return Py_BuildValue("(sss)", octet_part_name(OCTET_PART_COL_DATA),
+                         octet_part_name(OCTET_PART_COL_SCALE),
+                         octet_part_name(OCTET_PART_COL_AMAX));
+}
+
 PyMODINIT_FUNC PyInit__C(void);
 PyMODINIT_FUNC PyInit__C(void) {
     PyObject *module = PyModule_Create(&definition);
@@ -40,9 +47,11 @@ PyMODINIT_FUNC PyInit__C(void) {
                    PyModule_AddFunctions(module, oct_py_device_methods) ||
                    add_owned(module, "LiveValue", oct_py_live_type()) ||
                    add_owned(module, "OVERLOADS", overloads()) ||
+                   add_owned(module, "COLUMNWISE_PARTS", columnwise_parts()) ||
                    PyModule_AddIntConstant(module, "FORWARD_SLOTS", OCTET_FORWARD_SLOTS) ||
                    PyModule_AddIntConstant(module, "BACKWARD_SLOTS", OCTET_BACKWARD_SLOTS) ||
                    PyModule_AddIntConstant(module, "MOST_CHUNKS", OCTET_MOST_CHUNKS) ||
+                   PyModule_AddIntConstant(module, "NO_EXPONENT", OCT_PY_NO_EXPONENT) ||
                    PyModule_AddIntConstant(module, "ALIGN", OCTET_ALIGN))) {
         Py_CLEAR(module);
     }

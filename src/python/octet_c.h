@@ -23,6 +23,9 @@ PyObject *oct_py_dims(const octet_dim *dims, int count);
 /* A plan's structure has no sizes: any will do. No rows are whole blocks and equal shares. */
 #define OCT_PY_NO_SIZES {0, 1, 1}
 
+/* In the place of the exponent of a number that has none. */
+#define OCT_PY_NO_EXPONENT (-1000)
+
 /* The type LiveValue; owned. */
 PyObject *oct_py_live_type(void);
 

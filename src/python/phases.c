@@ -62,8 +62,8 @@ static PyObject *regions(const octet_regions *from, bool written) {
     return tuple;
 }
 
-/* The collectives after a phase: (kind, from, to, begin, end), where from and to are (place,
- * port, item). */
+/* The collectives after a phase: (kind, from, to, begin, end, chunk), where from and to are
+ * (place, port, item), and the chunk is which of how many parts of the rows are sent. */
 static PyObject *collectives(const octet_chain *chain, int at, int phase) {
     static const char *const kinds[] = {"none", "all_gather", "reduce_scatter", "sum", "max"};
     octet_collective_call calls[OCTET_PLAN_EXCHANGES];
@@ -74,10 +74,11 @@ static PyObject *collectives(const octet_chain *chain, int at, int phase) {
         if (c->phase != phase) {
             continue;
         }
-        PyObject *item =
-            Py_BuildValue("(s(sii)(sii)ii)", kinds[c->kind], places[c->from_place],
-                          (int)c->from_port, (int)c->from_item, places[c->to_place],
-                          (int)c->to_port, (int)c->to_item, (int)c->begin, (int)c->end);
+        PyObject *item = Py_BuildValue(
+            "(s(sii)(sii)ii(ii))", kinds[c->kind], places[c->from_place], (int)c->from_port,
+            (int)c->from_item, places[c->to_place], (int)c->to_port, (int)c->to_item,
+            (int)c->begin, (int)c->end, c->chunk == OCTET_ABSENT ? 0 : (int)c->chunk,
+            c->chunk == OCTET_ABSENT ? 1 : (int)c->chunks);
         if (!item || PyList_Append(list, item)) {
             Py_CLEAR(list);
         }
@@ -135,7 +136,7 @@ static PyObject *plan_tuple(const octet_chain *chain, int at) {
                          tuple_of(exchange_item, plan, plan->exchange_count), block(plan),
                          at > 0 ? block(&chain->plans[0]) : PyTuple_New(0),
                          at > 1 ? block(&chain->plans[1]) : PyTuple_New(0), output_rows(plan),
-                         (int)plan->row_multiple, (int)plan->col_multiple);
+                         (int)plan->row_multiple, (int)plan->chunk_multiple);
 }
 
 static PyObject *phases(PyObject *self, PyObject *args) {
@@ -147,12 +148,12 @@ static PyObject *phases(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "is", &at, &words)) {
         return NULL;
     }
-    oct_problem problem = {
+    oct_request request = {
         .kind = (octet_plan_kind)at, .text = words, .sizes = OCT_PY_NO_SIZES, .rank = 3};
-    problem.threads = oct_problem_threads(&problem);
-    octet_status status = oct_chain_get(&chain, &problem, &err);
+    request.threads = oct_request_threads(&request);
+    octet_status status = oct_chain_get(&chain, &request, &err);
     if (!status && (at < 0 || at >= chain->count)) {
-        status = oct_chain_lacks(&problem, &err);
+        status = oct_chain_lacks(&request, &err);
     }
     PyObject *found = status ? NULL : plan_tuple(chain, at);
     oct_chain_release(chain);
@@ -162,7 +163,7 @@ static PyObject *phases(PyObject *self, PyObject *args) {
 PyMethodDef oct_py_phase_methods[] = {
     {"phases", phases, METH_VARARGS,
      "phases(plan, words) -> (phases, exchanges, block, restored blocks, output rows, row "
-     "multiple, column multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, "
+     "multiple, chunk multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, "
      "read, collectives, "
      "products)"},
     {NULL, NULL, 0, NULL},

@@ -6,8 +6,8 @@
 #include "torch/cuda.h"
 #include "torch/ops.h"
 #include "torch/plan_cache.h"
-#include "torch/problem.h"
 #include "torch/replay.h"
+#include "torch/request.h"
 #include "torch/rule.h"
 #include "torch/threads.h"
 
@@ -23,7 +23,7 @@ static int find_kind(const char *name) {
     return -1;
 }
 
-static int read_sizes(oct_problem *problem, PyObject *sizes) {
+static int read_sizes(oct_request *request, PyObject *sizes) {
     Py_ssize_t rank = PySequence_Size(sizes);
     if (rank > OCTET_MAX_RANK + 1) {
         PyErr_Format(PyExc_ValueError, "%zd sizes; at most %d axes", rank, OCTET_MAX_RANK);
@@ -31,13 +31,13 @@ static int read_sizes(oct_problem *problem, PyObject *sizes) {
     }
     for (Py_ssize_t i = 0; i < rank; i++) {
         PyObject *item = PySequence_GetItem(sizes, i);
-        problem->sizes[i] = item ? (int64_t)PyLong_AsLongLong(item) : -1;
+        request->sizes[i] = item ? (int64_t)PyLong_AsLongLong(item) : -1;
         Py_XDECREF(item);
         if (PyErr_Occurred()) {
             return -1;
         }
     }
-    problem->rank = (int)rank;
+    request->rank = (int)rank;
     return rank < 0 ? -1 : 0;
 }
 
@@ -50,11 +50,11 @@ static int read_plan(octet_plan *plan, PyObject *args) {
         return -1;
     }
     int kind = find_kind(kind_name);
-    oct_problem problem = {.kind = (octet_plan_kind)kind, .text = text, .threads = 1};
-    if (kind < 0 || read_sizes(&problem, sizes)) {
+    oct_request request = {.kind = (octet_plan_kind)kind, .text = text, .threads = 1};
+    if (kind < 0 || read_sizes(&request, sizes)) {
         return -1;
     }
-    octet_status status = oct_problem_plan(plan, &problem, &err);
+    octet_status status = oct_request_plan(plan, &request, &err);
     if (status) {
         (void)oct_py_raise(status, &err);
     }
@@ -141,7 +141,7 @@ static int restores(const octet_plan *plan, int port) {
  */
 
 /* A port of the plan, its shape as far as the sizes are known. */
-static octet_port known_port(const octet_plan *plan, int index, const oct_problem *sizes) {
+static octet_port known_port(const octet_plan *plan, int index, const oct_request *sizes) {
     octet_port port = plan->args[index];
     octet_extents extents = {1, 1, 1};
     bool tensor = plan->kind == OCTET_PLAN_QUANTIZE || plan->kind == OCTET_PLAN_DEQUANTIZE;
@@ -170,7 +170,7 @@ static octet_port known_port(const octet_plan *plan, int index, const oct_proble
 }
 
 /* A tensor by its dtype's name, or none that Octet has, and its shape. */
-static int read_facts(oct_tensor_facts *out, oct_problem *shape, const char *dtype,
+static int read_facts(oct_tensor_facts *out, oct_request *shape, const char *dtype,
                       PyObject *sizes) {
     *out = (oct_tensor_facts){.elements = 1, .dtype = INT32_MIN, .sizes = shape->sizes};
     octet_dtype found;
@@ -188,24 +188,24 @@ static int read_facts(oct_tensor_facts *out, oct_problem *shape, const char *dty
     return 0;
 }
 
-static octet_status check_one(const oct_problem *problem, int index,
+static octet_status check_one(const oct_request *request, int index,
                               const oct_tensor_facts *facts, octet_error *err) {
     const octet_chain *chain = NULL;
-    oct_problem unit = *problem;
+    oct_request unit = *request;
     for (int i = 0; i <= OCTET_MAX_RANK; i++) {
         unit.sizes[i] = 1;
     }
     unit.sizes[0] = 0;
     unit.rank =
-        problem->kind == OCTET_PLAN_QUANTIZE || problem->kind == OCTET_PLAN_DEQUANTIZE ? 2 : 3;
-    unit.threads = oct_problem_threads(&unit);
-    int at = oct_chain_at(problem->kind);
+        request->kind == OCTET_PLAN_QUANTIZE || request->kind == OCTET_PLAN_DEQUANTIZE ? 2 : 3;
+    unit.threads = oct_request_threads(&unit);
+    int at = oct_chain_at(request->kind);
     octet_status status = oct_chain_get(&chain, &unit, err);
     if (!status && at >= chain->count) {
-        status = oct_chain_lacks(problem, err);
+        status = oct_chain_lacks(request, err);
     }
     if (!status && index >= 0 && index < chain->plans[at].arg_count) {
-        octet_port port = known_port(&chain->plans[at], index, problem);
+        octet_port port = known_port(&chain->plans[at], index, request);
         status = oct_check_values(facts, &port, err);
         status = status ? oct_name_argument(err, index, &port) : OCTET_OK;
     } /* else a block that a plan saved: bytes, as many as they are */
@@ -217,7 +217,7 @@ static PyObject *check_argument(PyObject *self, PyObject *args) {
     const char *kind_name, *text, *dtype;
     PyObject *sizes, *shape;
     int index;
-    oct_problem own = {.rank = 0};
+    oct_request own = {.rank = 0};
     oct_tensor_facts facts;
     octet_error err;
     (void)self;
@@ -225,11 +225,11 @@ static PyObject *check_argument(PyObject *self, PyObject *args) {
         return NULL;
     }
     int kind = find_kind(kind_name);
-    oct_problem problem = {.kind = (octet_plan_kind)kind, .text = text};
-    if (kind < 0 || read_sizes(&problem, sizes) || read_facts(&facts, &own, dtype, shape)) {
+    oct_request request = {.kind = (octet_plan_kind)kind, .text = text};
+    if (kind < 0 || read_sizes(&request, sizes) || read_facts(&facts, &own, dtype, shape)) {
         return NULL;
     }
-    octet_status status = check_one(&problem, index, &facts, &err);
+    octet_status status = check_one(&request, index, &facts, &err);
     return status ? oct_py_raise(status, &err) : Py_NewRef(Py_None);
 }
 
@@ -248,14 +248,24 @@ static PyObject *describe(PyObject *self, PyObject *args) {
                          restores(&plan, 1));
 }
 
+/* Of what a plan saves, the bytes of an input in 8 bits. */
+static long long packed_bytes(const octet_plan *plan) {
+    long long bytes = 0;
+    for (int i = 0; i < plan->saved_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[plan->saved[i]];
+        bytes += plan->tensors[b->tensor].form == OCTET_FORM_PACKED ? b->bytes : 0;
+    }
+    return bytes;
+}
+
 static PyObject *measure(PyObject *self, PyObject *args) {
     octet_plan plan;
     (void)self;
     if (read_plan(&plan, args)) {
         return NULL;
     }
-    return Py_BuildValue("(LLL)", (long long)plan.saved_bytes, (long long)plan.aliased_bytes,
-                         (long long)plan.workspace_bytes);
+    return Py_BuildValue("(LLLL)", (long long)plan.saved_bytes, (long long)plan.aliased_bytes,
+                         (long long)plan.workspace_bytes, packed_bytes(&plan));
 }
 
 static PyObject *products(PyObject *self, PyObject *args) {
@@ -271,6 +281,46 @@ static PyObject *products(PyObject *self, PyObject *args) {
         count += step->op == OCTET_OP_GEMM && (step->chunk == OCTET_ABSENT || !step->chunk);
     }
     return PyLong_FromLong(count);
+}
+
+/* ("fprop", "native", is padded, left operand, its quantizer, right operand, its quantizer). */
+static PyObject *product_tuple(const octet_plan *plan, int at) {
+    static const char *const gemms[OCTET_GEMMS] = {"fprop", "dgrad", "wgrad"};
+    const octet_step *step = &plan->steps[at];
+    const octet_plan_tensor *operands[] = {&plan->tensors[step->a], &plan->tensors[step->b]};
+    char names[2][64], quantizers[2][OCTET_QUANTIZER_TEXT];
+    for (int i = 0; i < 2; i++) {
+        octet_group group = {.name = operands[i]->name};
+        (void)octet_group_print(names[i], sizeof names[i], &group);
+        (void)octet_quantizer_print(quantizers[i], sizeof quantizers[i],
+                                    &operands[i]->quantizer);
+    }
+    return Py_BuildValue("(ssNssss)", gemms[step->gemm],
+                         octet_support_name(octet_step_support(plan, at)),
+                         PyBool_FromLong(octet_step_is_padded(plan, at)), names[0],
+                         quantizers[0], names[1], quantizers[1]);
+}
+
+static PyObject *product_facts(PyObject *self, PyObject *args) {
+    octet_plan plan;
+    (void)self;
+    if (read_plan(&plan, args)) {
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < plan.step_count; i++) {
+        if (plan.steps[i].op != OCTET_OP_GEMM) {
+            continue;
+        }
+        PyObject *row = product_tuple(&plan, i);
+        if (!row || PyList_Append(list, row)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(row);
+    }
+    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
 }
 
 static PyObject *explain(PyObject *self, PyObject *args) {
@@ -344,12 +394,16 @@ PyMethodDef oct_py_plan_methods[] = {
      "describe(kind, text, sizes) -> (args, outs, block, saved, restored, blocks)\n"
      "args and outs: (name, part, dtype, dims, is_mutable, alias or -1, quantizer)"},
     {"measure", measure, METH_VARARGS,
-     "measure(kind, text, sizes) -> (saved bytes, aliased bytes, workspace bytes)"},
+     "measure(kind, text, sizes) -> (saved bytes, aliased bytes, workspace bytes, of the saved "
+     "ones those of an input in 8 bits)"},
     {"check_argument", check_argument, METH_VARARGS,
      "check_argument(kind, text, sizes, index, dtype, shape) raises what an op would: -1 is a "
      "size that is not known"},
     {"products", products, METH_VARARGS,
      "products(kind, text, sizes) -> how many matrix products the plan has"},
+    {"product_facts", product_facts, METH_VARARGS,
+     "product_facts(kind, text, sizes) -> (product, how it is multiplied, is padded, left "
+     "operand, its quantizer, right operand, its quantizer) of each product of the plan"},
     {"explain", explain, METH_VARARGS, "explain(kind, text, sizes) -> the plan for people"},
     {"cached_plans", cached_plans, METH_NOARGS,
      "cached_plans() -> ((plans at their sizes, at most), (plans by text, at most), "

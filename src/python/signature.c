@@ -30,11 +30,14 @@ static int read_proto(octet_proto *out, const char *dtype, int rank, const char 
     return quantizer ? fail(octet_quantizer_parse(&out->quantizer, quantizer, &err), &err) : 0;
 }
 
+/* A tensor that there is not stays all zero. */
 static void put_on(octet_linear_args *args, octet_device device) {
     octet_proto *tensors[] = {&args->input, &args->weight, &args->bias, &args->gamma,
                               &args->beta};
     for (int i = 0; i < 5; i++) {
-        tensors[i]->device = device;
+        if (tensors[i]->dtype != OCTET_NONE) {
+            tensors[i]->device = device;
+        }
     }
 }
 
@@ -99,7 +102,8 @@ static int read_call(octet_linear_args *out, PyObject *args) {
         return -1;
     }
     /* Sizes do not count; they only have to fit together. */
-    out->gamma.shape[0] = out->beta.shape[0] = out->weight.shape[1];
+    out->gamma.shape[0] = out->gamma.dtype ? out->weight.shape[1] : 0;
+    out->beta.shape[0] = out->beta.dtype ? out->weight.shape[1] : 0;
     if (octet_prologue_is_gated((octet_prologue)out->prologue)) {
         out->input.shape[1] = 2 * out->weight.shape[1];
     }
@@ -261,10 +265,10 @@ static const octet_chain *read_chain(int *flat, const char **words, PyObject *ar
     if (!PyArg_ParseTuple(args, "sp", words, flat)) {
         return NULL;
     }
-    oct_problem problem = {
+    oct_request request = {
         .kind = OCTET_PLAN_LINEAR, .text = *words, .sizes = OCT_PY_NO_SIZES, .rank = 3};
-    problem.threads = oct_problem_threads(&problem);
-    return fail(oct_chain_get(&chain, &problem, &err), &err) ? NULL : chain;
+    request.threads = oct_request_threads(&request);
+    return fail(oct_chain_get(&chain, &request, &err), &err) ? NULL : chain;
 }
 
 static PyObject *linear_signature(PyObject *self, PyObject *args) {

@@ -1,6 +1,8 @@
 /* tensors.c - the buffers of a quantizer and of a shape, and how a device multiplies it.
  */
 
+#include <math.h>
+
 #include "octet_c.h"
 
 static int read_quantizer(octet_quantizer *out, const char *text) {
@@ -39,6 +41,44 @@ static PyObject *layout(PyObject *self, PyObject *args) {
         }
     }
     return rows;
+}
+
+/* ---- the call that quantizes it ---------------------------------------------------------- */
+
+/* What ops that quantize or dequantize take: see torch/request.h. */
+static PyObject *tensor_words(PyObject *self, PyObject *args) {
+    const char *dtype, *quantizer;
+    (void)self;
+    return PyArg_ParseTuple(args, "ss", &dtype, &quantizer)
+               ? PyUnicode_FromFormat("%s %s", dtype, quantizer)
+               : NULL;
+}
+
+static bool reads_scale(const octet_plan *plan) {
+    bool found = false;
+    for (int i = 0; i < plan->arg_count; i++) {
+        found = found || plan->args[i].name == OCTET_NAME_SCALE;
+    }
+    return found;
+}
+
+/* A plan says it: whether it has an argument for the scale. */
+static PyObject *takes_scale(PyObject *self, PyObject *args) {
+    static const int64_t unit[] = {1, 1};
+    const char *text;
+    octet_quantizer quantizer;
+    octet_error err;
+    octet_plan plan = OCTET_PLAN_INIT;
+    octet_proto source = octet_proto_make(OCTET_F32, 2, unit);
+    (void)self;
+    if (!PyArg_ParseTuple(args, "s", &text) || read_quantizer(&quantizer, text)) {
+        return NULL;
+    }
+    if (quantizer.scheme == OCTET_SCHEME_NONE) {
+        return PyBool_FromLong(0);
+    }
+    octet_status status = octet_plan_quantize(&plan, &source, &quantizer, &err);
+    return status ? oct_py_raise(status, &err) : PyBool_FromLong(reads_scale(&plan));
 }
 
 /* ---- a proto's buffers ------------------------------------------------------------------- */
@@ -136,6 +176,50 @@ static PyObject *support(PyObject *self, PyObject *args) {
     return PyUnicode_FromString(octet_support_name(found));
 }
 
+/* Who counts saturated codes compares their magnitudes with the largest. */
+static PyObject *largest_code(PyObject *self, PyObject *args) {
+    const char *text;
+    octet_quantizer quantizer;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "s", &text) || read_quantizer(&quantizer, text)) {
+        return NULL;
+    }
+    octet_dtype format = (octet_dtype)quantizer.format;
+    int bits = octet_dtype_bits(format);
+    if (quantizer.scheme == OCTET_SCHEME_NONE || !bits) {
+        PyErr_Format(PyExc_ValueError, "'%s' makes no codes", text);
+        return NULL;
+    }
+    return Py_BuildValue("(ii)", bits, (int)octet_encode(format, 1e30f));
+}
+
+/* Of each code; OCT_PY_NO_EXPONENT of what is no scale: zero, NaN, and the least E8M0, which
+ * is that of a block of zeros. */
+static PyObject *scale_exponents(PyObject *self, PyObject *args) {
+    const char *text;
+    octet_quantizer quantizer;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "s", &text) || read_quantizer(&quantizer, text)) {
+        return NULL;
+    }
+    octet_dtype format = octet_scale_format((octet_scheme)quantizer.scheme);
+    int count = octet_dtype_bits(format) == 8 ? 256 : 0;
+    PyObject *tuple = PyTuple_New(count);
+    for (int code = 0; tuple && code < count; code++) {
+        float value = octet_decode(format, (uint32_t)code);
+        int exponent = OCT_PY_NO_EXPONENT;
+        if (code && value > 0 && value < INFINITY) {
+            (void)frexpf(value, &exponent);
+            exponent--;
+        }
+        PyObject *item = PyLong_FromLong(exponent);
+        if (!item || PyTuple_SetItem(tuple, code, item)) {
+            Py_CLEAR(tuple);
+        }
+    }
+    return tuple;
+}
+
 static PyObject *cpu_name(PyObject *self, PyObject *unused) {
     (void)self;
     (void)unused;
@@ -151,10 +235,20 @@ static PyObject *version(PyObject *self, PyObject *unused) {
 PyMethodDef oct_py_tensor_methods[] = {
     {"layout", layout, METH_VARARGS,
      "layout(quantizer) -> ((name, part, dtype, dims), ...) in flatten order"},
+    {"tensor_words", tensor_words, METH_VARARGS,
+     "tensor_words(dtype, quantizer) -> the words of a call that quantizes or dequantizes"},
+    {"takes_scale", takes_scale, METH_VARARGS,
+     "takes_scale(quantizer) -> it quantizes by a scale that the caller hands over"},
     {"buffers", buffers, METH_VARARGS,
      "buffers(shape, dtype, quantizer) -> ((name, dtype, shape), ...) in flatten order"},
     {"support", support, METH_VARARGS,
      "support(quantizer, device) -> how the device multiplies it: native, folded, emulated"},
+    {"largest_code", largest_code, METH_VARARGS,
+     "largest_code(quantizer) -> (bits of a code, the code of the largest number); the code's "
+     "highest bit is the sign"},
+    {"scale_exponents", scale_exponents, METH_VARARGS,
+     "scale_exponents(quantizer) -> of each code of a block scale its exponent, NO_EXPONENT of "
+     "what is no scale; nothing where scales are float32"},
     {"cpu_name", cpu_name, METH_NOARGS, "cpu_name() -> the instruction set of the CPU kernels"},
     {"version", version, METH_NOARGS, "version() -> text"},
     {NULL, NULL, 0, NULL},

@@ -163,6 +163,16 @@ static PyObject *row_step(PyObject *self, PyObject *args) {
     return PyLong_FromLongLong(octet_quantizer_row_step(&v.quantizer));
 }
 
+static PyObject *column_step(PyObject *self, PyObject *args) {
+    const char *text;
+    value v;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "s", &text) || read_value(&v, "quantizer", text) < 0) {
+        return NULL;
+    }
+    return PyLong_FromLongLong(octet_quantizer_column_step(&v.quantizer));
+}
+
 static PyObject *transposable(PyObject *self, PyObject *args) {
     const char *text;
     value v;
@@ -263,6 +273,8 @@ PyMethodDef oct_py_value_methods[] = {
      "with_usage(quantizer, rowwise, columnwise) -> text"},
     {"row_step", row_step, METH_VARARGS,
      "row_step(quantizer) -> rows that stay together; 0: all"},
+    {"column_step", column_step, METH_VARARGS,
+     "column_step(quantizer) -> columns that stay together; 0: all"},
     {"transposable", transposable, METH_VARARGS,
      "transposable(quantizer) -> one direction's bytes give the other's"},
     {"role_quantizer", role_quantizer, METH_VARARGS, "role_quantizer(recipe, role) -> text"},

@@ -69,7 +69,7 @@ static octet_status make_outputs(octet_memory *memory, oct_call *call, const oct
         if (port->alias != OCTET_ABSENT) {
             continue;
         }
-        status = oct_port_shape(&shape, plan, port, &call->problem, err);
+        status = oct_port_shape(&shape, plan, port, &call->request, err);
         status = status ? status
                         : oct_new_tensor(&call->out, (octet_dtype)port->dtype, &shape,
                                          &plan->device, err);
@@ -160,7 +160,7 @@ static void free_workspace(workspace *own, const octet_plan *plan) {
 }
 
 static octet_status run_plan(oct_call *call, const octet_plan *plan, octet_error *err) {
-    octet_exec exec = oct_exec_make(call->problem.threads);
+    octet_exec exec = oct_exec_make(call->request.threads);
     octet_memory memory = OCTET_MEMORY_INIT;
     workspace own = {.memory = NULL};
     octet_status status = make_memory(&memory, call, plan, err);
@@ -176,9 +176,9 @@ static octet_status run_plan(oct_call *call, const octet_plan *plan, octet_error
 
 octet_status oct_call_run(oct_call *call, octet_error *err) {
     const octet_plan *plan = NULL;
-    call->problem.text = call->text.at;
-    call->problem.threads = oct_problem_threads(&call->problem);
-    octet_status status = oct_plan_get(&plan, &call->problem, err);
+    call->request.text = call->text.at;
+    call->request.threads = oct_request_threads(&call->request);
+    octet_status status = oct_plan_get(&plan, &call->request, err);
     status = status ? status : run_plan(call, plan, err);
     oct_plan_release(plan);
     return status;

@@ -9,9 +9,9 @@
  *          then the blocks that earlier plans saved, the forward's before the backward's
  *   given  where not empty: memory for the outputs, by port
  *   out    the outputs by port, but for those that are arguments, and then the saved block
- *   updates  where not NULL: a state whose scales are updated after the run; borrowed */
+ *   updates  where not NULL: delayed scaling's state, updated after the run; borrowed */
 typedef struct oct_call {
-    oct_problem problem;
+    oct_request request;
     oct_text text;
     oct_tensors in, mutated, given, out;
     const octet_delayed *updates;

@@ -3,7 +3,7 @@
 #define OCT_TORCH_CHECK_H
 
 #include "torch/device.h"
-#include "torch/problem.h"
+#include "torch/request.h"
 
 #define OCT_UNKNOWN_SIZE (-1) /* of a tensor or a port that a compiler describes */
 

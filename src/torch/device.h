@@ -19,7 +19,7 @@ octet_status oct_look(oct_tensor_facts *out, oct_torch_tensor *tensor, octet_err
 octet_status oct_tensor_device(octet_device *out, const oct_tensor_facts *of, octet_error *err);
 octet_status oct_tensor_exec(octet_exec *out, const oct_tensor_facts *of, octet_error *err);
 
-/* What torch is told to make a tensor on a device. */
+/* What torch needs to make a tensor on a device. */
 void oct_device_where(int32_t *type, int32_t *index, const octet_device *device);
 /* Whether a tensor of this type and index is on the device. */
 bool oct_device_is(const octet_device *device, int32_t type, int32_t index);

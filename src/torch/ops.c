@@ -10,7 +10,7 @@ static octet_status first(octet_status a, octet_status b) {
 }
 
 /* The input's own axes are the sizes, and it is cast where it is. */
-static octet_status read_input(oct_problem *problem, oct_torch_tensor *tensor,
+static octet_status read_input(oct_request *request, oct_torch_tensor *tensor,
                                octet_error *err) {
     oct_tensor_facts f;
     octet_status status = oct_look(&f, tensor, err);
@@ -21,17 +21,17 @@ static octet_status read_input(oct_problem *problem, oct_torch_tensor *tensor,
     if (status) {
         return status;
     }
-    problem->rank = (int)f.dim;
-    memcpy(problem->sizes, f.sizes, (size_t)f.dim * sizeof *f.sizes);
-    return oct_tensor_device(&problem->device, &f, err);
+    request->rank = (int)f.dim;
+    memcpy(request->sizes, f.sizes, (size_t)f.dim * sizeof *f.sizes);
+    return oct_tensor_device(&request->device, &f, err);
 }
 
 /* input, live, text: from stack[at] on. */
 static octet_status take_quantize(oct_call *call, const oct_torch_value *stack,
                                   octet_error *err) {
-    call->problem.kind = OCTET_PLAN_QUANTIZE;
+    call->request.kind = OCTET_PLAN_QUANTIZE;
     octet_status status = oct_take_tensor(&call->in, stack[0], err);
-    status = status ? status : read_input(&call->problem, call->in.at[0], err);
+    status = status ? status : read_input(&call->request, call->in.at[0], err);
     octet_status live = oct_take_tensors(&call->in, stack[1], err);
     octet_status text = oct_take_text(&call->text, stack[2], err);
     return first(status, first(live, text));
@@ -58,9 +58,9 @@ octet_status oct_op_quantize_into(oct_torch_value *stack, octet_error *err) {
 /* args, sizes, text. */
 static octet_status take_planned(oct_call *call, octet_plan_kind kind,
                                  const oct_torch_value *stack, octet_error *err) {
-    call->problem.kind = kind;
+    call->request.kind = kind;
     octet_status tensors = oct_take_tensors(&call->in, stack[0], err);
-    octet_status sizes = oct_take_sizes(&call->problem, stack[1], err);
+    octet_status sizes = oct_take_sizes(&call->request, stack[1], err);
     octet_status text = oct_take_text(&call->text, stack[2], err);
     return first(tensors, first(sizes, text));
 }
@@ -71,7 +71,7 @@ octet_status oct_op_dequantize(oct_torch_value *stack, octet_error *err) {
     if (!status && call.in.count) {
         oct_tensor_facts f;
         status = oct_look(&f, call.in.at[0], err);
-        status = status ? status : oct_tensor_device(&call.problem.device, &f, err);
+        status = status ? status : oct_tensor_device(&call.request.device, &f, err);
     }
     status = status ? status : oct_call_run(&call, err);
     if (!status) {

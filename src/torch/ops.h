@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* X(name, schema). Texts are those of torch/problem.h. A list that an op returns holds the
+/* X(name, schema). Texts are those of torch/request.h. A list that an op returns holds the
  * plan's outputs in order, without those that are arguments, and then the block it saves; a
  * list that it takes holds the plan's arguments and then the blocks that earlier plans saved.
  * linear_phase runs one phase of one of Linear's plans (0 forward, 1 backward, 2 wgrad): it

@@ -7,7 +7,7 @@
 
 /* The op's tensors: what the phase writes, what it only reads, and what has no meaning here. */
 typedef struct phase_call {
-    oct_problem problem;
+    oct_request request;
     oct_text text;
     oct_tensors written, read, after, workspace;
     int phase;
@@ -18,7 +18,7 @@ static octet_status take(phase_call *call, const oct_torch_value *stack, octet_e
     octet_status written = oct_take_tensors(&call->written, stack[0], err);
     octet_status read = oct_take_tensors(&call->read, stack[1], err);
     octet_status after = oct_take_tensors(&call->after, stack[2], err);
-    octet_status sizes = oct_take_sizes(&call->problem, stack[3], err);
+    octet_status sizes = oct_take_sizes(&call->request, stack[3], err);
     octet_status text = oct_take_text(&call->text, stack[4], err);
     octet_status status = written ? written : read ? read : after ? after : sizes;
     status = status ? status : text;
@@ -27,8 +27,8 @@ static octet_status take(phase_call *call, const oct_torch_value *stack, octet_e
         status = oct_torch_fail(err, OCTET_INVALID, "plan %lld, phase %lld: there is none",
                                 (long long)plan, (long long)phase);
     }
-    call->problem.kind = (octet_plan_kind)plan;
-    call->problem.text = call->text.at;
+    call->request.kind = (octet_plan_kind)plan;
+    call->request.text = call->text.at;
     call->phase = (int)phase;
     return status;
 }
@@ -122,7 +122,7 @@ static octet_status make_workspace(octet_memory *memory, phase_call *call,
 }
 
 static octet_status run_phase(phase_call *call, const octet_plan *plan, octet_error *err) {
-    octet_exec exec = oct_exec_make(call->problem.threads);
+    octet_exec exec = oct_exec_make(call->request.threads);
     octet_memory memory = OCTET_MEMORY_INIT;
     octet_status status = view_regions(&memory, call, plan, err);
     status = status ? status : oct_device_exec(&exec, &plan->device, err);
@@ -137,8 +137,8 @@ octet_status oct_op_linear_phase(oct_torch_value *stack, octet_error *err) {
     const octet_plan *plan = NULL;
     octet_status status = take(&call, stack, err);
     if (!status) {
-        call.problem.threads = oct_problem_threads(&call.problem);
-        status = oct_plan_get(&plan, &call.problem, err);
+        call.request.threads = oct_request_threads(&call.request);
+        status = oct_plan_get(&plan, &call.request, err);
     }
     status = status ? status : run_phase(&call, plan, err);
     oct_plan_release(plan);

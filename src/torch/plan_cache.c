@@ -50,7 +50,7 @@ static atomic_int prepared_plans;
 
 static bool same_text(const oct_entry *entry, const void *key) {
     const structure *s = (const structure *)entry;
-    const oct_problem *p = key;
+    const oct_request *p = key;
     return s->family == family_of(p->kind) && s->threads == p->threads &&
            !memcmp(&s->device, &p->device, sizeof s->device) &&
            !strncmp(s->text, p->text, s->length) && !p->text[s->length];
@@ -64,7 +64,7 @@ static oct_table_set text_sets[OCT_CACHED_STRUCTURES / OCT_TABLE_WAYS];
 static oct_table texts = {
     text_sets, OCT_CACHED_STRUCTURES / OCT_TABLE_WAYS, same_text, free_structure, 0, 0};
 
-static uint64_t hash_of(const oct_problem *p, size_t length) {
+static uint64_t hash_of(const oct_request *p, size_t length) {
     const octet_device *d = &p->device;
     uint64_t hash = oct_mix((uint64_t)family_of(p->kind), p->threads);
     hash = oct_mix(hash, (uint64_t)d->kind << 24 | (uint64_t)d->index << 16 | d->arch);
@@ -83,14 +83,14 @@ static oct_plan_blocks blocks_of(const octet_plan *plan) {
     return blocks;
 }
 
-static octet_status make_structure(structure **out, const oct_problem *p, uint64_t hash,
+static octet_status make_structure(structure **out, const oct_request *p, uint64_t hash,
                                    octet_error *err) {
     size_t length = strlen(p->text);
     structure *s = malloc(sizeof *s + length + 1);
     if (!s) {
         return oct_torch_fail(err, OCTET_NO_MEMORY, "no memory for a plan");
     }
-    octet_status status = oct_problem_chain(&s->chain, p, err);
+    octet_status status = oct_request_chain(&s->chain, p, err);
     if (status) {
         free(s);
         return status;
@@ -109,7 +109,7 @@ static octet_status make_structure(structure **out, const oct_problem *p, uint64
     return OCTET_OK;
 }
 
-static octet_status find_structure(structure **out, const oct_problem *p, octet_error *err) {
+static octet_status find_structure(structure **out, const oct_request *p, octet_error *err) {
     uint64_t hash = hash_of(p, strlen(p->text));
     *out = (structure *)oct_table_find(&texts, hash, p);
     if (*out) {
@@ -204,17 +204,17 @@ static octet_status find_bound(bound **out, structure *of, int at, const octet_e
 
 /* ---- what ops call ----------------------------------------------------------------------- */
 
-octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem,
+octet_status oct_plan_get(const octet_plan **out, const oct_request *request,
                           octet_error *err) {
     octet_extents extents;
     structure *of = NULL;
     bound *b = NULL;
-    octet_status status = oct_problem_extents(&extents, problem, err);
-    status = status ? status : find_structure(&of, problem, err);
-    int at = oct_chain_at(problem->kind);
+    octet_status status = oct_request_extents(&extents, request, err);
+    status = status ? status : find_structure(&of, request, err);
+    int at = oct_chain_at(request->kind);
     if (!status && at >= of->chain.count) {
         oct_entry_leave(&texts, &of->entry);
-        status = oct_chain_lacks(problem, err);
+        status = oct_chain_lacks(request, err);
     }
     status = status ? status : find_bound(&b, of, at, &extents, err);
     if (!status) {
@@ -275,10 +275,10 @@ const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan) {
     return &bound_of(plan)->of->blocks[bound_of(plan)->at];
 }
 
-octet_status oct_chain_get(const octet_chain **out, const oct_problem *problem,
+octet_status oct_chain_get(const octet_chain **out, const oct_request *request,
                            octet_error *err) {
     structure *of = NULL;
-    octet_status status = find_structure(&of, problem, err);
+    octet_status status = find_structure(&of, request, err);
     if (!status) {
         *out = &of->chain;
     }

@@ -2,27 +2,28 @@
 #ifndef OCT_TORCH_PLAN_CACHE_H
 #define OCT_TORCH_PLAN_CACHE_H
 
-#include "torch/problem.h"
+#include "torch/request.h"
 
 #define OCT_CACHED_STRUCTURES 256 /* plans without sizes, remembered at most */
 #define OCT_CACHED_PLANS 1024     /* plans at their sizes, likewise */
 
-/* The plan of a problem, made or remembered: the same value either way. A text is read and
+/* The plan of a request, made or remembered: the same value either way. A text is read and
  * planned once; other sizes of it cost their numbers alone. A failure is not remembered. The
  * plan stays as it is until oct_plan_release, whatever others do meanwhile. Any number of
  * threads may call at once; none ever waits for another. */
-octet_status oct_plan_get(const octet_plan **out, const oct_problem *problem, octet_error *err);
+octet_status oct_plan_get(const octet_plan **out, const oct_request *request, octet_error *err);
 void oct_plan_release(const octet_plan *plan);
 /* One more release is needed. */
 void oct_plan_pin(const octet_plan *plan);
 
-/* Runs a plan of oct_plan_get, as octet_run does. On a GPU what its second run decides is
- * restored with it, for those that follow; sizes that come once cost no list. */
+/* Runs a plan of oct_plan_get, as octet_run does. On a GPU its second run makes a list
+ * of launches, which is cached with the plan for later runs; sizes that come once cost no list.
+ */
 octet_status oct_plan_run(const octet_plan *plan, const octet_memory *memory,
                           const octet_exec *exec, octet_error *err);
 
-/* All plans of a problem's text, at whatever sizes. */
-octet_status oct_chain_get(const octet_chain **out, const oct_problem *problem,
+/* All plans of a request's text, at whatever sizes. */
+octet_status oct_chain_get(const octet_chain **out, const oct_request *request,
                            octet_error *err);
 void oct_chain_release(const octet_chain *chain);
 

@@ -40,7 +40,7 @@ static octet_status refused(octet_error *err, const char *what, const char *name
     return oct_torch_fail(err, OCTET_DEVICE, "torch refused the %s of octet::%s", what, name);
 }
 
-/* With the tag that says fakes and kernels agree, where torch can be told from here. */
+/* With the tag that says fakes and kernels agree, where torch can be given it from here. */
 static int32_t define(oct_torch_library *library, const char *schema) {
     if (oct_torch.torch_library_def_with_tags && oct_torch.torch_tag_pt2_compliant_tag) {
         int32_t tag = oct_torch.torch_tag_pt2_compliant_tag();

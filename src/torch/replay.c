@@ -1,10 +1,10 @@
 /* replay.c - a bounded table of graphs by plan and addresses.
  *
  * A run belongs to one set by the hash of all that it depends on: its plan, every address and
- * stride, the state it updates. A set notes the runs that came last, and how often; one that
- * has come four times is captured and gets a place. It keeps that until it has not come for
- * long: so a step with more runs than there are places replays as many of them as it can, and
- * none pushes out another.
+ * stride, the state it updates. A set counts the runs that came last; one that has come four
+ * times is captured and gets a place. It has that place until it has not come for long: so a
+ * step with more runs than there are places replays as many of them as it can, and none pushes
+ * out another.
  *
  * So it is no table of core/table.h, where each new entry pushes one out: a graph costs more to
  * make than it saves once. Its bound is theirs. Who finds a set in use by another thread
@@ -15,11 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/environment.h"
 #include "core/table.h"
 #include "octet/graph.h"
 #include "torch/plan_cache.h"
 
-enum { WAYS = 8, SETS = OCT_GRAPHS / WAYS, NOTES = 32, CAPTURE_AT = 4 };
+enum { WAYS = 8, SETS = OCT_GRAPHS / WAYS, COUNTED = 32, CAPTURE_AT = 4 };
 enum { STALE = 32 * WAYS }; /* a place is free when its set was used so often without it */
 
 /* What launches depend on. No bytes of it are padding. */
@@ -42,16 +43,16 @@ typedef struct place {
 
 /* A run that has no place. Two of one hash count as one: the worse for neither, since it is by
  * its key that a place is found. */
-typedef struct noted {
+typedef struct count {
     uint64_t hash;
     int64_t times;
-} noted;
+} count;
 
 typedef struct set {
     atomic_bool in_use;
-    uint64_t clock;      /* times that it was */
-    noted notes[NOTES];  /* the last one first; 0 times: none */
-    place *places[WAYS]; /* NULL: never taken */
+    uint64_t clock;        /* times that it was */
+    count counts[COUNTED]; /* the last one first; 0 times: none */
+    place *places[WAYS];   /* NULL: never taken */
 } set;
 
 /* Process-wide, as the ops are. */
@@ -117,16 +118,16 @@ static place *free_place(set *s) {
     return oldest;
 }
 
-/* Notes that a run has come, and gives how often it has. */
-static int64_t note(set *s, uint64_t hash) {
+/* Counts a run, and gives how often it has come. */
+static int64_t count_run(set *s, uint64_t hash) {
     int at = 0;
-    while (at < NOTES - 1 && s->notes[at].times && s->notes[at].hash != hash) {
+    while (at < COUNTED - 1 && s->counts[at].times && s->counts[at].hash != hash) {
         at++;
     }
-    noted found = s->notes[at];
+    count found = s->counts[at];
     int64_t times = found.hash == hash ? found.times + 1 : 1;
-    memmove(s->notes + 1, s->notes, (size_t)at * sizeof *s->notes);
-    s->notes[0] = (noted){hash, times};
+    memmove(s->counts + 1, s->counts, (size_t)at * sizeof *s->counts);
+    s->counts[0] = (count){hash, times};
     return times;
 }
 
@@ -139,7 +140,7 @@ static octet_status launch(const void *arg, const octet_exec *exec, octet_error 
                                    : octet_delayed_update(run->updates, NULL, exec, err);
 }
 
-/* Records a run that has come often enough, if there is a place for it. */
+/* Captures a run that has come often enough, if there is a place for it. */
 static place *capture(set *s, const key *k, const oct_run *run, const octet_exec *exec) {
     place *p = free_place(s);
     if (!p) {
@@ -158,7 +159,7 @@ static const octet_graph *graph_of(set *s, uint64_t hash, const key *k, const oc
                                    const octet_exec *exec) {
     place *p = find(s, k, hash);
     s->clock++;
-    if (!p && note(s, hash) >= CAPTURE_AT) {
+    if (!p && count_run(s, hash) >= CAPTURE_AT) {
         p = capture(s, k, run, exec);
     }
     if (!p) {
@@ -207,7 +208,8 @@ static bool replay(octet_status *status, const oct_run *run, const octet_exec *e
 }
 
 static bool is_asked_for(void) {
-    const char *wanted = getenv("OCTET_CUDA_REPLAY"), *slow = getenv("CUDA_LAUNCH_BLOCKING");
+    const char *wanted = oct_environment("OCTET_CUDA_REPLAY"),
+               *slow = oct_environment("CUDA_LAUNCH_BLOCKING");
     return !(wanted && !strcmp(wanted, "0")) && !(slow && strcmp(slow, "0"));
 }
 

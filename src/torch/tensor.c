@@ -42,7 +42,7 @@ octet_status oct_take_tensors(oct_tensors *out, oct_torch_value value, octet_err
     return status;
 }
 
-octet_status oct_take_sizes(oct_problem *out, oct_torch_value value, octet_error *err) {
+octet_status oct_take_sizes(oct_request *out, oct_torch_value value, octet_error *err) {
     oct_torch_list *list = (oct_torch_list *)(uintptr_t)value;
     octet_status status = OCTET_OK;
     size_t size = 0;

@@ -3,7 +3,7 @@
 #define OCT_TORCH_TENSOR_H
 
 #include "torch/device.h"
-#include "torch/problem.h"
+#include "torch/request.h"
 
 #define OCT_TENSORS (OCTET_PLAN_ARGS + 3)
 
@@ -17,7 +17,7 @@ typedef struct oct_tensors {
 octet_status oct_take_tensors(oct_tensors *out, oct_torch_value value, octet_error *err);
 /* Takes one tensor off the stack and appends it. */
 octet_status oct_take_tensor(oct_tensors *out, oct_torch_value value, octet_error *err);
-octet_status oct_take_sizes(oct_problem *out, oct_torch_value value, octet_error *err);
+octet_status oct_take_sizes(oct_request *out, oct_torch_value value, octet_error *err);
 /* A string off the stack: `at` is its text, at most OCTET_LINEAR_TEXT - 1 characters. Whoever
  * takes one frees it, also when it was refused. */
 typedef struct oct_text {

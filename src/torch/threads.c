@@ -32,7 +32,7 @@ octet_exec oct_exec_make(uint32_t threads) {
 
 /* Nanoseconds of one worker, roughly: half of one for each element that is read or written, one
  * for a hundred multiplications. */
-static double work_ns(const oct_problem *p) {
+static double work_ns(const oct_request *p) {
     bool one = p->kind == OCTET_PLAN_QUANTIZE || p->kind == OCTET_PLAN_DEQUANTIZE;
     int axes = p->rank - (one ? 1 : 2);
     double m = 1, k = 1, n = 1;
@@ -50,8 +50,8 @@ static double work_ns(const oct_problem *p) {
  * needs a lane of workspace. */
 #define SHARE_NS 20000
 
-uint32_t oct_problem_threads(const oct_problem *problem) {
-    double shares = work_ns(problem) / SHARE_NS;
+uint32_t oct_request_threads(const oct_request *request) {
+    double shares = work_ns(request) / SHARE_NS;
     uint32_t threads = 1;
     if (shares < 2 || oct_torch.torch_get_num_threads(&threads) || threads == 0) {
         return 1;

@@ -1,35 +1,35 @@
-/* problem.h - an op's text and sizes become a plan. */
-#ifndef OCT_TORCH_PROBLEM_H
-#define OCT_TORCH_PROBLEM_H
+/* request.h - what an op is asked: its text and sizes, and the plan of them. */
+#ifndef OCT_TORCH_REQUEST_H
+#define OCT_TORCH_REQUEST_H
 
 #include "octet.h"
 #include "octet/run.h"
 
 /* What an op is asked: its kind, its text (which names no size) and its sizes. Linear's sizes
  * are the input's axes and then N; a tensor's are its own axes. */
-typedef struct oct_problem {
+typedef struct oct_request {
     octet_plan_kind kind;
     const char *text;
     int64_t sizes[OCTET_MAX_RANK + 1];
     int rank;            /* of sizes */
     uint32_t threads;    /* CPU workers to provide workspace for */
     octet_device device; /* of a tensor whose text does not say */
-} oct_problem;
+} oct_request;
 
 /* The texts:
  *   LINEAR...              the words of a problem but for m, k and n: "in=bf16 recipe=mxfp8"
- *   QUANTIZE, DEQUANTIZE   dtype, quantizer and, where it shall be said, the device:
+ *   QUANTIZE, DEQUANTIZE   dtype, quantizer and, where it is not the CPU, the device:
  *                          "bf16 mxfp8:e4m3", "bf16 mxfp8:e4m3 device=cuda:0/90"
  * *plan needs no initializer. */
-octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err);
+octet_status oct_request_plan(octet_plan *plan, const oct_request *request, octet_error *err);
 
-/* All plans of the problem's text; a tensor's has one. */
-octet_status oct_problem_chain(octet_chain *out, const oct_problem *problem, octet_error *err);
-/* Which of them is the problem's, and the failure where the chain ends before it. */
+/* All plans of the request's text; a tensor's has one. */
+octet_status oct_request_chain(octet_chain *out, const oct_request *request, octet_error *err);
+/* Which of them is the request's, and the failure where the chain ends before it. */
 int oct_chain_at(octet_plan_kind kind);
-octet_status oct_chain_lacks(const oct_problem *problem, octet_error *err);
-/* What the axes measure at the problem's sizes, if they are sizes. */
-octet_status oct_problem_extents(octet_extents *out, const oct_problem *problem,
+octet_status oct_chain_lacks(const oct_request *request, octet_error *err);
+/* What the axes measure at the request's sizes, if they are sizes. */
+octet_status oct_request_extents(octet_extents *out, const oct_request *request,
                                  octet_error *err);
 
 /* A port's shape as the caller sees it: OCTET_AXIS_LEADING becomes the leading axes, the first
@@ -40,7 +40,7 @@ typedef struct oct_shape {
 } oct_shape;
 
 octet_status oct_port_shape(oct_shape *out, const octet_plan *plan, const octet_port *port,
-                            const oct_problem *problem, octet_error *err);
+                            const oct_request *request, octet_error *err);
 
 /* The tensor that an argument or output is part of; -1 where there is none. */
 int oct_port_tensor(const octet_plan *plan, octet_place place, int port);

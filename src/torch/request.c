@@ -1,11 +1,11 @@
-/* problem.c - text and sizes become arguments, and those a plan. */
-#include "torch/problem.h"
+/* request.c - what an op is asked: text and sizes become arguments, and those a plan. */
+#include "torch/request.h"
 
 #include <string.h>
 
 #include "torch/api.h"
 
-static octet_status plan_linear(octet_chain *out, const oct_problem *p, octet_error *err) {
+static octet_status plan_linear(octet_chain *out, const oct_request *p, octet_error *err) {
     octet_linear_backward_args args;
     octet_status status =
         octet_linear_backward_parse_words(&args, p->text, p->sizes, p->rank, err);
@@ -51,7 +51,7 @@ static octet_status read_quantizer(octet_proto *proto, const char *text, octet_e
 }
 
 /* "bf16 mxfp8:e4m3/1x32+row": dtype, quantizer, and perhaps a device. */
-static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_error *err) {
+static octet_status read_tensor(octet_proto *proto, const oct_request *p, octet_error *err) {
     char word[OCTET_LINEAR_TEXT];
     const char *rest;
     octet_dtype dtype = OCTET_NONE;
@@ -70,7 +70,7 @@ static octet_status read_tensor(octet_proto *proto, const oct_problem *p, octet_
     return read_quantizer(proto, rest, err);
 }
 
-static octet_status plan_tensor(octet_plan *plan, const oct_problem *p, octet_error *err) {
+static octet_status plan_tensor(octet_plan *plan, const oct_request *p, octet_error *err) {
     octet_proto proto;
     octet_status status = read_tensor(&proto, p, err);
     *plan = OCTET_PLAN_INIT;
@@ -86,12 +86,12 @@ static bool is_tensor(octet_plan_kind kind) {
     return kind == OCTET_PLAN_QUANTIZE || kind == OCTET_PLAN_DEQUANTIZE;
 }
 
-octet_status oct_problem_chain(octet_chain *out, const oct_problem *problem, octet_error *err) {
-    if (!is_tensor(problem->kind)) {
-        return plan_linear(out, problem, err);
+octet_status oct_request_chain(octet_chain *out, const oct_request *request, octet_error *err) {
+    if (!is_tensor(request->kind)) {
+        return plan_linear(out, request, err);
     }
     *out = (octet_chain){.size = sizeof *out, .count = 1};
-    return plan_tensor(&out->plans[0], problem, err);
+    return plan_tensor(&out->plans[0], request, err);
 }
 
 _Static_assert(OCTET_PLAN_LINEAR == 0 && OCTET_PLAN_LINEAR_BACKWARD == 1 &&
@@ -102,20 +102,20 @@ int oct_chain_at(octet_plan_kind kind) {
     return is_tensor(kind) ? 0 : (int)kind;
 }
 
-octet_status oct_chain_lacks(const oct_problem *problem, octet_error *err) {
+octet_status oct_chain_lacks(const oct_request *request, octet_error *err) {
     return oct_torch_fail(
-        err, OCTET_INVALID, "'%.200s' leaves nothing for %s", problem->text,
-        problem->kind == OCTET_PLAN_LINEAR_BACKWARD
+        err, OCTET_INVALID, "'%.200s' leaves nothing for %s", request->text,
+        request->kind == OCTET_PLAN_LINEAR_BACKWARD
             ? "a backward: it wants no gradient"
             : "a later wgrad: say delay_wgrad, and want the weight's gradient");
 }
 
-octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octet_error *err) {
+octet_status oct_request_plan(octet_plan *plan, const oct_request *request, octet_error *err) {
     octet_chain chain;
-    int at = oct_chain_at(problem->kind);
-    octet_status status = oct_problem_chain(&chain, problem, err);
+    int at = oct_chain_at(request->kind);
+    octet_status status = oct_request_chain(&chain, request, err);
     if (!status && at >= chain.count) {
-        status = oct_chain_lacks(problem, err);
+        status = oct_chain_lacks(request, err);
     }
     if (!status) {
         *plan = chain.plans[at];
@@ -123,23 +123,23 @@ octet_status oct_problem_plan(octet_plan *plan, const oct_problem *problem, octe
     return status;
 }
 
-/* Sizes that are no sizes are told as the parser tells them. */
-static octet_status wrong_sizes(const oct_problem *problem, octet_error *err) {
+/* The error of sizes that are no sizes is the parser's. */
+static octet_status wrong_sizes(const oct_request *request, octet_error *err) {
     octet_plan plan;
-    octet_status status = oct_problem_plan(&plan, problem, err);
+    octet_status status = oct_request_plan(&plan, request, err);
     return status ? status
                   : oct_torch_fail(err, OCTET_INVALID, "%d sizes; they exceed 64 bits",
-                                   problem->rank);
+                                   request->rank);
 }
 
-octet_status oct_problem_extents(octet_extents *out, const oct_problem *problem,
+octet_status oct_request_extents(octet_extents *out, const oct_request *request,
                                  octet_error *err) {
-    bool tensor = is_tensor(problem->kind);
-    int last = tensor ? 1 : 2, leading = problem->rank - last;
-    bool fits = problem->rank <= OCTET_MAX_RANK && (tensor || leading >= 0);
+    bool tensor = is_tensor(request->kind);
+    int last = tensor ? 1 : 2, leading = request->rank - last;
+    bool fits = request->rank <= OCTET_MAX_RANK && (tensor || leading >= 0);
     int64_t m = 1;
-    for (int i = 0; fits && i < problem->rank; i++) {
-        int64_t size = problem->sizes[i];
+    for (int i = 0; fits && i < request->rank; i++) {
+        int64_t size = request->sizes[i];
         fits = size >= 0;
         if (fits && i < leading) {
             fits = size == 0 || m <= INT64_MAX / size;
@@ -147,19 +147,19 @@ octet_status oct_problem_extents(octet_extents *out, const oct_problem *problem,
         }
     }
     if (!fits) {
-        return wrong_sizes(problem, err);
+        return wrong_sizes(request, err);
     }
-    *out = (octet_extents){m, leading >= 0 ? problem->sizes[leading] : 1,
-                           tensor ? 0 : problem->sizes[leading + 1]};
+    *out = (octet_extents){m, leading >= 0 ? request->sizes[leading] : 1,
+                           tensor ? 0 : request->sizes[leading + 1]};
     return OCTET_OK;
 }
 
 /* ---- ports in the caller's rank ---------------------------------------------------------- */
 
 octet_status oct_port_shape(oct_shape *out, const octet_plan *plan, const octet_port *port,
-                            const oct_problem *problem, octet_error *err) {
+                            const oct_request *request, octet_error *err) {
     bool one = plan->kind == OCTET_PLAN_QUANTIZE || plan->kind == OCTET_PLAN_DEQUANTIZE;
-    int leading = problem->rank - (one ? 1 : 2);
+    int leading = request->rank - (one ? 1 : 2);
     out->rank = 0;
     for (int i = 0; i < port->ndim; i++) {
         bool many = port->dims[i].axis == OCTET_AXIS_LEADING;
@@ -168,7 +168,7 @@ octet_status oct_port_shape(oct_shape *out, const octet_plan *plan, const octet_
                                   OCTET_MAX_RANK);
         }
         for (int axis = 0; many && axis < leading; axis++) {
-            int64_t size = problem->sizes[axis];
+            int64_t size = request->sizes[axis];
             const octet_dim *dim = &port->dims[i]; /* ranks split or join the first axis */
             out->sizes[out->rank++] = axis ? size : size * dim->mul / dim->div;
         }
