@@ -73,7 +73,7 @@ class Region:
 
 
 class ConstantWeights:
-    """State of an entered constant_weights. ``cast``: the weights that are cast already;
+    """An entered constant_weights. ``cast``: the weights that are cast already;
     used only if it was entered in traced code."""
 
     def __init__(self, traced: bool, outer: "ConstantWeights | None") -> None:

@@ -21,6 +21,7 @@ from octet.state.active import (
     entered,
     in_backward,
 )
+from torch import is_grad_enabled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -161,7 +162,8 @@ class autocast:  # noqa: N801
         if outer is not None and (outer.enabled or outer.calibrating):
             return
         if step.recorded or step.in_graph or step.updates_in_graph:
-            scaling.end_step(step, kind is not None)
+            # Not where the step failed: no error of an update hides the first one.
+            scaling.end_step(step, kind is None and is_grad_enabled())
 
 
 def fp8_autocast(

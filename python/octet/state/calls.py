@@ -91,7 +91,7 @@ class StatefulCalls(LayerState):
                 self._calls.last = now.name
             return now
         text = recompute.recipe_in_graph(now, region, self._calls.last, self._label())
-        if text.startswith("delayed") and not region.in_backward:
+        if _texts.is_delayed(text) and not region.in_backward:
             raise recompute.scales_updated(self._label())
         return now if text == now.text else _call_recipe(text, (), None)
 
@@ -128,7 +128,7 @@ class StatefulCalls(LayerState):
         if pending.waits and pending.step is step.id:  # or else another thread's waits
             if not pending.backward_ran or pending.versions == self._versions():
                 pending.rule = rule
-                return None
+                return pending.join(self, rule)
             # A backward has run and the weight has changed inside one autocast: another step.
             scaling.restart_step(step)
         self._calls.step_began = True
@@ -156,7 +156,8 @@ class StatefulCalls(LayerState):
         self, step: Step, rule: Rule, scale: torch.Tensor, history: torch.Tensor
     ) -> Rule | None:
         """The same in traced code: the rule, where this call begins the step."""
-        with_ranks = bool(reduction.group_for(rule, step.group, self._tp_group))
+        group = reduction.group_for(rule, step.group, self._tp_group)
+        with_ranks = bool(group)
         if step.traced:
             mine = step.updates_in_graph.setdefault(self, [])
             is_first = all(scale is not s or rule != r for s, r in mine)
@@ -173,6 +174,9 @@ class StatefulCalls(LayerState):
             pending = self._pending
             is_first, step.in_graph = not pending.waits, True
             pending.waits, pending.rule, pending.step = True, rule, step.id
+            pending.group = group
+            if is_first:
+                pending.scale, pending.history = scale, history
         return rule if is_first and not with_ranks else None
 
     def _state_of(
@@ -226,6 +230,14 @@ class StatefulCalls(LayerState):
             return (WRITE_CACHE,)
         reads = cache.fresh.value and cache.text != "none"
         return (READ_CACHE if reads else WRITE_CACHE,)
+
+    def _note_cast(self, recipe: CallRecipe, options: Options) -> None:
+        """Notes of a call that may be run again that its weight was cast by other scales than
+        those it is noted with."""
+        if recipe.rule is None or READ_CACHE not in options or not recompute.may_run_again():
+            return
+        if self._weight_cache.cast_in is not self._pending.step:
+            self._calls.note_older_cast()
 
     def _cached_buffers(self, words: str) -> list[torch.Tensor]:
         """Of the cached weight, the buffers that a call reads."""

@@ -8,7 +8,7 @@ import torch
 from octet import _texts
 from octet._constant import traced_as_constant
 from octet._flat import restored_under
-from octet.state import registry, scaling
+from octet.state import reduction, registry, scaling
 from octet.state.active import current, no_dispatch_modes
 from octet.state.recompute import CallLog
 from octet.state.scaling import SLOTS, PendingUpdate, Unread
@@ -27,7 +27,7 @@ def _make_scaling_everywhere(rows: int) -> None:
             layer._make_scaling(rows)
 
 
-class LayerState(torch.nn.Linear):
+class LayerState(torch.nn.Module):
     """A linear layer's live state. Delayed scaling's is in buffers, once the layer uses it."""
 
     _parts: tuple[tuple[str, int], ...]
@@ -63,9 +63,15 @@ class LayerState(torch.nn.Linear):
 
     # ---- delayed scaling's buffers ---------------------------------------------------------
 
+    def _present_parameters(self) -> list[torch.Tensor]:
+        """The layer's own parameters, or those of torch's parametrizations, which have taken
+        them away."""
+        own = [p for p in self._parameters.values() if p is not None]
+        return own or list(self.parameters())
+
     def _device(self) -> torch.device:
         """Where the layer's parameters are; the CPU for those that have no memory yet."""
-        device = next(p.device for p in self._parameters.values() if p is not None)
+        device = self._present_parameters()[0].device
         return torch.device("cpu") if device.type == "meta" else device
 
     def _has_scaling(self, rows: int, device: torch.device) -> bool:
@@ -81,8 +87,9 @@ class LayerState(torch.nn.Linear):
     def _make_scaling(self, rows: int) -> None:
         """Buffers for that many rows of history: where there are none, or they have no memory,
         or their history is too short. What is there stays."""
-        if not any(p is not None for p in self._parameters.values()):
-            return  # torch's parametrizations have taken them away
+        parameters = self._present_parameters()
+        if not parameters:
+            return  # somebody is changing the layer
         device = self._device()
         if self._has_scaling(rows, device):
             return
@@ -92,7 +99,7 @@ class LayerState(torch.nn.Linear):
                 "whose replays would make it again; call octet.prepare(model, recipe) "
                 "or run a step before the capture"
             )
-        waits = all(p is None or p.is_meta for p in self._parameters.values())
+        waits = all(p.is_meta for p in parameters)
         with no_dispatch_modes(), torch.no_grad(), torch.inference_mode(False):
             for name in SLOTS:
                 held = self._buffers.get(name)
@@ -127,6 +134,7 @@ class LayerState(torch.nn.Linear):
         them would be traced again for each that lacks the buffers. A layer that does not use
         them does not save them."""
         self._need_scaling(recipe)
+        scaling.watch_optimizers()
         _make_scaling_everywhere(_texts.history_rows(recipe))
         return True
 
@@ -159,7 +167,7 @@ class LayerState(torch.nn.Linear):
                 each.put_back()
         finally:
             self._buffers.update(state)
-        parameters = [p for p in self._parameters.values() if p is not None]
+        parameters = self._present_parameters()
         if state and parameters and not parameters[0].is_meta:
             rows = max(t.shape[0] for name, t in state.items() if scaling.is_history(name))
             self._make_scaling(rows)
@@ -173,11 +181,15 @@ class LayerState(torch.nn.Linear):
         super().__setstate__(state)
         registry.register(self)
         self._weight_cache.bind(self)
+        self._pending.copied()
         region = current()
         if not (region.enabled or region.calibrating):
             self._pending.clear()
         elif self._pending.waits:  # a copy of a layer that was used in this step
             step = region.step
+            if reduction.group_for(self._pending.rule, step.group, self._tp_group):
+                self._pending.clear()  # what it has recorded counts in its next step
+                return
             step.recorded.append(self)
             self._pending.step = step.id
 
@@ -187,6 +199,10 @@ class LayerState(torch.nn.Linear):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        self._save_scaling(destination, prefix, keep_vars)
+
+    def _save_scaling(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Saves delayed scaling's state."""
         for name in self._saved_buffers():
             value = self._buffers[name]
             destination[prefix + name] = value if keep_vars else value.detach()

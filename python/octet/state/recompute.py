@@ -80,6 +80,8 @@ class FirstRun(ScaleUpdater):
         # Or of a layer in eval(), which does not change it: the scale itself, and its version.
         self.own_scale: torch.Tensor | None = None
         self.version: int | None = None
+        # A call read a cached weight that was cast by other scales than these.
+        self.read_older_cast = False
         self.with_ranks = False  # the end of a step updates the scales of gradients
         self.without_graph = 0  # calls that left no graph: a checkpoint will run them again
 
@@ -231,6 +233,10 @@ class CallLog:
             return (by_function if by_hook.nested else by_hook).run, False
         return None, False
 
+    def note_older_cast(self) -> None:
+        """The call noted last read a weight that was cast in another step."""
+        self._run.read_older_cast = True
+
     def note_again(self, run: FirstRun) -> None:
         """Notes a call inside a backward, for checkpoints inside the one that repeats it."""
         if may_run_again():
@@ -276,6 +282,15 @@ def scales_changed(label: str) -> RuntimeError:
     )
 
 
+def cast_is_gone(label: str) -> RuntimeError:
+    """A call that read a cached weight is run again where there is none."""
+    return RuntimeError(
+        f"{label} is recomputed in backward, but the cached weight that its first run read is "
+        "gone, and scales were updated since it was cast: run backward inside "
+        "octet.constant_weights()"
+    )
+
+
 def forgotten(label: str) -> RuntimeError:
     """A call inside a backward whose first run is too long ago."""
     return RuntimeError(
@@ -285,8 +300,8 @@ def forgotten(label: str) -> RuntimeError:
 
 
 def recipe_in_graph(now: CallRecipe, region: Region, last: str | None, label: str) -> str:
-    """The recipe's text of a traced call inside a backward. Its first run, traced as well, has
-    told the layer its name, and nothing else."""
+    """The recipe's text of a traced call inside a backward. `last` is all that the layer knows
+    of the first run, which was traced as well: its recipe's name."""
     if region.in_backward or last is None or last == now.name:
         return now.text
     if region.enabled or region.calibrating or last.endswith(USER_QUANTIZERS):

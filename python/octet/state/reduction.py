@@ -1,8 +1,9 @@
-"""Delayed scaling over ranks: amaxes are made the largest of a group before scales move.
+"""Delayed scaling over ranks: scales are updated by the largest amax of a group of ranks.
 
-Where ranks reduce, the scales of gradients move at the end of a step, too, and not in backward:
-so one collective serves all layers of a step, forward and backward. What a backward recorded
-after its step has ended counts at the end of the next one, before another backward reads it.
+Where ranks reduce, the scales of gradients, too, are updated at the end of a step and not in
+backward: so one collective serves all layers of a step, forward and backward. What a backward
+recorded after its step has ended is reduced at the optimizer's step, before it can be saved. It
+counts at the end of the next step, before another backward reads it.
 """
 
 from typing import Any
@@ -25,8 +26,11 @@ def group_for(rule: Rule, given: str, shared: str) -> str:
 
     Other ranks are not made to wait for one another unasked: stages of a pipeline would do so
     for ever."""
+    group = given or shared
+    if not group:
+        return ""
     text = rule.text if isinstance(rule, DelayedScaling) else rule
-    return (given or shared) if _reduces(text) else ""
+    return group if _reduces(text) else ""
 
 
 @traced_as_constant

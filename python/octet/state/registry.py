@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from octet.state.layer import LayerState
 
-# Counts layers that were added and states that were taken away: what was done to all layers
-# needs no repetition while it is the same.
+# Counts layers that were added, and buffers of live state that were removed: what was done to
+# all layers needs no repetition while the count is the same.
 CHANGES = [0]
 _LAYERS: "weakref.WeakValueDictionary[int, LayerState]" = weakref.WeakValueDictionary()
 

@@ -52,7 +52,7 @@ def last_in_graph() -> list[torch.Tensor]:
 
 
 def drawn_in_graph(seed: torch.Tensor) -> torch.Tensor:
-    """Notes a draw of the graph that is being made: it is the last one now."""
+    """A draw becomes the last one of the graph that is being made."""
     graph = _graph_in_making()
     if graph is not None:
         graph.octet_last_seed = seed

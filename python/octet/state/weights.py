@@ -4,6 +4,8 @@ The user's word is ``is_first_microbatch`` or ``constant_weights()``. A cache is
 guess that a weight has not changed: writes through ``.data`` leave no trace. A change that does
 leave one is noticed, and the weight is cast again: another parameter, other memory, a version
 that is not the one of the cast. Compiled code notices it in its guards, before each call.
+Addresses come again once memory is freed, so a cache holds a weak reference to that of its
+weight: no other memory is taken for it.
 """
 
 import weakref
@@ -11,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch.compiler import is_compiling
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import torch
 from octet._sharded import is_dtensor, shard_of
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 class WeightCache:
     """The quantized weight that a layer has cached. A copy of a layer begins without one.
 
-    ``fresh.value`` says whether the cache is the present weight's. Setting it True notes the
-    weight as it is now, setting it False has the next call cast again."""
+    ``fresh.value`` says whether the cache is the present weight's. Setting it True stores the
+    weight's version, setting it False has the next call cast again."""
 
     def __init__(self, layer: "LayerState | None" = None) -> None:
         self.tensor: QuantizedTensor | None = None
@@ -39,10 +42,13 @@ class WeightCache:
         self.user_tensor: torch.Tensor | None = None  # what that one made
         self.fresh = Live(self._is_fresh, self._set_fresh)
         self._cast_of: tuple[Any, ...] | None = None
+        self._held: list[Any] = []  # weak references: addresses of these do not come again
+        self.cast_in: Any = None  # the step of delayed scaling, by whose scales it was cast
         self._layer = weakref.ref(layer) if layer is not None else None
 
-    def weights(self) -> tuple[Any, ...] | None:
-        """The layer's weights as they are now: which, where, and how often written to."""
+    def _weights(self, held: list[Any] | None = None) -> tuple[Any, ...] | None:
+        """The layer's weights as they are now: which, where, and how often written to; None
+        for those that each call computes. Adds weak references to their memory to `held`."""
         layer = self._layer() if self._layer is not None else None
         if layer is None:
             return None
@@ -58,22 +64,29 @@ class WeightCache:
                 found.append((id(weight), weight._version))
                 weight = weight._local_tensor
             if weight is None:  # torch's parametrizations have taken it away
-                weight = getattr(layer, name)
+                return None
             if isinstance(weight, QuantizedTensor):
                 found.append(
                     (id(weight), *((b.data_ptr(), b._version) for b in weight.buffers()))
                 )
-            elif weight.is_inference():
-                found.append((id(weight), weight.data_ptr()))
-            else:
-                found.append((id(weight), weight.data_ptr(), weight._version))
+                continue
+            version = None if weight.is_inference() else weight._version
+            memory = weight.untyped_storage()
+            found.append((id(weight), memory._cdata, weight.data_ptr(), version))
+            if held is not None:
+                held.append(StorageWeakRef(memory))
         return tuple(found)
 
     def _is_fresh(self) -> bool:
-        return self._cast_of is not None and self._cast_of == self.weights()
+        return self._cast_of is not None and self._cast_of == self._weights()
 
     def _set_fresh(self, fresh: bool) -> None:
-        self._cast_of = self.weights() if fresh else None
+        held: list[Any] = []
+        self._cast_of = self._weights(held) if fresh else None
+        self._held = held
+        layer = self._layer() if self._layer is not None else None
+        if fresh and layer is not None:
+            self.cast_in = layer._pending.step
 
     def clear(self) -> None:
         """Forgets the cache and its memory."""
