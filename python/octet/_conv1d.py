@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from octet._flat import restored_under
-from octet.linear import Linear
+from octet.linear import AnyLinear, Linear
 from octet.tensor import QuantizedTensor
 
 _MODULES = ("transformers.pytorch_utils", "transformers.modeling_utils")
@@ -23,8 +23,8 @@ def conv1d_class(module: torch.nn.Module) -> type | None:
     return None
 
 
-class Conv1DLinear(Linear):
-    """An octet.Linear that was a Conv1D: its state dict has the weight as (in, out).
+class Conv1DState(AnyLinear):
+    """A layer that was a Conv1D: its state dict has the weight as (in, out).
 
     A quantized weight is saved as it is, (out, in), under a name of its own, ``weight_t``: a
     Conv1D that is given such a state dict says that it does not know the name."""
@@ -45,18 +45,22 @@ class Conv1DLinear(Linear):
         prefix: str,
         *args: Any,  # noqa: ANN401
     ) -> None:
-        state = dict(restored_under(state_dict, prefix))
+        loaded = dict(restored_under(state_dict, prefix))
         error_msgs: list[str] = args[-1]
-        weight = state.pop(prefix + "weight", None)
+        weight = loaded.pop(prefix + "weight", None)
         if isinstance(weight, QuantizedTensor):
             error_msgs.append(
                 f"{prefix}weight is quantized, but a Conv1D's quantized weight is saved as "
                 f"{prefix}weight_t: this is the state dict of another kind of layer"
             )
         elif weight is not None and weight.dim() == 2:
-            state[prefix + "weight"] = weight.t().contiguous()
+            loaded[prefix + "weight"] = weight.t().contiguous()
         elif weight is not None:
-            state[prefix + "weight"] = weight  # its size is wrong, which torch says
-        if prefix + "weight_t" in state:
-            state[prefix + "weight"] = state.pop(prefix + "weight_t")
-        super()._load_from_state_dict(state, prefix, *args)
+            loaded[prefix + "weight"] = weight  # its size is wrong, which torch says
+        if prefix + "weight_t" in loaded:
+            loaded[prefix + "weight"] = loaded.pop(prefix + "weight_t")
+        super()._load_from_state_dict(loaded, prefix, *args)
+
+
+class Conv1DLinear(Conv1DState, Linear):
+    """An octet.Linear that was a Conv1D."""

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 import torch
 from octet import _custom
 from octet._conv1d import Conv1DLinear, conv1d_class
+from octet._distribute import local_of
 from octet._dtypes import HIGH_PRECISION
 from octet._layer_swap import (
     converted,
@@ -18,7 +19,8 @@ from octet._layer_swap import (
     unconverted,
 )
 from octet._parameters import quantized_weight
-from octet.linear import Linear
+from octet._sharded import is_dtensor, is_sharded
+from octet.linear import SAVES, AnyLinear, Linear, checked_save
 from octet.recipe import Recipe
 from octet.tensor import QuantizedTensor
 
@@ -59,7 +61,7 @@ class _Model:
         return [
             (name, module)
             for name, module in self.model.named_modules()
-            if isinstance(module, torch.nn.Linear | Linear) or conv1d_class(module)
+            if isinstance(module, torch.nn.Linear | AnyLinear) or conv1d_class(module)
             if _selects(self.where, name, module)
         ]
 
@@ -125,7 +127,7 @@ def _candidates(model: _Model) -> dict[torch.nn.Module, str]:
     """The layers to replace, by their first name."""
     found: dict[torch.nn.Module, str] = {}
     for name, module in model.chosen():
-        if isinstance(module, Linear):
+        if isinstance(module, AnyLinear):
             continue
         base = torch.nn.Linear if isinstance(module, torch.nn.Linear) else conv1d_class(module)
         why = _refusal(model, module, base)
@@ -167,8 +169,13 @@ def _weights_to_quantize(
             layers.append((layer, layer._parts[0][0] + "weight"))
     for layer, key in layers:
         weight = layer._parameters[key]
-        if weight.is_meta and not isinstance(weight, QuantizedTensor):
-            name = found.get(layer, done.get(layer)) or "the model"
+        name = found.get(layer, done.get(layer)) or "the model"
+        if is_dtensor(weight) and is_sharded(layer._load_state_dict_post_hooks):
+            raise ValueError(
+                f"convert(weights=...): fully_shard has cut the weight of {name}; call convert "
+                "before fully_shard"
+            )
+        if weight.is_meta and not isinstance(local_of(weight), QuantizedTensor):
             raise ValueError(
                 f"convert(weights=...): {name} is on meta, where there is nothing to quantize; "
                 "load its weights before (load_state_dict(..., assign=True), or to_empty and "
@@ -177,8 +184,41 @@ def _weights_to_quantize(
     return layers
 
 
+def _check_saves(model: torch.nn.Module, save: str) -> None:
+    """Layers that are Octet's already save as this call asks for."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, AnyLinear) and layer.save != save:
+            raise ValueError(
+                f"convert(save={save!r}): {name or 'the model'} is a layer of Octet's already, "
+                f"with save={layer.save!r}; set its save, or leave out save"
+            )
+
+
+def _fused(model: torch.nn.Module, where: Where, save: str) -> dict[str, str]:
+    """Fuses norms with the layers behind them; why others were left."""
+    from octet import _fuse  # with what reads code; few need it
+
+    found = _fuse.find(model, lambda name, layer: _selects(where, name, layer), save)
+    if not (found.actions or found.left or found.is_done):
+        chosen = "" if where is None else f" that where={where!r} chooses"
+        raise ValueError(
+            f"convert(fuse=True): {type(model).__name__} has nothing{chosen} that is known to "
+            f"be fusable: decoder layers of {_fuse.FAMILIES}; leave out fuse, or use "
+            "octet.LayerNormLinear and octet.LayerNormMLP in the model"
+        )
+    if found.left and where is not None:
+        name, why = next(iter(found.left.items()))
+        raise ValueError(f"convert(fuse=True): {name}: {why}; leave it out with where=")
+    _fuse.fuse(model, found)
+    return found.left
+
+
 def convert(
-    model: torch.nn.Module, where: Where = None, weights: Recipe | None = None
+    model: torch.nn.Module,
+    where: Where = None,
+    weights: Recipe | None = None,
+    fuse: bool = False,
+    save: str | None = None,
 ) -> torch.nn.Module:
     """Replaces the nn.Linear layers of a model, in place, by octet.Linear; returns the model.
 
@@ -204,6 +244,14 @@ def convert(
     evaluation ``nn.TransformerEncoderLayer`` with all of its layers, which compute by the
     recipe in training; ``torch.backends.mha.set_fastpath_enabled(False)`` makes it call them.
 
+    ``fuse=True`` also makes one layer of a norm and the linear layers that read it: in decoder
+    layers of transformers' Llama, Qwen2, Qwen3, Mistral and GPT-2, the norm with q, k and v,
+    and the norm with the whole MLP. Parameters, their names and the ``state_dict`` stay. A norm
+    whose result somebody else may read is left, and a warning says why; see docs/prologues.md.
+
+    ``save="memory"`` makes all new layers save less for backward. Of what ``fuse`` joins, an
+    MLP's gate and up are then saved in 8 bits, which changes gradients a little.
+
     >>> linear = torch.nn.Linear
     >>> model = torch.nn.Sequential(linear(8, 8), torch.nn.ReLU(), linear(8, 4))
     >>> octet.convert(model, where=lambda name, layer: layer.out_features > 4)
@@ -217,22 +265,38 @@ def convert(
         if not isinstance(weights, Recipe):
             raise TypeError(f"weights is {weights!r}; it is a recipe of octet.recipe, or None")
         _custom.stored_text(weights)  # or it is a recipe by which none can be stored
+        if fuse:
+            raise ValueError(
+                "convert(fuse=True, weights=...): a fused layer joins plain weights, which are "
+                "quantized as one at each call; leave out one of the two"
+            )
+    if save is not None:
+        _check_saves(model, checked_save("convert", save))
+    unfused = _fused(model, where, save or SAVES[0]) if fuse else {}
     look = _Model(model, where, "convert")
     found = _candidates(look)
-    done = {module: name for name, module in look.chosen() if isinstance(module, Linear)}
+    done = {module: name for name, module in look.chosen() if isinstance(module, AnyLinear)}
     if not found and not done and not look.left:
         chosen = "" if where is None else f" that where={where!r} chooses"
         raise ValueError(f"convert: there is no nn.Linear in {type(model).__name__}{chosen}")
     stored = [] if weights is None else _weights_to_quantize(look, found, done)
     made = {module: converted(module, name) for module, name in found.items()}
     turned = [m.weight for m in made.values() if isinstance(m, Conv1DLinear)]
+    for layer in made.values():
+        layer.save = save or SAVES[0]
     model = look.replace(made)
     replace_parameters(model, turned, transposed)
     layers = [made.get(layer, layer)._parameters[key] for layer, key in stored]
-    plain = [weight for weight in layers if not isinstance(weight, QuantizedTensor)]
+    plain = [weight for weight in layers if not isinstance(local_of(weight), QuantizedTensor)]
     replace_parameters(model, plain, lambda weight: quantized_weight(weight, weights))
+    look.left.update(unfused)
     look.warn()
     return model
+
+
+def _is_linear_alone(layer: torch.nn.Module) -> bool:
+    """Whether a layer multiplies and no more: an octet.Linear, by any name."""
+    return isinstance(layer, Linear) or getattr(type(layer), "_is_linear_alone", False)
 
 
 def _unconvert_refusal(layer: Linear) -> str:
@@ -258,6 +322,7 @@ def unconvert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
     An octet.Linear that was made as one becomes an nn.Linear. Parameters, hooks, attributes and
     names stay; a quantized weight becomes a plain one, a new parameter, and so does that of a
     Conv1D. What delayed scaling has recorded is lost. ``where`` chooses as for ``convert``.
+    What ``fuse=True`` joined is taken apart again, with the parameters as they are now.
     A layer that an nn.Linear cannot stand for (``parameters_split``, ``return_bias``,
     ``fuse_wgrad_accumulation``, ``delay_wgrad_compute``) is a ValueError.
 
@@ -267,9 +332,23 @@ def unconvert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
       (0): Linear(in_features=8, out_features=4, bias=True)
     )
     """
+    from octet import _fuse
+
+    has_fused = any(isinstance(m, AnyLinear) and _fuse.is_fused(m) for m in model.modules())
+    if has_fused and where is not None:
+        raise ValueError(
+            "unconvert(where=...): layers of the model are fused, and are taken apart all at "
+            "once; leave out where"
+        )
+    _fuse.unfuse(model)
     look = _Model(model, where, "unconvert")
     chosen = look.chosen()
-    found = {module: name for name, module in chosen if isinstance(module, Linear)}
+    for name, module in chosen:
+        if isinstance(module, AnyLinear) and not _is_linear_alone(module):
+            look.refuse(
+                name, f"it begins with {module._norm_or_act()}, which nn.Linear does not"
+            )
+    found = {module: name for name, module in chosen if _is_linear_alone(module)}
     conv1ds = {module for module in found if isinstance(module, Conv1DLinear)}
     for layer, name in found.items():
         why = _unconvert_refusal(layer)
@@ -278,7 +357,7 @@ def unconvert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
             why = f"its weight is also that of a {other}" if other else ""
         if why:
             look.refuse(name, why)
-    if not chosen:
+    if not chosen and not has_fused:
         words = "" if where is None else f" that where={where!r} chooses"
         raise ValueError(
             f"unconvert: there is no octet.Linear in {type(model).__name__}{words}"
@@ -286,7 +365,7 @@ def unconvert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
     made = {layer: unconverted(layer) for layer in found}
     model = look.replace(made)
     held = [layer.weight for layer in made.values()]
-    quantized = [weight for weight in held if isinstance(weight, QuantizedTensor)]
+    quantized = [weight for weight in held if isinstance(local_of(weight), QuantizedTensor)]
     replace_parameters(model, quantized, dequantized)
     turned = [made[layer].weight for layer in conv1ds]
     replace_parameters(model, turned, transposed)

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 from octet._conv1d import Conv1DLinear
+from octet._distribute import changed
 from octet._flat import restore_before_loading
-from octet.linear import Linear
+from octet.linear import AnyLinear, Linear
 from octet.state.active import QUANTIZED_INIT
 from octet.state.scaling import SLOTS
 from octet.tensor import QuantizedTensor
@@ -122,10 +123,10 @@ def replace_parameters(
             if parameter is not None and parameter in made:
                 module._parameters[key] = made[parameter]
                 if isinstance(made[parameter], QuantizedTensor) and not isinstance(
-                    module, Linear
+                    module, AnyLinear
                 ):  # a layer knows flat state dicts, a tied embedding does not
                     module.register_load_state_dict_pre_hook(restore_before_loading)
-        if isinstance(module, Linear):
+        if isinstance(module, AnyLinear):
             module._forget()
 
 
@@ -134,4 +135,4 @@ def transposed(weight: Parameter) -> Parameter:
 
 
 def dequantized(weight: Parameter) -> Parameter:
-    return Parameter(weight.detach().dequantize(), weight.requires_grad)
+    return changed(weight, QuantizedTensor.dequantize)
