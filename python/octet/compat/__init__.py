@@ -1,0 +1,1 @@
+"""Other libraries' names and interfaces, answered by Octet. None is imported unasked."""
