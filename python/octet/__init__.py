@@ -5,43 +5,62 @@
 ...     y = layer(torch.randn(8, 64))
 """
 
-from octet import _flops, _shard, _tensor_ops, recipe
-from octet._aliases import fp8_model_init, get_default_recipe
-from octet._C import version as _version
-from octet._caches import cache_info
-from octet._convert import convert, unconvert
-from octet._dtypes import DType
-from octet._flat import flatten_state_dict, unflatten_state_dict
-from octet._gather import fsdp_gather_quantized
-from octet._linear_protos import LinearProtos
-from octet._measure import measure
-from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
-from octet._support import (
-    explain,
-    is_fp8_available,
-    is_fp8_block_scaling_available,
-    is_mxfp4_available,
-    is_mxfp8_available,
-    is_nvfp4_available,
-    support,
-)
-from octet.linear import Linear
-from octet.proto import TensorProto, to_tensor_proto
-from octet.quantizers import (
-    Float8BlockQuantizer,
-    Float8CurrentScalingQuantizer,
-    Float8Quantizer,
-    MXFP4Quantizer,
-    MXFP8Quantizer,
-    NVFP4Quantizer,
-    Quantizer,
-)
-from octet.recipe import QuantizerRole
-from octet.state.autocast import autocast, default_recipe, fp8_autocast, quantized_model_init
-from octet.state.recompute import checkpoint
-from octet.state.scaling import prepare, reset_state
-from octet.state.weights import constant_weights
-from octet.tensor import QuantizedTensor
+import gc as _gc
+
+# All that loading makes stays: collecting garbage meanwhile finds none, and costs more than the
+# rest of the import, since it walks through torch's objects, too.
+_collects = _gc.isenabled()
+_gc.disable()
+try:
+    from octet import _flops, _shard, _tensor_ops, recipe
+    from octet._aliases import fp8_model_init, get_default_recipe
+    from octet._C import version as _version
+    from octet._caches import cache_info
+    from octet._convert import convert, unconvert
+    from octet._dtypes import DType
+    from octet._flat import flatten_state_dict, unflatten_state_dict
+    from octet._gather import fsdp_gather_quantized
+    from octet._inside import advise, stats
+    from octet._linear_protos import LinearProtos
+    from octet._measure import measure
+    from octet._opaque import is_value_opaque_quantizer, register_value_opaque_quantizer
+    from octet._support import (
+        explain,
+        is_fp8_available,
+        is_fp8_block_scaling_available,
+        is_mxfp4_available,
+        is_mxfp8_available,
+        is_nvfp4_available,
+        support,
+    )
+    from octet.linear import Linear
+    from octet.norm_linear import LayerNormLinear
+    from octet.norm_mlp import LayerNormMLP
+    from octet.norms import LayerNorm, RMSNorm
+    from octet.proto import TensorProto, to_tensor_proto
+    from octet.quantizers import (
+        Float8BlockQuantizer,
+        Float8CurrentScalingQuantizer,
+        Float8Quantizer,
+        MXFP4Quantizer,
+        MXFP8Quantizer,
+        NVFP4Quantizer,
+        Quantizer,
+    )
+    from octet.recipe import QuantizerRole
+    from octet.state.autocast import (
+        autocast,
+        default_recipe,
+        fp8_autocast,
+        quantized_model_init,
+    )
+    from octet.state.recompute import checkpoint
+    from octet.state.scaling import prepare, reset_state
+    from octet.state.weights import constant_weights
+    from octet.tensor import QuantizedTensor
+finally:
+    if _collects:
+        _gc.enable()
 
 del _flops, _shard, _tensor_ops  # imported for what they add to torch and to QuantizedTensor
 
@@ -51,6 +70,9 @@ __all__ = [
     "Float8BlockQuantizer",
     "Float8CurrentScalingQuantizer",
     "Float8Quantizer",
+    "LayerNorm",
+    "LayerNormLinear",
+    "LayerNormMLP",
     "Linear",
     "LinearProtos",
     "MXFP4Quantizer",
@@ -59,7 +81,9 @@ __all__ = [
     "QuantizedTensor",
     "Quantizer",
     "QuantizerRole",
+    "RMSNorm",
     "TensorProto",
+    "advise",
     "autocast",
     "cache_info",
     "checkpoint",
@@ -84,6 +108,7 @@ __all__ = [
     "recipe",
     "register_value_opaque_quantizer",
     "reset_state",
+    "stats",
     "support",
     "to_tensor_proto",
     "unconvert",

@@ -16,6 +16,7 @@ from octet._function import LinearFunction
 from octet._signatures import Options
 from octet.quantizers import Quantizer
 from octet.recipe import CustomRecipe, Recipe
+from octet.state.recompute import NO_RECIPE
 from octet.tensor import QuantizedTensor, straight_through
 
 if TYPE_CHECKING:
@@ -109,10 +110,11 @@ class Fixed(NamedTuple):
 
     words: str
     bias_words: str  # the bias gradient's own: it sums what was not quantized; or empty
-    n: int
+    ends: tuple[int, int]  # K and N
     label: str
     weight: Quantizer | None
     made_of: int  # of how many parameters the weight is made again in backward; 0: it is saved
+    ranks: tuple[str, int] | None  # that the layer is split over: a group's name and size
 
 
 class _CustomFunction(torch.autograd.Function):
@@ -137,8 +139,8 @@ class _CustomFunction(torch.autograd.Function):
         ctx.fixed, ctx.own = fixed, (grad_output, grad_input, grad_weight)
         if fixed.made_of == 1:
             others = (*others, weight)
-        placed = fixed.words, None, fixed.made_of
-        output = LinearFunction.forward(ctx, placed, None, fixed.n, x, w, *others)
+        placed = fixed.words, fixed.ranks, fixed.made_of
+        output = LinearFunction.forward(ctx, placed, None, fixed.ends, x, w, *others)
         if not is_dynamo_compiling():
             ctx.call = *ctx.call[:4], (ref(inp), ref(weight))
         return output
@@ -175,7 +177,7 @@ _once = torch.autograd.function.once_differentiable(_backward)
 
 
 def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> Options:
-    options: Options = _sharded.options(layer)
+    options: Options = layer._parallel_options + _sharded.options(layer)
     if layer._returns_bias():
         options += (("return_bias", True),)
     if asked.fp8_output and own.output is None:
@@ -271,14 +273,17 @@ def forward(
     sums = _signatures.call_of(dtypes, texts, own.recipe, (False, False, True), where)
     if call.error:
         raise ValueError(f"{label}: {call.error}")
+    if layer.tp_size > 1:  # each quantizes what it has; sums of ranks are plain numbers
+        layer._compare_ranks(call.words, inp, NO_RECIPE)
     made_of = _made_of(layer, weight, used[1], asked)
     fixed = Fixed(
         call.words,
         sums.words if apart else "",
-        layer._shape()[0],
+        layer._ends(),
         label,
         own.weight,
         len(made_of),
+        layer._ranks(),
     )
     others = [bias] if call.takes_bias else []
     for name in call.tensors:

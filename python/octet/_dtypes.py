@@ -43,13 +43,14 @@ _FORMATS: dict[object, str] = {
     DType.kFloat8E4M3: "e4m3",
     DType.kFloat8E5M2: "e5m2",
     DType.kFloat4E2M1: "e2m1",
+    "e4m3": "e4m3",
+    "e5m2": "e5m2",
+    "e2m1": "e2m1",
 }
 
 
 def format_name(dtype: object) -> str:
     """The C core's word for a format: a DType, a torch dtype, or the word itself."""
-    if isinstance(dtype, str):
-        return dtype
     name = _FORMATS.get(dtype)
     if name is None:
         raise ValueError(

@@ -83,6 +83,8 @@ def _parsed(key: str, tensor: torch.Tensor) -> tuple[torch.dtype, list[int], str
 
     if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.uint8 or tensor.dim() != 1:
         raise fail("is not a uint8 tensor of one axis")
+    if tensor.is_meta:
+        raise ValueError(f"unflatten_state_dict: {key!r} is on meta: load its bytes first")
     if len(tensor) > _LONGEST:
         raise fail(f"has {len(tensor)} bytes, more than {_LONGEST}")
     words = bytes(tensor.tolist()).decode("ascii", "replace")
@@ -114,6 +116,11 @@ def _restored(tensors: Mapping[str, Any], key: str) -> tuple[QuantizedTensor, li
                 "damaged, or a part of it was left out"
             )
         buffer, wanted = tensors[part], (TORCH_DTYPES[kind], _plans.shape(dims, at))
+        if not isinstance(buffer, torch.Tensor):
+            raise ValueError(
+                f"unflatten_state_dict: {part!r} is a {type(buffer).__name__}, not a tensor: "
+                "the file is damaged"
+            )
         if (buffer.dtype, list(buffer.shape)) != wanted:
             raise ValueError(
                 f"unflatten_state_dict: {part!r} is {buffer.dtype} {tuple(buffer.shape)}, but "

@@ -9,13 +9,13 @@ import torch
 from octet import _ops, _plans
 
 
-def _formula(kind: str, first: int) -> None:
-    """Registers an op, the sizes and text of which are arguments `first` and the next."""
-    packet = getattr(torch.ops.octet, kind)
-    of = kind.removesuffix("_into").removesuffix("_seeded").removesuffix("_drawn")
+def _formula(op: str, kind: str, first: int) -> None:
+    """Registers an op that runs a plan of this kind; its sizes and text are its arguments
+    `first` and the next."""
+    packet = getattr(torch.ops.octet, op)
 
     def flop(*args: Any, **_: Any) -> Any:  # noqa: ANN401
-        return 2 * _plans.products(of, args[first + 1]) * math.prod(args[first])
+        return 2 * _plans.products(kind, args[first + 1]) * math.prod(args[first])
 
     register_flop_formula(packet, get_raw=True)(flop)
 
@@ -28,8 +28,8 @@ def _phase(*args: Any, **_: Any) -> Any:  # noqa: ANN401
 
 register_flop_formula(torch.ops.octet.linear_phase, get_raw=True)(_phase)
 for _kind in ("linear", "linear_backward", "linear_wgrad"):
-    _formula(_kind, 1)
-    _formula(f"{_kind}_into", 2)
-_formula("linear_seeded", 2)
-_formula("linear_drawn", 3)
+    _formula(_kind, _kind, 1)
+    _formula(f"{_kind}_into", _kind, 2)
+_formula("linear_seeded", "linear", 2)
+_formula("linear_drawn", "linear", 3)
 del _kind, _ops  # imported for the ops that it registers

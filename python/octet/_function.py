@@ -150,7 +150,10 @@ def _forward(
         ctx.in_graph = in_graph
     ctx.save_for_backward(*saved)
     operands: tuple[Any, ...] = ()
-    if seen:
+    if task[1].applies and not in_graph:
+        count = len(task[1].operands)
+        operands = tuple(ref(each) for each in (seen or tensors)[:count])
+    elif seen:
         operands = ref(seen[0]), ref(seen[1])
     elif not in_graph:
         operands = ref(tensors[0]), ref(tensors[1])
@@ -170,13 +173,14 @@ class LinearFunction(torch.autograd.Function):
         ctx: Any,  # noqa: ANN401
         placed: Placed,
         updates: GradientScales,
-        n: int,
+        ends: tuple[int, int],
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
-        """Forward's tensors, and then those that the layer lends to backward."""
+        """Forward's tensors, and then those that the layer lends to backward. `ends` are K and
+        N, the last of the call's sizes."""
         words, ranks, count = placed
         task = words, forward_signature(words, is_flat(words, len(tensors) - count)), None
-        sizes, in_graph = [*tensors[0].shape, n], is_compiling()
+        sizes, in_graph = [*tensors[0].shape[:-1], *ends], is_compiling()
         where = ranks, count
         return _forward(
             ctx, (task, updates), sizes, [*tensors], in_graph=in_graph, placed=where
@@ -213,14 +217,14 @@ class _InGraph(LinearFunction):
         ctx: Any,  # noqa: ANN401
         placed: Placed,
         updates: GradientScales,
-        n: int,
+        ends: tuple[int, int],
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
         words, ranks, count = placed
         draws = updates == DRAW
         flat = is_flat(words, len(tensors) - count + draws)
         task = words, forward_signature(words, flat), None
-        sizes = [*tensors[0].shape, n]
+        sizes = [*tensors[0].shape[:-1], *ends]
         lent = zip(task[1].lent, tensors[len(task[1].args) :], strict=False)
         _let_change([tensor for name, tensor in lent if name != "seed"])
         call = task, None if draws else updates
@@ -238,11 +242,32 @@ class _Eager(torch.autograd.Function):
     backward = staticmethod(LinearFunction.backward)
 
 
+def _forward_split(
+    ctx: Any,  # noqa: ANN401
+    call: tuple[Task, GradientScales, Ranks],
+    sizes: list[Any],
+    tensors: list[torch.Tensor],
+    *seen: torch.Tensor,
+) -> Any:  # noqa: ANN401
+    task, updates, ranks = call
+    return _forward(ctx, (task, updates), sizes, tensors, *seen, placed=(ranks, 0))
+
+
+class _EagerSplit(torch.autograd.Function):
+    """The same of a call that is split over ranks."""
+
+    forward = staticmethod(_forward_split)
+    backward = staticmethod(LinearFunction.backward)
+
+
 # What torch's own `apply` and the node's add is for other functions than this one: transforms
 # of functorch (the caller has looked for them), vjp, a backward that is not there.
 apply_eagerly = super(torch.autograd.Function, _Eager).apply
+apply_split = super(torch.autograd.Function, _EagerSplit).apply
 _Eager._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
-recompute.OWN_NODES = tuple(f._backward_cls for f in (_Eager, LinearFunction, _InGraph))
+_EagerSplit._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
+_OWN = _Eager, _EagerSplit, LinearFunction, _InGraph
+recompute.OWN_NODES = tuple(f._backward_cls for f in _OWN)
 
 
 # ---- one node of a traced graph --------------------------------------------------------------
@@ -281,7 +306,7 @@ def _autograd(
     tensors.extend(writes)  # what the layer lends to backward
     if is_grad_enabled() and any(tensor.requires_grad for tensor in read):
         placed = words, over, parameters
-        made = _InGraph.apply(placed, rule or None, sizes[-1], *tensors, *made_of)
+        made = _InGraph.apply(placed, rule or None, tuple(sizes[-2:]), *tensors, *made_of)
         return list(made) if isinstance(made, tuple) else [made]
     if rule == DRAW:  # and nobody reads it
         seeds.draw_in_graph(read[0])
@@ -295,7 +320,7 @@ _LIBRARY.impl("linear_autograd", _autograd, "CompositeExplicitAutograd")
 
 
 def apply_in_graph(
-    placed: Placed, rule: str | None, n: int, tensors: Sequence[torch.Tensor]
+    placed: Placed, rule: str | None, ends: tuple[int, int], tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """A traced call: LinearFunction as one node."""
     words, ranks, parameters = placed
@@ -305,7 +330,7 @@ def apply_in_graph(
     writes, count = writes_of(words, is_flat(words, len(tensors) + draws))
     read = [tensors[i] for i in range(count) if i not in writes]
     written = [tensors[i] for i in range(len(tensors)) if i >= count or i in writes]
-    sizes = [*tensors[0].shape, n]
+    sizes = [*tensors[0].shape[:-1], *ends]
     where = ("", 1) if ranks is None else ranks
     where = (*where, parameters) if parameters else where if ranks is not None else ()
     return torch.ops.octet.linear_autograd.default(
@@ -476,6 +501,9 @@ NO_SECOND = (
 )
 
 
+_SOURCES = {0: (1,), 1: (0,)}  # which operands the gradient of an operand depends on
+
+
 def refusing(
     ctx: Any,  # noqa: ANN401
     grad: torch.Tensor,
@@ -485,23 +513,25 @@ def refusing(
     """Gradients of which second derivatives are an error, by every route to them.
 
     The input's depends on the gradient that arrived and on the weight, the weight's on that and
-    on the input. Those are arguments of the function from `first` on. A tensor that nobody
-    holds any more could not be asked later: that is refused at once."""
+    on the input; behind a function of the input each depends on all operands. Those are
+    arguments of the function from `first` on. A tensor that nobody holds any more could not be
+    asked later: that is refused at once."""
     _, _, _, _, operands = ctx.call
-    needs = ctx.needs_input_grad[first : first + 2]
-    delayed = ctx.call[0][1].delays
+    needs = ctx.needs_input_grad[first : first + max(2, len(operands))]
+    forward = ctx.call[0][1]
     found = list(grads)
-    for at in range(first, min(first + 3, len(found))):
+    for at in range(first, min(first + max(3, len(operands)), len(found))):
         if not isinstance(found[at], torch.Tensor):
             continue
         sources = [grad] if grad.requires_grad else []
-        other = {first: 1, first + 1: 0}.get(at)
-        if other is not None and needs[other]:
-            source = operands[other]()
-            if source is None:
-                raise RuntimeError(NO_SECOND)
-            sources.append(source)
-        if other == 1 and delayed:
+        others = range(len(operands)) if forward.applies else _SOURCES.get(at - first, ())
+        for other in others:
+            if needs[other]:
+                source = operands[other]()
+                if source is None:
+                    raise RuntimeError(NO_SECOND)
+                sources.append(source)
+        if at == first and forward.delays:
             sources.append(grad.new_empty(0).requires_grad_())
         if sources:
             found[at] = _Refusal.apply(found[at], *sources)

@@ -1,30 +1,38 @@
 """fsdp_gather_quantized: weights stay in high precision and travel quantized."""
 
+from typing import Any
+
 import torch
-from octet import _shard, _texts
+from octet import _distribute, _shard, _texts
 from octet._layer_swap import replace_parameters
 from octet._parameters import stored_text
 from octet._row_form import form_of
 from octet._shard_memory import Memory, new_number
 from octet._sharded import is_dtensor
-from octet.linear import Linear
+from octet.linear import AnyLinear
 from octet.recipe import Recipe
 from octet.tensor import QuantizedTensor
 
 
+def _shard_of(values: torch.Tensor, text: str) -> _shard.QuantizedShard:
+    """What travels quantized by a text: all rows, before fully_shard cuts them."""
+    _shard.check_sharded(text, values.shape, values.shape[0])
+    form = form_of(_shard.stored_form(text), tuple(values.shape))
+    memory = Memory(form, values.dtype, values.shape[0], True)
+    memory.values, memory.start, memory.number = values, 0, new_number()
+    return _shard.QuantizedShard(memory, 0, values.shape)
+
+
 def _travelling(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Parameter:
+    """The parameter that takes a weight's place. Of a DTensor (parallelize_module) it is
+    quantized what a rank holds, as a call would."""
     text = stored_text(weight, recipe)
     if _texts.scheme(text) == "none":
         return weight
-    _shard.check_sharded(text, weight.shape, weight.shape[0])
-    form = form_of(_shard.stored_form(text), tuple(weight.shape))
-    memory = Memory(form, weight.dtype, weight.shape[0], True)
-    memory.values, memory.start, memory.number = weight.detach(), 0, new_number()
-    shard = _shard.QuantizedShard(memory, 0, weight.shape)
-    return torch.nn.Parameter(shard, weight.requires_grad)
+    return _distribute.changed(weight, lambda values: _shard_of(values, text))
 
 
-def _check(layer: Linear) -> None:
+def _check(layer: AnyLinear) -> None:
     """Refuses a layer whose weight is no plain parameter."""
     label = f"fsdp_gather_quantized: {layer._label()}"
     if len(layer._parts) > 1:
@@ -32,12 +40,12 @@ def _check(layer: Linear) -> None:
             f"{label}: parameters_split joins weights, which are quantized as one; leave out "
             "one of the two"
         )
-    weight = layer._parameters["weight"]
-    if is_dtensor(weight):
-        raise ValueError(
-            f"{label}: its weight is a DTensor; call it before fully_shard, and split layers "
-            "by parallel_mode instead of parallelize_module"
-        )
+    weight: Any = layer._parameters["weight"]
+    if is_dtensor(weight) and layer._is_sharded():
+        raise ValueError(f"{label}: fully_shard has cut its weight; call it before")
+    weight = _distribute.local_of(weight)
+    if type(weight) is torch.Tensor:  # what a rank holds
+        return
     if isinstance(weight, QuantizedTensor) or type(weight) is not torch.nn.Parameter:
         raise ValueError(
             f"{label}: its weight is a {type(weight).__name__}; call it on plain weights (a "
@@ -48,10 +56,10 @@ def _check(layer: Linear) -> None:
 def fsdp_gather_quantized(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
     """Has ``fully_shard`` gather the weights of octet layers quantized; returns the model.
 
-    To be called before ``fully_shard``. Weights, gradients and checkpoints stay in high
-    precision: each rank quantizes its rows by the recipe, and their bytes travel. A layer
-    multiplies by what was gathered, whichever autocast is active. Weights are new parameters:
-    make the optimizer afterwards.
+    To be called before ``fully_shard``, and after ``parallelize_module``. Weights, gradients
+    and checkpoints stay in high precision: each rank quantizes its rows by the recipe, and
+    their bytes travel. A layer multiplies by what was gathered, whichever autocast is active.
+    Weights are new parameters: make the optimizer afterwards.
 
     >>> octet.fsdp_gather_quantized(model, octet.recipe.MXFP8BlockScaling())  # doctest: +SKIP
     >>> torch.distributed.fsdp.fully_shard(model)  # doctest: +SKIP
@@ -65,7 +73,7 @@ def fsdp_gather_quantized(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Mo
             "fsdp_gather_quantized: backward_override='high_precision' multiplies by weights "
             "in high precision, which do not travel; leave out one of the two"
         )
-    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    layers = [module for module in model.modules() if isinstance(module, AnyLinear)]
     if not layers:
         raise ValueError(
             f"fsdp_gather_quantized: there is no octet layer in {type(model).__name__}; call "

@@ -9,15 +9,17 @@ import torch
 from octet import _sharded, _texts, _wgrad
 from octet._constant import constant, traced_as_constant
 from octet._dtypes import HIGH_PRECISION, dtype_name
+from octet._prologue import Prologue
 from octet._share import Share
 from octet._signatures import (
     CALIBRATE,
     READ_CACHE,
     WRITE_CACHE,
     Call,
+    Dtypes,
     Options,
     call_of,
-    col_multiple,
+    chunk_multiple,
     device_options,
     draws_with_graph,
     row_multiple,
@@ -45,9 +47,16 @@ _MADE_AS = (
     "return_bias",
     "fuse_wgrad_accumulation",
     "save_original_input",
+    "save",
     "delay_wgrad_compute",
     "tp_size",
     "sequence_parallel",
+    # Of those that begin with a norm or an activation:
+    "normalization",
+    "eps",
+    "zero_centered_gamma",
+    "return_layernorm_output",
+    "activation",
 )
 
 
@@ -56,10 +65,12 @@ class LinearCall(Share):
 
     return_bias: bool
     save_original_input: bool
+    save: str  # "speed" or "memory"
     delay_wgrad_compute: bool
     _wgrads: _wgrad.Queue
     _made_as: str  # all of it in one text: one comparison, and one guard of compiled code
     _is_usual: bool  # a call without a recipe is nn.Linear's
+    _prologue: Prologue | None = None  # what calls do to the input first
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
         """Sets an attribute."""
@@ -68,7 +79,66 @@ class LinearCall(Share):
             own = self.__dict__
             own["_made_as"] = " ".join(str(own.get(each)) for each in _MADE_AS)
             more = ("return_bias", "fuse_wgrad_accumulation", "delay_wgrad_compute")
-            own["_is_usual"] = self.tp_size == 1 and not any(own.get(each) for each in more)
+            own["_prologue"] = found = self._find_prologue()
+            usual = self.tp_size == 1 and found is None
+            own["_is_usual"] = usual and not any(own.get(each) for each in more)
+
+    # ---- a prologue ------------------------------------------------------------------------
+
+    def _find_prologue(self) -> Prologue | None:
+        """What calls do to the input first, by the layer's attributes as they are now."""
+        return None
+
+    def _norm_or_act(self) -> str:
+        """The function that calls apply first, in words."""
+        return "a norm" if self._prologue is None else self._prologue.word
+
+    def _vectors(self) -> list[torch.Tensor]:
+        """The parameters of a norm: gamma, and beta where there is one."""
+        if self._prologue is None:
+            return []
+        parameters = self._parameters
+        found = []
+        for name in self._prologue.vectors:
+            held = parameters.get(name)
+            found.append(getattr(self, name) if held is None else held)
+        return found
+
+    def _vectors_want(self) -> bool:
+        """Whether any of them gets a gradient."""
+        return is_grad_enabled() and any(vector.requires_grad for vector in self._vectors())
+
+    def _prologue_options(self) -> Options:
+        """What the C core is told of the function, and of its parameters."""
+        if self._prologue is None:
+            return ()
+        options = self._prologue.options
+        names = ("gamma_requires_grad", "beta_requires_grad")
+        for name, vector in zip(names, self._vectors(), strict=False):
+            if is_grad_enabled() and vector.requires_grad:
+                options += ((name, True),)
+        return options
+
+    def _dtypes(
+        self, dtype: torch.dtype, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> Dtypes:
+        """Those of a call whose input is of that dtype."""
+        usual = (dtype, weight.dtype, None if bias is None else bias.dtype)
+        vectors = self._vectors()
+        if not vectors:
+            return usual
+        beta = vectors[1].dtype if len(vectors) > 1 else None
+        return (*usual, vectors[0].dtype, beta)
+
+    def _columns(self) -> int:
+        """The input's columns."""
+        factor = 1 if self._prologue is None else self._prologue.factor
+        return self._shape()[1] * factor
+
+    def _ends(self) -> tuple[int, int]:
+        """K and N of a call: the last of its sizes."""
+        rows, columns = self._shape()
+        return columns, rows
 
     # ---- checks ----------------------------------------------------------------------------
 
@@ -82,10 +152,10 @@ class LinearCall(Share):
                 "float16"
             )
         shape = inp.shape
-        if not shape or shape[-1] != self._shape()[1]:
+        if not shape or shape[-1] != self._columns():
             raise ValueError(
                 f"{self._label()}: input is {tuple(shape)}; its last axis must be "
-                f"{self._shape()[1]}"
+                f"{self._columns()}"
             )
         if _is_any_autocast_enabled() and torch.is_autocast_enabled(inp.device.type):
             dtype = torch.get_autocast_dtype(inp.device.type)
@@ -95,10 +165,14 @@ class LinearCall(Share):
     def _check_parameters(
         self, device: torch.device, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> None:
-        """Weight and bias have the shapes that the layer says, are where the input is, and are
-        of dtypes that are multiplied."""
+        """Weight, bias and a norm's parameters have the shapes that the layer says, are where
+        the input is, and are of dtypes that are multiplied."""
         shape = self._shape()
-        for name, found, wanted in (("weight", weight, shape), ("bias", bias, shape[:1])):
+        held = [("weight", weight, shape), ("bias", bias, shape[:1])]
+        if self._prologue is not None:
+            vectors = zip(self._prologue.vectors, self._vectors(), strict=True)
+            held.extend((name, vector, shape[1:]) for name, vector in vectors)
+        for name, found, wanted in held:
             if found is None:
                 continue
             if found.shape != wanted:
@@ -180,6 +254,18 @@ class LinearCall(Share):
             ("bias_main_grad_dtype", dtype_name(self._main_grad(bias, "bias").dtype)),
         )
 
+    def _saving_options(self) -> Options:
+        """What the C core is told of what calls are to save."""
+        options: Options = ()
+        if self.save_original_input:
+            options += (("save_original_input", True),)
+        if self.save != "speed":
+            options += (("save", self.save),)
+            # One that is joined, or parametrized, is made for each call.
+            if len(self._parts) > 1 or self._parameters.get("weight") is None:
+                options += (("temporary_weight", True),)
+        return options
+
     def _options(
         self,
         recipe: CallRecipe,
@@ -190,15 +276,14 @@ class LinearCall(Share):
     ) -> Options:
         options = recipe.options
         quantizes = recipe.text != "none" and not options
-        options += self._parallel_options + _sharded.options(self)
+        options += self._prologue_options() + self._parallel_options + _sharded.options(self)
         if self._returns_bias():
             options += (("return_bias", True),)
         if fp8_output and quantizes:
             options += (("quantize_output", True),)
         if fp8_grad and quantizes:
             options += (("quantize_grad_input", True),)
-        if self.save_original_input:
-            options += (("save_original_input", True),)
+        options += self._saving_options()
         if self.delay_wgrad_compute:
             options += (("delay_wgrad", True),)
         if quantizes:
@@ -225,7 +310,8 @@ class LinearCall(Share):
 
     def _in_graph(self, weight: torch.Tensor, wants: tuple[bool, bool, bool]) -> torch.Tensor:
         """The weight as the graph sees it: not at all where its gradient comes later."""
-        if self.delay_wgrad_compute and (wants[0] or wants[2]):
+        others = wants[0] or wants[2] or self._vectors_want()
+        if self.delay_wgrad_compute and others:
             return weight.detach()  # so that its hooks wait for backward_dw
         if wants[1] and not self.delay_wgrad_compute and self._reports(weight):
             return _wgrad.reported(weight)
@@ -261,7 +347,7 @@ class LinearCall(Share):
         inp, weight, bias = operands
         self._check_parameters(inp.device, weight, bias)
         wants = self._wants(inp, weight, bias)
-        dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+        dtypes = self._dtypes(inp.dtype, weight, bias)
         texts = (text_of(inp), text_of(weight))
         if self.sequence_parallel:
             asked = call_of(dtypes, texts, recipe, wants, options, False)
@@ -276,21 +362,32 @@ class LinearCall(Share):
             call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.error:
             raise ValueError(f"{self._label()}: {call.error}")
-        if self._chunks != (1, 1) and self.sequence_parallel:
-            self._check_chunks(call.words)
+        if self._chunks != (1, 1, 1) and self.sequence_parallel:
+            self._check_chunks(call.words, inp.shape)
         return call
 
-    def _check_chunks(self, words: str) -> None:
-        """The product that is scattered has columns for its chunks."""
+    def _check_chunks(self, words: str, shape: Any) -> None:  # noqa: ANN401
+        """The product that is scattered has columns for its chunks, and what is gathered has
+        rows for its own."""
         row = self.parallel_mode == "row"
         columns = self.out_features if row else self.in_features
-        multiple = col_multiple(words, "row" if row else "column")
+        multiple = chunk_multiple(words, not row)
         if columns % multiple:
             raise ValueError(
                 f"{self._label()}: {'out' if row else 'in'}_features is {columns}, but a "
                 f"product in {self._chunks[0 if row else 1]} chunks has a multiple of "
                 f"{multiple} columns: give {'ub_overlap_rs' if row else 'ub_overlap_rs_dgrad'} "
                 "fewer chunks, or leave it out"
+            )
+        rows, multiple = 1, chunk_multiple(words, row)
+        for size in shape[:-1]:
+            rows = rows * size
+        if multiple > 1 and rows % multiple:
+            raise ValueError(
+                f"{self._label()}: input is {tuple(shape)}, {rows} rows, but what "
+                f"{self.tp_size} ranks gather in {self._chunks[2]} chunks has a multiple of "
+                f"{multiple} rows: give ub_overlap_ag fewer chunks, leave it out, or pad the "
+                "input"
             )
 
     def _gather_options(self, words: str, shape: Any) -> Options:  # noqa: ANN401
@@ -326,7 +423,7 @@ class LinearCall(Share):
         if CALIBRATE in options:
             return False
         inp, weight, bias = operands
-        dtypes = (inp.dtype, weight.dtype, None if bias is None else bias.dtype)
+        dtypes = self._dtypes(inp.dtype, weight, bias)
         texts = (text_of(inp), text_of(weight))
         options += device_options(inp.device.type, inp.device.index)
         return draws_with_graph(dtypes, texts, recipe, options)

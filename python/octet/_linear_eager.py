@@ -14,7 +14,7 @@ from torch.nn.functional import linear as torch_linear
 import torch
 from octet._dtypes import HIGH_PRECISION
 from octet._foreign import infers_shapes
-from octet._function import apply_eagerly, linear_op, run_forward
+from octet._function import Ranks, apply_eagerly, apply_split, linear_op, run_forward
 from octet._linear_call import text_of
 from octet._linear_run import LinearRun
 from octet._sharded import is_sharded
@@ -26,6 +26,7 @@ from octet._signatures import (
     buffers_of,
     forward_signature,
 )
+from octet._verbose import VERBOSE
 from octet.recipe import CustomRecipe
 from octet.state import seeds
 from octet.state.active import constant_weights_here, current
@@ -48,6 +49,7 @@ class CallDecision(NamedTuple):
     draws: bool = False  # it draws a seed, which may be one of them
     records: bool = False  # amaxes of delayed scaling
     is_direct: bool = False  # the op takes all that, and its first output is the layer's
+    ranks: Ranks = None  # that the layer is split over
 
 
 class EagerLinear(LinearRun):
@@ -79,6 +81,8 @@ class EagerLinear(LinearRun):
         ):
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         bias, region, shape = parameters["bias"], current(), inp.shape
+        prologue = own.get("_prologue")
+        vectors = () if prologue is None else self._vectors()
         if (
             region.text == "none"
             and own["_is_usual"]
@@ -114,9 +118,11 @@ class EagerLinear(LinearRun):
             weight.requires_grad,
             weight.dtype,
             None if bias is None else (bias.requires_grad, bias.dtype),
+            [(v.requires_grad, v.dtype) for v in vectors],
             own["training"],
             own["_made_as"],
             bool(hooks) and is_sharded(hooks),
+            shape if self.sequence_parallel else None,  # ranks share its rows
         )
         calls = own["_calls"]
         decided = calls.decided
@@ -124,9 +130,12 @@ class EagerLinear(LinearRun):
             if infers_shapes():  # not to be remembered: such a call records nothing
                 return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
             decided = calls.decided = self._decide(key, inp, weight, bias)
-        if not decided.reusable or not shape or shape[-1] != own["in_features"]:
+        columns = own["in_features"] if prologue is None else self._columns()
+        if not decided.reusable or not shape or shape[-1] != columns:
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
-        recipe, task = decided.recipe, decided.task
+        recipe, task, ranks = decided.recipe, decided.task, decided.ranks
+        if ranks is not None and task is not None:
+            self._compare_ranks(task[0], inp, recipe)
         if task is None:  # nothing is quantized
             calls.last = "none"
             if may_run_again():
@@ -149,20 +158,25 @@ class EagerLinear(LinearRun):
             if may_run_again():
                 scale = own["_buffers"]["fp8_scale"]
                 calls.note_first(recipe, has_graph, scale, own["training"])
+                if cached is not None:
+                    self._note_cast(recipe, (READ_CACHE,))
         tensors = [inp, weight]
         if decided.weight is not None:
             tensors[1:] = [getattr(weight, name) for name in decided.weight]
         if decided.takes_bias:
             tensors.append(bias)
+        tensors.extend(vectors)
         if decided.state or decided.draws:
             self._append_extra_tensors(tensors, decided, cached)
-        sizes = [*shape, own["out_features"]]
+        sizes = [*shape[:-1], own["in_features"], own["out_features"]]
         if has_graph:
             operands = (inp, weight, bias) if decided.takes_bias else (inp, weight)
-            return apply_eagerly((task, updates), sizes, tensors, *operands)
+            if ranks is not None:
+                return apply_split((task, updates, ranks), sizes, tensors, *operands)
+            return apply_eagerly((task, updates), sizes, tensors, *operands, *vectors)
         if decided.is_direct:
             return linear_op(tensors, sizes, task[0])[0]
-        return run_forward(task, sizes, tensors)[0]
+        return run_forward(task, sizes, tensors, ranks=ranks)[0]
 
     def _is_like_torchs(
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
@@ -208,29 +222,34 @@ class EagerLinear(LinearRun):
         region = current()
         if isinstance(region.recipe, CustomRecipe) and (region.enabled or region.calibrating):
             return CallDecision(key)
-        recipe = self._recipe_in(region)
+        recipe, cached = self._recipe_in(region), key[5]
         if inp.dtype not in HIGH_PRECISION or self.return_bias:
             return CallDecision(key)
         if self.fuse_wgrad_accumulation or self.delay_wgrad_compute or len(self._parts) > 1:
             return CallDecision(key)
-        if self.tp_size > 1:
+        split = self.tp_size > 1
+        usual = cached is None and type(weight) is Parameter and self._prologue is None
+        if split and not (usual and self._tp_group):
             return CallDecision(key)
         if self._is_plain(recipe, inp, weight, bias):
+            if self._prologue is not None:
+                return CallDecision(key)
             self._check_parameters(inp.device, weight, bias)
             return CallDecision(key, recipe, True)
         options = self._options(recipe, weight, None, False, False)
-        cached = key[5]
         if cached is not None and READ_CACHE not in options:
             options += (READ_CACHE,)
         call = self._call((inp, weight, bias), recipe.text, options, self._records())
         if call.has_others:  # a cached weight that lacks a direction
             return CallDecision(key)
+        if VERBOSE:
+            self._announce(call.words, inp.dtype, inp.shape)
         if recipe.rule is not None:
             self._need_scaling(recipe.text)
         words, back = call.words, None
         weight_text = text_of(weight)
         flat = weight_text is not None or call.cache != "none"
-        if any(self._wants(inp, weight, bias)):
+        if any(self._wants(inp, weight, bias)) or self._vectors_want():
             back = backward_signature(words, inp.dtype, flat)
         signature = forward_signature(words, flat)
         return CallDecision(
@@ -244,7 +263,8 @@ class EagerLinear(LinearRun):
             call.tensors,
             self._draws((inp, weight, bias), recipe.text, options, call),
             self._records(),
-            signature.is_simple and not signature.writes and not signature.lent,
+            signature.is_simple and not (signature.writes or signature.lent or split),
+            self._ranks(),
         )
 
 

@@ -22,9 +22,11 @@ from octet._function import (
     run_forward,
 )
 from octet._linear_call import LinearCall
+from octet._prologue import applied
 from octet._shard import check_recomputed, restore_rowwise
 from octet._sharded import is_dtensor
 from octet._signatures import (
+    READ_CACHE,
     Call,
     Options,
     buffers_of,
@@ -37,6 +39,7 @@ from octet._signatures import (
     is_plain_in_graph,
     words_of_ranks,
 )
+from octet._verbose import VERBOSE, announce
 from octet.proto import TensorProto
 from octet.recipe import DelayedScaling
 from octet.state import recompute, reduction
@@ -45,7 +48,7 @@ from octet.state.active import (
     in_backward,
 )
 from octet.state.recompute import NO_RECIPE, CallRecipe, FirstRun
-from octet.state.scaling import SLOTS
+from octet.state.scaling import SLOTS, scaling_made_late
 from octet.state.scaling_rule import Rule
 from octet.tensor import QuantizedTensor
 
@@ -64,6 +67,7 @@ class TracedCall(NamedTuple):
     # "more": than is said here. "plain": torch's linear. "stateless": the operands. "unread
     # seed": those, and a draw. "reads": delayed scaling's scale. "records": all its buffers.
     kind: str
+    columns: int = 0  # of the input
     in_features: int = 0
     out_features: int = 0
     words: str = ""
@@ -99,8 +103,13 @@ class LinearRun(LinearCall):
     def _torchs(
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """torch's own linear; of a weight in parts that fully_shard holds, one that saves the
-        parts."""
+        """torch's own linear, of what its own functions make of the input; of a weight in parts
+        that fully_shard holds, one that saves the parts."""
+        if self._prologue is not None:
+            inp = self._checked(inp)
+            if not is_dynamo_compiling():
+                self._check_parameters(inp.device, weight, bias)
+            inp = applied(inp, self._prologue, self._vectors())
         parts = _sharded.parameters(self)
         added = None if self.return_bias else bias
         if not parts:
@@ -122,6 +131,7 @@ class LinearRun(LinearCall):
         elif inp.is_nested:
             return _foreign.over_values(self, inp, is_first_microbatch, fp8_output, fp8_grad)
         if self._local is None and is_dtensor(self._parameters.get("weight")):
+            self._check_dtensor()
             return _dtensor.run(self, inp, is_first_microbatch, fp8_output, fp8_grad)
         region, run = current(), None
         if is_compiling():
@@ -134,7 +144,7 @@ class LinearRun(LinearCall):
             recipe = self._recipe_in(region)
         weight, bias = self._whole("weight"), self._whole("bias")
         if isinstance(inp, torch.Tensor) and self._is_plain(recipe, inp, weight, bias):
-            if not inp.shape or inp.shape[-1] != self._shape()[1]:
+            if not inp.shape or inp.shape[-1] != self._columns():
                 self._checked(inp)
             if is_dynamo_compiling():
                 self._check_in_graph()
@@ -150,10 +160,11 @@ class LinearRun(LinearCall):
             )
         inp = self._checked(inp)
         if recipe.custom is not None:
-            if self.tp_size > 1:
+            if self.sequence_parallel:
                 raise NotImplementedError(
                     f"{self._label()}: {recipe.custom!r} has quantizers of a user's, whose "
-                    "shards cannot be joined; take a recipe of Octet's own quantizers"
+                    "shards cannot be joined; take a recipe of Octet's own quantizers, or "
+                    "leave out sequence_parallel"
                 )
             if not is_compiling():
                 if run is None:
@@ -161,6 +172,8 @@ class LinearRun(LinearCall):
                 else:
                     self._calls.note_again(run)
             asked = _custom.Asked(is_first_microbatch, fp8_output, fp8_grad)
+            if self._prologue is not None:  # what a user's quantizer is given is f(x)
+                inp = applied(inp, self._prologue, self._vectors())
             return _custom.forward(self, inp, recipe.custom, asked)
         return self._run_recipe(inp, recipe, run, (is_first_microbatch, fp8_output, fp8_grad))
 
@@ -175,17 +188,21 @@ class LinearRun(LinearCall):
         weight, bias = self._whole("weight"), self._whole("bias")
         options = self._options(recipe, weight, *asked)
         wants = self._wants(inp, weight, bias)
-        has_graph = wants[0] or wants[1] or wants[2]
+        has_graph = wants[0] or wants[1] or wants[2] or self._vectors_want()
         if run is not None and recipe.rule is not None and is_compiling():
             raise recompute.scales_updated(self._label())  # in part of a call that is compiled
         records = self._records() if run is None else run.records()
         call = self._call((inp, weight, bias), recipe.text, options, records)
+        if VERBOSE:
+            self._announce(call.words, inp.dtype, None if is_compiling() else inp.shape)
         if self.tp_size > 1:
             self._compare_ranks(call.words, inp, recipe)
         state, updates = self._buffers, None
         if recipe.rule is not None:
             if is_compiling():
                 self._need_scaling_in_graph(recipe.text)
+                if "fp8_scale" not in self._buffers:
+                    raise scaling_made_late(self._label())
             else:
                 self._need_scaling(recipe.text)
             state = self._buffers
@@ -194,7 +211,10 @@ class LinearRun(LinearCall):
                 updates = self._begin_in_graph_unless_checkpointed(recipe.rule)
         elif run is None:
             updates = self._note(recipe, has_graph, records)
+            self._note_cast(recipe, options)
         else:
+            if run.read_older_cast and READ_CACHE not in options:
+                raise recompute.cast_is_gone(self._label())
             self._calls.note_again(run)
             state, updates = self._state_of(run)
         extra, draws = call.tensors, "seed" in call.tensors
@@ -207,6 +227,7 @@ class LinearRun(LinearCall):
         tensors = [inp, self._in_graph(weight, wants)]
         if call.takes_bias:
             tensors.append(bias)
+        tensors.extend(self._vectors())
         for name in extra:
             if name == "cache":
                 tensors.extend(self._cached_buffers(call.words))
@@ -223,6 +244,11 @@ class LinearRun(LinearCall):
             with torch.no_grad():
                 self._store_cast(call.words, list(others), weight)
         return (output, bias) if self.return_bias else output
+
+    @traced_as_constant
+    def _announce(self, words: str, dtype: torch.dtype, shape: torch.Size | None) -> None:
+        """With OCTET_VERBOSE: a line about a call that is planned."""
+        announce(self, words, None if shape is None else shape[:-1].numel(), dtype)
 
     def _compare_ranks(self, words: str, inp: torch.Tensor, recipe: CallRecipe) -> None:
         """All ranks of the group make the same call, or none of them does."""
@@ -260,21 +286,21 @@ class LinearRun(LinearCall):
         """The output, and the buffers of a weight that was cast for later calls."""
         others: Sequence[torch.Tensor] = ()
         call, placed = asked
-        rows = self._shape()[0]
+        ends = self._ends()
         if is_dynamo_compiling():
             share_casts_in_graphs()
         in_one_node = is_dynamo_compiling() and not isinstance(updates, DelayedScaling)
         if in_one_node and is_plain_in_graph(call.words, tensors[0].dtype):
-            output, *others = apply_in_graph(placed, updates, rows, tensors)
+            output, *others = apply_in_graph(placed, updates, ends, tensors)
             return output, others
         if has_graph and not is_compiling() and self._runs_flat(tensors):
             return self._apply_flat(call, updates, tensors), others
         if has_graph:
-            output = LinearFunction.apply(placed, updates, rows, *tensors)
+            output = LinearFunction.apply(placed, updates, ends, *tensors)
             if call.has_others:
                 output, *others = output
             return output, others
-        sizes = [*tensors[0].shape, rows]
+        sizes = [*tensors[0].shape[:-1], *ends]
         flat = is_flat(call.words, len(tensors))
         task = call.words, forward_signature(call.words, flat), None
         output, others, _ = run_forward(task, sizes, tensors, ranks=placed[1])
@@ -298,10 +324,19 @@ class LinearRun(LinearCall):
         inp, weight, *rest = tensors
         names = buffers_of(call.words, "weight", weight._text)
         task = call.words, forward_signature(call.words, True), None
-        operands = tensors[:3] if call.takes_bias else tensors[:2]
+        operands = tensors[: 2 + call.takes_bias + len(self._vectors())]
         flat = [inp, *(getattr(weight, name) for name in names), *rest]
-        sizes = [*inp.shape, self._shape()[0]]
+        sizes = [*inp.shape[:-1], *self._ends()]
         return apply_eagerly((task, updates), sizes, flat, *operands)
+
+    def _check_dtensor(self) -> None:
+        """DTensors have no rules for what is done to the input first."""
+        if self._prologue is not None:
+            raise NotImplementedError(
+                f"{self._label()}: its weight is a DTensor, for which a layer that begins "
+                f"with {self._prologue.word} has no rule; split it by parallel_mode and "
+                "tp_group, or leave it out of parallelize_module"
+            )
 
     # ---- traced ----------------------------------------------------------------------------
 
@@ -341,7 +376,7 @@ class LinearRun(LinearCall):
         """What a traced call needs."""
         dtype, device, input_grad, grad, training = traits
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
-        k, n = self.in_features, self.out_features
+        sizes = self._columns(), self.in_features, self.out_features
         usual = type(weight) is Parameter and "bias" in self._parameters
         if not usual or _is_any_autocast_enabled() or len(self._parts) > 1:
             return NEEDS_MORE
@@ -356,15 +391,16 @@ class LinearRun(LinearCall):
         self._check_parameters(device, weight, bias)
         if text == "none":
             same = dtype == weight.dtype and (bias is None or bias.dtype == dtype)
-            return TracedCall("plain", k, n) if same else NEEDS_MORE
+            plain = same and self._prologue is None
+            return TracedCall("plain", *sizes) if plain else NEEDS_MORE
         wants = (
             grad and input_grad,
             grad and weight.requires_grad,
             grad and bias is not None and bias.requires_grad,
         )
-        options: Options = (("save_original_input", True),) if self.save_original_input else ()
+        options: Options = self._prologue_options() + self._saving_options()
         options += _sharded.options(self) + device_options(device.type, device.index)
-        dtypes = (dtype, weight.dtype, None if bias is None else bias.dtype)
+        dtypes = self._dtypes(dtype, weight, bias)
         call = call_of(dtypes, (None, None), text, wants, options, training and grad)
         if call.error or not is_plain_in_graph(call.words, dtype):
             return NEEDS_MORE
@@ -378,4 +414,6 @@ class LinearRun(LinearCall):
             kind = "unread seed"
         if kind == "more":
             return NEEDS_MORE
-        return TracedCall(kind, k, n, call.words, call.takes_bias, seed)
+        if VERBOSE:
+            self._announce(call.words, dtype, None)
+        return TracedCall(kind, *sizes, call.words, call.takes_bias, seed)

@@ -85,18 +85,10 @@ def _check_device(name: str, device: torch.device, label: str) -> None:
 # ---- arguments -------------------------------------------------------------------------------
 
 
-def check_overlap_gather(value: object) -> None:
-    """ub_overlap_ag: a product that begins before all that it takes is gathered."""
-    if value:
-        raise NotImplementedError(
-            f"Linear(ub_overlap_ag={value!r}) is not available in this version: a product "
-            "begins when all that it takes has been gathered; leave out ub_overlap_ag"
-        )
-
-
 def chunks_of(name: str, value: object) -> int:
-    """ub_overlap_rs and ub_overlap_rs_dgrad: in how many chunks a product is made, each of
-    which is scattered while the next is made. True: as many as there may be."""
+    """ub_overlap_ag, ub_overlap_rs and ub_overlap_rs_dgrad: in how many chunks a product is
+    made, each of which is gathered or scattered while another is made. True: as many as there
+    may be."""
     most = _C.MOST_CHUNKS
     if isinstance(value, bool) or value is None:
         return most if value else 1
@@ -139,10 +131,11 @@ def local_features(
 
 
 def options_of(
-    mode: str | None, ranks: int, sequence: bool, chunks: tuple[int, int]
+    mode: str | None, ranks: int, sequence: bool, chunks: tuple[int, int, int]
 ) -> Options:
     """What the C core is told of a layer that is split. Chunks are those of the output, which
-    row mode scatters, and of the input's gradient, which column mode does."""
+    row mode scatters; of the input's gradient, which column mode does; and of what is gathered:
+    the input in column mode, the output's gradient in row mode."""
     if ranks == 1 or mode is None:
         return ()
     found: Options = (("parallel", mode), ("tp_size", ranks))
@@ -150,7 +143,8 @@ def options_of(
         return found
     count = chunks[0 if mode == "row" else 1]
     found = (*found, ("sequence_parallel", True))
-    return (*found, ("chunks", count)) if count > 1 else found
+    found = (*found, ("chunks", count)) if count > 1 else found
+    return (*found, ("gather_chunks", chunks[2])) if chunks[2] > 1 else found
 
 
 # ---- what ranks must agree on ----------------------------------------------------------------

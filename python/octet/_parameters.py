@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from octet import _custom, _signatures, _texts
+from octet import _custom, _distribute, _signatures, _texts
 from octet._dtypes import HIGH_PRECISION
-from octet._shard import QuantizedShard
 from octet._sharded import is_dtensor
 from octet.quantizers import Float8CurrentScalingQuantizer, from_text
 from octet.recipe import Recipe
@@ -19,11 +18,18 @@ Split = tuple[str, ...] | list[str] | dict[str, int] | None
 
 
 def _has_default_device() -> bool:
-    """Whether torch was told a default device, by set_default_device or a context."""
+    """Whether torch has a default device, by set_default_device or a context."""
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 
     return any(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+
+
+def default_device(device: torch.device | str | None) -> torch.device | str | None:
+    """Where parameters are made: on a GPU if there is one, unless somebody says otherwise."""
+    if device is None and torch.cuda.is_available() and not _has_default_device():
+        return "cuda"
+    return device
 
 
 def _shared_rows(
@@ -68,7 +74,7 @@ def stored_text(weight: torch.Tensor, recipe: Recipe) -> str:
     amax."""
     where = _signatures.device_options(weight.device.type, weight.device.index)
     text = _signatures.stored_weight(_custom.stored_text(recipe), weight.dtype, where)
-    if _texts.scheme(text) == "fp8-delayed":
+    if _texts.takes_scale(text):
         usages = dict(zip(("rowwise", "columnwise"), _texts.usages(text), strict=True))
         element = _texts.element_format(text)
         text = Float8CurrentScalingQuantizer(element, **usages).text
@@ -80,7 +86,7 @@ def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Par
     text = stored_text(weight, recipe)
     if _texts.scheme(text) == "none":
         return weight
-    return torch.nn.Parameter(from_text(text).quantize(weight.detach()), weight.requires_grad)
+    return _distribute.changed(weight, from_text(text).quantize)
 
 
 class Parameters(StatefulCalls):
@@ -100,18 +106,17 @@ class Parameters(StatefulCalls):
     def _mark_parameters(self) -> None:
         raise NotImplementedError
 
+    def _make_vectors(self, dtype: torch.dtype, device: torch.device | str | None) -> None:
+        """Makes the parameters of a norm, where the layer begins with one."""
+
     def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
         """As a module does; what would store a quantized weight unquantized is refused."""
-        held = self._parameters.get(name)
-        if is_dtensor(param) and isinstance(held, QuantizedTensor | QuantizedShard):
-            local = param._local_tensor  # type: ignore[union-attr]
-            if not isinstance(local, QuantizedTensor | QuantizedShard):
-                raise ValueError(
-                    f"{self._label()}: {name} is stored or gathered quantized, and a DTensor "
-                    f"{param.placements} would hold it unquantized; "  # type: ignore[union-attr]
-                    "leave it plain (octet.convert without weights, no fsdp_gather_quantized) "
-                    "for parallelize_module, or split the layer by parallel_mode"
-                )
+        if is_dtensor(param):
+            held = self._parameters.get(name)
+            error = _distribute.would_decode(self._label(), name, held, param)
+            if error is not None:
+                raise error
+            _distribute.mark(param)
         super().register_parameter(name, param)
 
     def _make_parameters(
@@ -127,8 +132,7 @@ class Parameters(StatefulCalls):
             raise ValueError(
                 f"{self._label()}: params_dtype is {dtype}; it is float32, bfloat16 or float16"
             )
-        if device is None and torch.cuda.is_available() and not _has_default_device():
-            device = "cuda"
+        device = default_device(device)
         times = self.tp_size if self.parallel_mode == "column" else 1
         parts = _parts(split, self.out_features * times, self._label())
         self._parts = _shared_rows(parts, times, self._label())
@@ -137,6 +141,7 @@ class Parameters(StatefulCalls):
                 f"{self._label()}: fuse_wgrad_accumulation needs one weight; leave out "
                 f"parameters_split={split!r}"
             )
+        self._make_vectors(dtype, device)
         for prefix, rows in self._parts:
             weight = torch.empty(rows, self.in_features, dtype=dtype, device=device)
             self.register_parameter(f"{prefix}weight", torch.nn.Parameter(weight))

@@ -8,7 +8,7 @@ functional ones by the group's name, so a compiler sees them as nodes of its gra
 from collections.abc import Sequence
 from typing import Any
 
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.distributed import _functional_collectives  # noqa: F401  (registers the ops)
 
 import torch
@@ -24,6 +24,11 @@ _wait = _c10d.wait_tensor.default
 _gather = _c10d.all_gather_into_tensor.default
 _scatter = _c10d.reduce_scatter_tensor.default
 _reduce = _c10d.all_reduce.default
+
+
+# Where nothing is traced, collectives are called below autograd, as the ops are: it would look
+# for gradients there are none of, at half of the host's cost of a collective.
+_below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def _start(kind: str, tensor: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
@@ -92,9 +97,17 @@ class _Memory:
         length = _plans.item_bytes(items[item], self.axes)
         return self.made((place, port), like).narrow(0, start, length)
 
-    def sent(self, spot: Spot, like: torch.Tensor) -> torch.Tensor:
+    def sent(self, collective: Collective, like: torch.Tensor) -> torch.Tensor:
         """What a collective takes, in the shape by whose first axis ranks are joined or
-        split."""
+        split: all rows, or a chunk of them."""
+        whole = self._source(collective.source, like)
+        chunk, chunks = collective.chunk
+        if chunks == 1:
+            return whole
+        rows = whole.shape[0] // chunks
+        return whole.narrow(0, chunk * rows, rows)
+
+    def _source(self, spot: Spot, like: torch.Tensor) -> torch.Tensor:
         place, port, item = spot
         if place in ("saved", "restored"):
             dtype, dims = self._items(spot)[item]
@@ -115,25 +128,49 @@ class _Memory:
             self.at[place, port] = got
 
 
+def _arrived(tensor: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
+    """A collective's result, waited for.
+
+    A graph that runs node by node frees a tensor behind its last reader, and gloo works in the
+    memory that it was given to send: so a traced result on a CPU reads it, too, but no element
+    of it. Inductor holds what is sent by itself, and leaves this out."""
+    found = _wait(tensor)
+    if is_compiling() and sent.device.type == "cpu":
+        found = torch.cat([found, sent.narrow(0, 0, 0)])
+    return found
+
+
 class _Exchange:
     """The collectives of a run. Each begins as soon as what it sends is there, and is waited
     for where its result is read: products of phases in between run beside it."""
 
     def __init__(self, memory: _Memory, where: tuple[str, int], like: torch.Tensor) -> None:
         self.memory, self.where, self.like = memory, where, like
+        phases = memory.phases.phases
+        self.busy = {at for p in phases for c in p.collectives for at in (c.begin, c.end)}
         self.waiting = [c for phase in memory.phases.phases for c in phase.collectives]
-        self.running: list[tuple[Collective, torch.Tensor]] = []
+        # What is sent is held until it has arrived: a chunk is a view that nobody else has.
+        self.running: list[tuple[Collective, torch.Tensor, torch.Tensor]] = []
 
     def before(self, phase: int) -> None:
         """Begins and ends what must have begun or ended before a phase runs."""
+        if phase not in self.busy:
+            return
+        if is_compiling():
+            self._exchange(phase)
+            return
+        with _below_autograd():
+            self._exchange(phase)
+
+    def _exchange(self, phase: int) -> None:
         group, ranks = self.where
         for c in self.waiting:
             if c.begin == phase:
-                sent = self.memory.sent(c.source, self.like)
-                self.running.append((c, _start(c.kind, sent, group, ranks)))
-        for c, tensor in self.running:
+                sent = self.memory.sent(c, self.like)
+                self.running.append((c, _start(c.kind, sent, group, ranks), sent))
+        for c, tensor, sent in self.running:
             if c.end == phase:
-                self.memory.receive(c.target, _wait(tensor), self.like)
+                self.memory.receive(c.target, _arrived(tensor, sent), self.like)
 
 
 def run(

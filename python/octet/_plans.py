@@ -78,6 +78,7 @@ class Collective(NamedTuple):
     target: Spot
     begin: int  # it may begin once so many phases have run
     end: int  # the phase that waits for it, or their number
+    chunk: tuple[int, int]  # which of how many equal parts of the rows it sends
 
 
 class Phase(NamedTuple):
@@ -98,7 +99,7 @@ class Phases(NamedTuple):
     restored: tuple[tuple[Stored, ...], ...]  # and of those that forward and backward saved
     output_rows: tuple[int, int]  # the input's times and over the ranks that share them
     row_multiple: int  # what the input's rows must be a multiple of
-    col_multiple: int  # and the columns of a product in chunks: N, of an input's gradient K
+    chunk_multiple: int  # and what a product in chunks is cut along: its columns, or M
 
 
 def _stored(rows: tuple[Any, ...]) -> tuple[Stored, ...]:
@@ -108,7 +109,7 @@ def _stored(rows: tuple[Any, ...]) -> tuple[Stored, ...]:
 @constant
 def phases(kind: str, text: str) -> Phases:
     """The phases of one of Linear's plans, from its text."""
-    found, exchanges, block, restored, rows, multiple, columns = _C.phases(
+    found, exchanges, block, restored, rows, multiple, chunked = _C.phases(
         LINEAR_PLANS.index(kind), text
     )
     return Phases(
@@ -118,7 +119,7 @@ def phases(kind: str, text: str) -> Phases:
         tuple(_stored(one) for one in restored),
         rows,
         multiple,
-        columns,
+        chunked,
     )
 
 

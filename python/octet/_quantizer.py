@@ -1,4 +1,4 @@
-"""The base of every quantizer: what it is, what it makes, and what it was told of itself."""
+"""The base of every quantizer: what it is, what it makes, and what was set on it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -68,8 +68,8 @@ class Quantizer(metaclass=QuantizerMeta):
 
     A CustomRecipe's factory may answer with it for any role; torch.compile traces it. Two of
     them are equal only if they are the same object, unless the class registers with
-    ``register_value_opaque_quantizer``. The usages and the dtype of one without a text are what
-    it was told, for its own ``quantize`` to read.
+    ``register_value_opaque_quantizer``. One without a text has the usages and the dtype that
+    were set on it, for its own ``quantize`` to read.
 
     >>> class Rounded(octet.Quantizer):
     ...     def quantize(self, tensor, *, out=None):
@@ -89,7 +89,7 @@ class Quantizer(metaclass=QuantizerMeta):
         cls._has_impl = cls._has_impl or "quantize_impl" in own
         cls._is_value = False
 
-    # What a quantizer without a text was told of itself.
+    # What was set on a quantizer without a text.
     _own_usages: tuple[bool, bool] = (False, False)
     _own_dtype: Any = None
 
@@ -202,7 +202,7 @@ class Quantizer(metaclass=QuantizerMeta):
 
     def _live(self, device: torch.device) -> list[torch.Tensor]:
         """The tensors that quantizing on a device reads besides the input."""
-        if _texts.scheme(self.text) == "fp8-delayed":
+        if _texts.takes_scale(self.text):
             raise ValueError(
                 f"{self!r} has no scale to quantize by: an octet.Float8Quantizer holds one"
             )
@@ -263,7 +263,7 @@ class Quantizer(metaclass=QuantizerMeta):
         return dst
 
     def calibrate(self, tensor: torch.Tensor) -> None:
-        """Takes note of a tensor without quantizing it: nothing, where no state scales."""
+        """Measures a tensor without quantizing it: nothing, where no live state scales."""
         del tensor
 
     def make_empty(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from octet import _plans, _texts
+from octet import _C, _plans, _texts
 from octet._constant import constant
 from octet._dtypes import TORCH_DTYPES
 from octet.tensor import QuantizedTensor
@@ -54,7 +54,7 @@ def form_of(text: str, shape: tuple[int, int]) -> Form:
     parts: list[Part] = []
     at, start, split = _plans.axes("dequantize", shape), 0, -1
     rowwise, _ = _texts.usages(text)
-    layout = sorted(_texts.layout(text), key=lambda row: row[1].startswith("columnwise"))
+    layout = sorted(_texts.layout(text), key=lambda row: row[1] in _C.COLUMNWISE_PARTS)
     for name, part, dtype, dims in layout:
         axis = next((i for i, d in enumerate(dims) if d[0] in ("m", "leading")), -1)
         sizes = _plans.shape(dims, at)
@@ -62,7 +62,7 @@ def form_of(text: str, shape: tuple[int, int]) -> Form:
         for i, size in enumerate(sizes):
             line *= 1 if i == axis else size
         group = dims[axis][2] if axis >= 0 else 1
-        second = rowwise and part.startswith("columnwise")
+        second = rowwise and part in _C.COLUMNWISE_PARTS
         split = start if second and split < 0 else split
         smallest = shape[0] % group or group
         width = -(-line // smallest) if second else line

@@ -64,7 +64,7 @@ class QuantizedShard(torch.Tensor):
         memory.place(mesh)
         memory.settled()
         with torch.no_grad():
-            lines = memory.quantized() if memory.keeps_values else memory.lines
+            lines = memory.quantized() if memory.stores_values else memory.lines
             which = self._directions()
             return (_travelling(memory, lines, which),), which
 
@@ -72,11 +72,11 @@ class QuantizedShard(torch.Tensor):
         """Rowwise bytes for forward, columnwise ones for backward, where the weight is gathered
         for each; both, where once for both."""
         memory = self._memory.origin or self._memory
-        reshards, state = _fsdp_group(memory.form)
+        reshards, training_state = _fsdp_group(memory.form)
         if not memory.form.of_columns():
             return True, True
         if memory.alternates is None:
-            memory.alternates = reshards and state in ("FORWARD", "PRE_BACKWARD")
+            memory.alternates = reshards and training_state in ("FORWARD", "PRE_BACKWARD")
         elif memory.alternates and not reshards:
             raise RuntimeError(
                 f"a weight {tuple(memory.form.shape)} of {memory.form.text} was gathered one "
@@ -85,7 +85,8 @@ class QuantizedShard(torch.Tensor):
             )
         if not memory.alternates:
             return True, True
-        return state != "PRE_BACKWARD", state == "PRE_BACKWARD"
+        in_backward = training_state == "PRE_BACKWARD"
+        return not in_backward, in_backward
 
     def fsdp_post_all_gather(
         self,
@@ -108,7 +109,7 @@ class QuantizedShard(torch.Tensor):
         """Brings the rowwise bytes of a weight that was gathered for backward: a checkpoint
         runs its layer again."""
         memory = self._memory
-        lines = memory.quantized() if memory.keeps_values else memory.lines
+        lines = memory.quantized() if memory.stores_values else memory.lines
         sent = _travelling(memory, lines, (True, False)).to(whole.device)
         rows = sent.new_empty(sent.shape[0] * memory.mesh.size(), sent.shape[1])
         torch.distributed.all_gather_into_tensor(rows, sent, memory.mesh.get_group())
@@ -121,7 +122,7 @@ class QuantizedShard(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # noqa: ANN401
         memory = self._memory
-        if memory.keeps_values:
+        if memory.stores_values:
             return self.dequantize().__reduce_ex__(protocol)
         if memory.is_stale:
             raise RuntimeError(
@@ -414,7 +415,7 @@ def check_sharded(text: str, shape: Sequence[int], rows: int) -> None:
     what = f"fully_shard of a weight {tuple(shape)} of {text}"
     if len(shape) != 2:
         raise ValueError(f"{what}: it has {len(shape)} axes; shards have rows of a matrix")
-    if fields["scheme"] == "fp8-delayed" or not fields["rowwise"] or fields["row_scaled"]:
+    if _texts.takes_scale(text) or not fields["rowwise"] or fields["row_scaled"]:
         raise ValueError(
             f"{what}: its rows do not stand alone; quantize it rowwise, with scales of its own "
             "(quantized_model_init does)"

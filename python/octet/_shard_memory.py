@@ -9,7 +9,7 @@ beside rows that stand for the others': zeros, and these magnitudes.
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from octet import _row_form, _texts
@@ -18,28 +18,57 @@ from octet.quantizers import from_text
 
 _ALL: "list[weakref.ref[Memory]]" = []
 _numbers = itertools.count()
+_made = itertools.count()
 _watched: list[Any] = []
+
+
+class Gone(NamedTuple):
+    """What is left of a memory that was written, and freed before it was quantized.
+
+    Ranks free memory at times of their own, by garbage collection. One that still has it would
+    wait for one that has not, so the latter takes part in its place, with zeros."""
+
+    order: tuple[int, int]
+    mesh: Any
+    count: int  # of magnitudes
+
+
+_GONE: list[Gone] = []
 
 
 class Memory:
     """The rows of one rank. Views of a shard share it.
 
     ``lines`` are the bytes, in the row form; ``values`` what they stand for. Who writes, writes
-    values; ``settle`` makes lines of them. One that ``keeps_values`` is stored in high
+    values; ``settle`` makes lines of them. One that ``stores_values`` is stored in high
     precision and has lines only while they travel."""
 
-    def __init__(self, form: Form, dtype: torch.dtype, rows: int, keeps_values: bool) -> None:
-        self.form, self.dtype, self.rows, self.keeps_values = form, dtype, rows, keeps_values
+    def __init__(self, form: Form, dtype: torch.dtype, rows: int, stores_values: bool) -> None:
+        self.form, self.dtype, self.rows, self.stores_values = form, dtype, rows, stores_values
         self.number = -1  # of the parameter: the same on all ranks
+        self.made = next(_made)  # tells copies of one parameter apart
         self.start: int | None = None  # the first row's number in the whole
         self.lines: torch.Tensor | None = None
         self.values: torch.Tensor | None = None
-        self.is_stale = keeps_values  # magnitudes are to be exchanged
+        self.is_stale = stores_values  # magnitudes are to be exchanged
         self.slots: torch.Tensor | None = None  # those of the whole: see exchanged
         self.mesh: Any = None
         self.alternates: bool | None = None  # directions travel one at a time
         self.origin: Memory | None = None  # on the CPU; this is its copy on a GPU, to travel
         _ALL.append(weakref.ref(self, _ALL.remove))
+
+    def __del__(self) -> None:
+        if getattr(self, "mesh", None) is not None and self.is_waiting() and self.count():
+            _GONE.append(Gone(self.order, self.mesh, self.count()))
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Its place among others: ranks may have made them in another order."""
+        return self.number, self.made
+
+    def is_waiting(self) -> bool:
+        """Whether ranks that hold the whole are to exchange its magnitudes."""
+        return self.is_stale and self.origin is None and self.values is not None
 
     @property
     def device(self) -> torch.device:
@@ -49,10 +78,10 @@ class Memory:
 
     def like(self, rows: int, device: torch.device, fill: bool) -> "Memory":
         """Memory of the same kind; zeros, or not written."""
-        made = Memory(self.form, self.dtype, rows, self.keeps_values)
+        made = Memory(self.form, self.dtype, rows, self.stores_values)
         made.number = self.number
         make = torch.zeros if fill else torch.empty
-        if self.keeps_values:
+        if self.stores_values:
             made.values = make(rows, self.form.shape[1], dtype=self.dtype, device=device)
         else:
             made.lines = make(rows, self.form.width, dtype=torch.uint8, device=device)
@@ -60,7 +89,7 @@ class Memory:
 
     def copied(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Memory":
         """A copy of all rows elsewhere: on another device, in pinned memory."""
-        made = Memory(self.form, self.dtype, self.rows, self.keeps_values)
+        made = Memory(self.form, self.dtype, self.rows, self.stores_values)
         made.number, made.start, made.is_stale = self.number, self.start, self.is_stale
         made.lines = None if self.lines is None else move(self.lines)
         made.values = None if self.values is None else move(self.values)
@@ -84,7 +113,7 @@ class Memory:
         return self.values
 
     def place(self, mesh: Any) -> None:  # noqa: ANN401
-        """Notes the ranks that hold the whole."""
+        """Sets the ranks that hold the whole."""
         if self.origin is not None:
             self.origin.place(mesh)
         self.mesh = mesh
@@ -101,7 +130,7 @@ class Memory:
             return
         origin.settled()
         self.is_stale = False
-        if self.keeps_values:
+        if self.stores_values:
             self.slots = None if origin.slots is None else origin.slots.to(self.device)
         elif self.values is not None:  # of before
             self.lines, self.values = origin.lines.to(self.values.device), None
@@ -127,6 +156,10 @@ class Memory:
         step, whole = _texts.row_step(self.form.text), self.form.shape[0]
         cuts = [self.rows * rank for rank in range(1, self.mesh.size())]
         return sorted({cut // step for cut in cuts if cut < whole and cut % step})
+
+    def count(self) -> int:
+        """How many magnitudes its ranks exchange."""
+        return self.has_one_scale() + len(self.cut_blocks()) * self.form.shape[1]
 
     def magnitudes(self) -> torch.Tensor:
         """The largest ones of this rank: of all, and by columns of each block that is cut."""
@@ -173,42 +206,54 @@ def new_number() -> int:
     return next(_numbers)
 
 
-def exchanged(memories: list[Memory]) -> None:
+def _take_gone(mesh: Any) -> list[Gone]:  # noqa: ANN401
+    """Those of a mesh; they take part once."""
+    found = [gone for gone in list(_GONE) if gone.mesh == mesh]
+    for gone in found:
+        _GONE.remove(gone)
+    return found
+
+
+def exchanged(memories: list[Memory], gone: list[Gone]) -> None:
     """Gives memories of one mesh the magnitudes of the whole: one all_reduce for all."""
-    found = [memory.magnitudes() for memory in memories]
-    sizes = [len(each) for each in found]
-    total = torch.cat(found) if found else torch.empty(0)
-    if len(total) and memories[0].mesh.size() > 1:
-        # Shards may be on the CPU where the ranks' group moves tensors of GPUs.
-        total = total.to(memories[0].mesh.device_type)
-        torch.distributed.all_reduce(
-            total, torch.distributed.ReduceOp.MAX, memories[0].mesh.get_group()
-        )
-    for memory, slots in zip(memories, total.split(sizes), strict=True):
-        memory.slots, memory.is_stale = slots.to(memory.device), False
+    found = [(memory.order, memory, memory.magnitudes()) for memory in memories]
+    found += [(each.order, None, torch.zeros(each.count)) for each in gone]
+    if not found:
+        return
+    found.sort(key=lambda each: each[0])
+    mesh = memories[0].mesh if memories else gone[0].mesh
+    total = torch.cat([each.to(mesh.device_type) for *_, each in found])
+    if len(total) and mesh.size() > 1:
+        torch.distributed.all_reduce(total, torch.distributed.ReduceOp.MAX, mesh.get_group())
+    parts = total.split([len(each) for *_, each in found])
+    for (_, memory, _), slots in zip(found, parts, strict=True):
+        if memory is not None:
+            memory.slots, memory.is_stale = slots.to(memory.device), False
 
 
 def settle(mesh: Any) -> None:  # noqa: ANN401
     """Quantizes what was written, in every shard on this mesh."""
     found = [memory for ref in list(_ALL) if (memory := ref()) is not None]
-    found = [m for m in found if m.origin is None and m.mesh == mesh]
-    stale = [m for m in found if m.is_stale and m.values is not None]
-    stale.sort(key=lambda memory: memory.number)  # ranks may have made them in another order
+    stale = [m for m in found if m.mesh == mesh and m.is_waiting()]
     with torch.no_grad():
-        exchanged(stale)
+        exchanged(stale, _take_gone(mesh))
         for memory in stale:
-            if not memory.keeps_values:
+            if not memory.stores_values:
                 memory.lines, memory.values, memory.slots = memory.quantized(), None, None
 
 
 def _settle_all(*_: Any) -> None:  # noqa: ANN401
-    meshes: list[Any] = []
+    if not torch.distributed.is_initialized():
+        _GONE.clear()  # their ranks have parted
+    waiting: list[Any] = [(gone.order, gone.mesh) for gone in list(_GONE)]
     for ref in list(_ALL):
         memory = ref()
-        if memory is None or memory.origin is not None or not memory.is_stale:
-            continue
-        if memory.mesh is not None and memory.mesh not in meshes:
-            meshes.append(memory.mesh)
+        if memory is not None and memory.mesh is not None and memory.is_waiting():
+            waiting.append((memory.order, memory.mesh))
+    meshes: list[Any] = []
+    for _, mesh in sorted(waiting, key=lambda each: each[0]):
+        if mesh not in meshes:
+            meshes.append(mesh)
     for mesh in meshes:
         settle(mesh)
 

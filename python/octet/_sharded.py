@@ -1,8 +1,8 @@
 """What torch's fully_shard (FSDP2) holds of a layer.
 
 A layer's weight is a DTensor between calls and a plain tensor during one: gathered before
-forward, freed after it, gathered again before backward. A plan that is told so (the option
-``fsdp``) keeps nothing that is made of it. Where Python made the weight of what was gathered,
+forward, freed after it, gathered again before backward. With the option ``fsdp`` a plan saves
+nothing that is made of it. Where Python made the weight of what was gathered,
 by joining parts or by a quantizer of a user's, backward makes it again.
 """
 
@@ -37,7 +37,7 @@ def knows_fully_shard() -> bool:
     warnings.warn(
         f"octet does not know the fully_shard of torch {torch.__version__}: layers under it "
         "save their gathered weights for backward, and fuse_wgrad_accumulation and "
-        "delay_wgrad_compute lose gradients; take a torch that docs/torch.md lists",
+        "delay_wgrad_compute lose gradients; take a torch that docs/frameworks.md lists",
         stacklevel=2,
     )
     return False

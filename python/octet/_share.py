@@ -10,6 +10,8 @@ from octet._parameters import Parameters
 from octet._signatures import Options
 from octet.state.active import no_dispatch_modes
 
+_NORM = ("layer_norm_weight", "layer_norm_bias")  # every rank has all of them
+
 
 class Share(Parameters):
     """The rank's share of a layer; the whole of it where there is one rank."""
@@ -19,7 +21,7 @@ class Share(Parameters):
     tp_size: int = 1
     sequence_parallel: bool = False
     _parallel_options: Options = ()
-    _chunks: tuple[int, int] = (1, 1)  # of the output, and of the input's gradient
+    _chunks: tuple[int, int, int] = (1, 1, 1)  # of output, input's gradient, gathered rows
     _rng: tuple[Any, Any] = (None, None)  # get_rng_state_tracker, rng_tracker_name
     _agreed: set[Any]  # calls that all ranks were found to make alike
 
@@ -193,7 +195,7 @@ class Share(Parameters):
         if self.tp_size == 1:
             return
         for name, parameter in self._parameters.items():
-            if parameter is None:
+            if parameter is None or name in _NORM:
                 continue
             if name.endswith("bias") and self.parallel_mode == "row":
                 parameter.sequence_parallel = self.sequence_parallel  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 import torch
-from octet import _C, _ops, _plans
+from octet import _C, _ops, _plans, _texts
 from octet._constant import constant
 from octet._dtypes import dtype_name
 from octet._signatures import forward_signature, gradient_words
@@ -113,7 +113,7 @@ def _cast(tensor: Node, quantizers: Sequence[str], first: Node) -> Cast:
     """A cast before the first node that reads it."""
     row, col = (any(usage) for usage in zip(*map(usages, quantizers), strict=True))
     quantizer = with_usage(quantizers[0], row, col)
-    text = f"{dtype_name(tensor.meta['val'].dtype)} {quantizer}"
+    text = _texts.tensor_words(dtype_name(tensor.meta["val"].dtype), quantizer)
     with tensor.graph.inserting_before(first):
         node = tensor.graph.call_function(_ops.quantize, (tensor, [], text))
         _describe(node, first, _ops.quantize(tensor.meta["val"], [], text))

@@ -9,12 +9,13 @@ from octet._dtypes import TORCH_DTYPES, dtype_name
 
 # What a call is asked besides its operands: fields of the C core's arguments and their values.
 Options = tuple[tuple[str, Any], ...]
-Dtypes = tuple[torch.dtype, torch.dtype, torch.dtype | None]  # of input, weight and bias
+# Of input, weight and bias; and of gamma and beta where the call begins with a norm.
+Dtypes = tuple[torch.dtype | None, ...]
 
 
 @constant
 def device_options(kind: str, index: int | None) -> Options:
-    """Where a call runs; the CPU need not be said."""
+    """Where a call runs; nothing for the CPU."""
     return (("device", _C.cuda_device(index or 0)),) if kind == "cuda" else ()
 
 
@@ -77,11 +78,35 @@ class Forward(NamedTuple):
     made: int  # tensors that it returns
     is_simple: bool  # they are the output and, where it saves anything, the block
     flat: bool  # its arguments are buffers one by one
+    operands: tuple[str, ...]  # those arguments that may get a gradient
+    applies: bool  # a function to the input, before the product
 
     @property
     def lends_seed(self) -> bool:
         """Whether the seed of a call is its backward's alone; it is lent first then."""
         return self.lent[:1] == ("seed",) and "seed" not in self.args
+
+
+_OPERANDS = ("input", "weight", "bias", "gamma", "beta")
+
+
+@constant
+def prologue_of(words: str) -> str:
+    """The function that a call applies to its input; none where there is none."""
+    return _C.fields("linear", f"linear m=0 k=1 n=1 {words}")["prologue"]
+
+
+@constant
+def input_factor(prologue: str) -> int:
+    """How many columns the input of a call with this prologue has for each of the weight's."""
+    words = linear_words(
+        (torch.float32, torch.float32, None),
+        (None, None),
+        "none",
+        (False, False, False),
+        (("prologue", prologue),),
+    )
+    return _plans.describe("linear", words).args[0].dims[-1][1]
 
 
 @constant
@@ -114,6 +139,8 @@ def forward_signature(words: str, flat: bool = False) -> Forward:
         made=made,
         is_simple=not saves and output.quantizer == "none" and made == 1 + has_block,
         flat=flat,
+        operands=tuple(n for n in dict.fromkeys(g.name for g in args) if n in _OPERANDS),
+        applies=prologue_of(words) != "none",
     )
 
 
@@ -189,7 +216,8 @@ def backward_signature(words: str, dtype: torch.dtype, flat: bool = False) -> Ba
     text, forward = gradient_words(words, dtype, None), forward_signature(words, flat)
     read, written, later, groups, made, records, operands = _C.backward_signature(text, flat)
     # Those of a prologue's parameters come after the bias, where there is one.
-    places = (0, 1, 2, *(forward.args.index(n) if n in forward.args else -1 for n in _NORM))
+    found = forward.operands
+    places = (0, 1, 2, *(found.index(n) if n in found else -1 for n in _NORM))
     pairs = zip(places, groups, strict=True)
     grads = tuple((3 + at, Group(*group)) for at, group in pairs if group)
     count = 3 + forward.count + len(forward.lent)
@@ -299,14 +327,12 @@ def row_multiple(words: str) -> int:
 
 
 @constant
-def col_multiple(words: str, mode: str) -> int:
-    """What out_features, of column mode in_features, must be a multiple of, for a product of a
-    call to be made in chunks."""
-    if mode == "row":
-        return _plans.phases("linear", words).col_multiple
-    if not forward_signature(words).has_backward:
+def chunk_multiple(words: str, in_backward: bool) -> int:
+    """What is cut where forward, or backward, makes a product in chunks must be a multiple of:
+    its columns, or the input's rows."""
+    if in_backward and not forward_signature(words).has_backward:
         return 1
-    return _plans.phases("linear_backward", words).col_multiple
+    return _plans.phases("linear_backward" if in_backward else "linear", words).chunk_multiple
 
 
 @constant
@@ -324,6 +350,9 @@ def draws_with_graph(
 ) -> bool:
     """Whether a call with these operands draws a seed where all of them get gradients."""
     grads = (True, True, dtypes[2] is not None)
+    norm = zip(("gamma_requires_grad", "beta_requires_grad"), dtypes[3:], strict=False)
+    missing = [(name, True) for name, dtype in norm if dtype is not None]
+    options += tuple(each for each in missing if each not in options)
     return "seed" in call_of(dtypes, quantized, recipe, grads, options, False).tensors
 
 

@@ -1,9 +1,16 @@
 """What runs here, and how: every recipe runs everywhere, natively, folded or emulated."""
 
+import os
+import platform
+from typing import TYPE_CHECKING, Any, overload
+
 import torch
 from octet import _C, _opaque, _signatures
 from octet.recipe import CustomRecipe, Recipe
 from octet.state.autocast import checked_recipe
+
+if TYPE_CHECKING:
+    from octet._explain import Explanation
 
 _SCHEMES = {
     "fp8": "fp8-tensor:e4m3",
@@ -30,12 +37,33 @@ _FOLDED = (
 )
 
 
+class Support(dict[str, str]):
+    """A dict that prints as lines, to be pasted into a bug report."""
+
+    def __str__(self) -> str:
+        """One entry a line."""
+        width = max(map(len, self))
+        return "\n".join(f"{key.ljust(width)}  {value}" for key, value in self.items())
+
+
+def _versions(device: torch.device) -> dict[str, str]:
+    """What a bug report needs besides: versions, the GPU, variables that are set."""
+    found = {"octet": _C.version(), "torch": str(torch.__version__)}
+    found["python"] = f"{platform.python_version()}, {platform.platform()}"
+    if device.type == "cuda" and torch.cuda.is_available():
+        found["gpu"] = f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
+    own = {k: v for k, v in sorted(os.environ.items()) if k.startswith("OCTET_")}
+    found["variables"] = ", ".join(f"{k}={v}" for k, v in own.items()) or "none set"
+    return found
+
+
 def support(device: torch.device | str | None = None) -> dict[str, str]:
     """For each family of recipes "native", "folded" or "emulated" on a device, by default the
     current GPU where there is one; what plans call that device; the CPU kernels' instruction
-    set; and "opaque_quantizers": "registered" where torch takes quantizers as arguments of
-    custom ops, else "not registered" and why. "native" and "emulated" products are exact; where
-    one is "folded", the entry "folded" says how far it may be off, and how to have it exact.
+    set; "opaque_quantizers": "registered" where torch takes quantizers as arguments of custom
+    ops, else "not registered" and why; versions, and the ``OCTET_*`` variables that are set.
+    "native" and "emulated" products are exact; where one is "folded", the entry "folded" says
+    how far it may be off, and how to have it exact. It prints as lines, for bug reports.
 
     >>> octet.support("cpu")["mxfp8"]
     'native'
@@ -44,13 +72,14 @@ def support(device: torch.device | str | None = None) -> dict[str, str]:
     name = _C.cuda_device(chosen.index) if chosen.type == "cuda" else "cpu"
     found = {family: _C.support(text, name) for family, text in _SCHEMES.items()}
     bound = {"folded": _FOLDED} if "folded" in found.values() else {}
-    return {
+    return Support(
         **found,
         **bound,
-        "device": name,
-        "cpu": _C.cpu_name(),
-        "opaque_quantizers": _opaque.registration(),
-    }
+        device=name,
+        cpu=_C.cpu_name(),
+        opaque_quantizers=_opaque.registration(),
+        **_versions(chosen),
+    )
 
 
 def _available(return_reason: bool) -> bool | tuple[bool, str]:
@@ -89,7 +118,7 @@ def text_of(recipe: Recipe, name: str) -> str:
     return recipe.text_for("linear", name) if custom else recipe.text
 
 
-def explain(
+def _explain_layer(
     in_features: int,
     out_features: int,
     rows: int,
@@ -98,13 +127,6 @@ def explain(
     bias: bool = True,
     device: torch.device | str | None = None,
 ) -> str:
-    """The plans of a Linear's forward and backward on a device, for people.
-
-    >>> mxfp8 = octet.recipe.MXFP8BlockScaling()
-    >>> print(octet.explain(64, 32, 16, mxfp8, device="cpu"))  # doctest: +ELLIPSIS
-    linear forward: m=16 k=64 n=32, recipe mxfp8, on cpu
-    ...
-    """
     text = "none" if recipe is None else text_of(recipe, "")
     dtypes = (dtype, dtype, dtype if bias else None)
     where = _chosen(device)
@@ -116,3 +138,49 @@ def explain(
     )
     forward = _C.explain("linear", words, sizes)
     return f"{forward}\n{_C.explain('linear_backward', back, sizes)}"
+
+
+@overload
+def explain(
+    in_features: int,
+    out_features: int,
+    rows: int,
+    recipe: Recipe | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    bias: bool = True,
+    device: torch.device | str | None = None,
+) -> str: ...
+@overload
+def explain(
+    model: torch.nn.Module,
+    *inputs: Any,  # noqa: ANN401
+    recipe: Recipe | None = None,
+    **named: Any,  # noqa: ANN401
+) -> "Explanation": ...
+def explain(*args: Any, **named: Any) -> "str | Explanation":
+    """What a model's octet layers do, or what one Linear would do, for people.
+
+    ``explain(model, *inputs, recipe=None, **named)`` runs the model's forward once and gives a
+    row for each layer: sizes, quantizers, whether products are native, folded or emulated,
+    bytes saved for backward, the time of forward and backward beside bf16, and what would make
+    it faster or smaller. Print it, or take ``rows``, ``to_dict()``, ``to_html()``. The recipe
+    is the one given, or that of the autocast around, or the default one. The model stays as it
+    was: see docs/inside.md.
+
+    ``explain(in_features, out_features, rows, recipe=None, dtype=torch.bfloat16, bias=True,
+    device=None)`` is the plans of one Linear's forward and backward on a device.
+
+    >>> mxfp8 = octet.recipe.MXFP8BlockScaling()
+    >>> print(octet.explain(64, 32, 16, mxfp8, device="cpu"))  # doctest: +ELLIPSIS
+    linear forward: m=16 k=64 n=32, recipe mxfp8, on cpu
+    ...
+    >>> model = torch.nn.Sequential(octet.Linear(64, 32, device="cpu"))
+    >>> octet.explain(model, torch.randn(16, 64), recipe=mxfp8).rows[0].how
+    'native'
+    """
+    model = named.pop("model", None) if not args else args[0]
+    if model is None or isinstance(model, int):
+        return _explain_layer(*args, **named)
+    from octet import _explain  # few need it
+
+    return _explain.explain_model(model, args[1:], named.pop("recipe", None), named)

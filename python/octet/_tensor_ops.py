@@ -11,14 +11,15 @@ from octet import _ops, _plans, _texts
 from octet._decoded_view import with_views, written_arguments
 from octet._dtypes import HIGH_PRECISION
 from octet._signatures import gradient_words
-from octet.tensor import HANDLERS, QuantizedTensor, copied, quantize_into
+from octet.tensor import HANDLERS, QuantizedTensor, copied, quantize_into, same_role
 
 aten = torch.ops.aten
 _MODULE_APPLY = torch.nn.Module._apply.__code__
 
 
 def _like(tensor: QuantizedTensor, buffers: Sequence[torch.Tensor]) -> QuantizedTensor:
-    return QuantizedTensor(buffers, tensor._text, tensor.dtype, tensor.shape)
+    made = QuantizedTensor(buffers, tensor._text, tensor.dtype, tensor.shape)
+    return same_role(tensor, made)
 
 
 def _detach(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -43,13 +44,13 @@ def _empty_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
         return NotImplemented
     device = kwargs.get("device")
     made = [func(buffer, device=device) for buffer in tensor.buffers()]
-    return QuantizedTensor(made, tensor._text, dtype, tensor.shape)
+    return same_role(tensor, QuantizedTensor(made, tensor._text, dtype, tensor.shape))
 
 
 def _zeros_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     """Quantized, but those of what is trained: they will be an optimizer's moments, of which
     small ones next to large must not be lost."""
-    if args[0].requires_grad:
+    if args[0].requires_grad or args[0]._is_local:
         return NotImplemented
     made = _empty_like(aten.empty_like.default, args, kwargs)
     if made is NotImplemented:
@@ -199,8 +200,8 @@ def with_gradient(
     wanted = [g.name for g in _plans.groups(_plans.describe(kind, quantized).args)]
     read = [port for port in plain.args if not (mutated and port.is_mutable)]
     names = [g.name for g in _plans.groups(read)]
-    kept = [arg for name, arg in zip(names, args, strict=False) if name in wanted]
-    return quantized, kept + list(args[len(names) :])
+    passed = [arg for name, arg in zip(names, args, strict=False) if name in wanted]
+    return quantized, passed + list(args[len(names) :])
 
 
 def as_if_plain(
@@ -208,7 +209,7 @@ def as_if_plain(
 ) -> list[torch.Tensor]:
     """A backward's outputs where its caller expects those of a gradient that arrives plain.
 
-    There is nothing to measure in a quantized one and nothing to keep: zeros, no bytes."""
+    There is nothing to measure in a quantized one and nothing to save: zeros, no bytes."""
     wanted, given = _plans.describe(kind, plain), _plans.describe(kind, quantized)
     made = [(port.name, port.part) for port in given.outs if port.alias < 0]
     found = dict(zip(made, outs, strict=False))
@@ -266,12 +267,12 @@ def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     before, plan = _plans.describe(kind, plain), _plans.describe(kind, text)
     updated, written = (written[:1], written[1:]) if rule else ([], written)
     names = [port.name for port in before.args if port.is_mutable]
-    lent = dict(zip(names, written, strict=True))
-    written = [lent[port.name] for port in plan.args if port.is_mutable]
-    if "amax" in lent and not any(port.name == "amax" for port in plan.args):
+    by_name = dict(zip(names, written, strict=True))
+    written = [by_name[port.name] for port in plan.args if port.is_mutable]
+    if "amax" in by_name and not any(port.name == "amax" for port in plan.args):
         # There is nothing to measure in a quantized gradient; scales are updated all the same.
         if rule:
-            _ops.delayed_update([*updated, lent["amax"]], f"grad_output {rule}")
+            _ops.delayed_update([*updated, by_name["amax"]], f"grad_output {rule}")
         updated, rule = [], ""
     if written:
         made = sum(port.alias < 0 for port in plan.outs) + bool(plan.block)

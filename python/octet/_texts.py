@@ -19,6 +19,12 @@ def element_format(text: str) -> str:
 
 
 @constant
+def takes_scale(text: str) -> bool:
+    """Whether quantizing reads a scale that the caller has: delayed scaling's."""
+    return _C.takes_scale(text)
+
+
+@constant
 def is_stochastic(text: str) -> bool:
     """Whether quantizing draws random bits."""
     return bool(_C.fields("quantizer", text)["stochastic"])
@@ -73,6 +79,12 @@ def row_step(text: str) -> int:
 
 
 @constant
+def column_step(text: str) -> int:
+    """Columns that a quantizer's bytes keep together; 0 where no part of them stands alone."""
+    return _C.column_step(text)
+
+
+@constant
 def transposable(text: str) -> bool:
     """Whether one direction's bytes give the other's, as they are."""
     return _C.transposable(text)
@@ -82,6 +94,12 @@ def transposable(text: str) -> bool:
 def role_quantizer(recipe: str, role: str) -> str:
     """The quantizer that a recipe gives to a role."""
     return _C.role_quantizer(recipe, role)
+
+
+@constant
+def is_delayed(recipe: str) -> bool:
+    """Whether a recipe is delayed scaling, whose scales and histories are a layer's."""
+    return bool(_C.fields("recipe", recipe)["kind"] == "delayed")
 
 
 @constant
@@ -102,6 +120,12 @@ def covers(have: str, need: str) -> bool:
 def canonical(text: str) -> str:
     """The canonical text of a quantizer."""
     return _C.canonical("quantizer", text)
+
+
+@constant
+def tensor_words(dtype: str, quantizer: str) -> str:
+    """The words of a call that quantizes or dequantizes: a tensor of this dtype."""
+    return _C.tensor_words(dtype, quantizer)
 
 
 @constant

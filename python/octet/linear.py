@@ -7,41 +7,37 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.functional import linear as torch_linear
 
 import torch
-from octet import _parallel, _wgrad
+from octet import _parallel, _texts, _wgrad
+from octet._constant import traced_as_constant
+from octet._gathering import GATHERING
 from octet._linear_eager import EagerLinear
 from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet.proto import TensorProto
 from octet.recipe import Recipe
 from octet.state import seeds
 from octet.state.active import BACKWARD, CONSTANT_WEIGHTS, ENTERED, MAIN_THREAD, current
+from octet.state.scaling import scaling_made_late
 from torch import is_grad_enabled
+
+SAVES = ("speed", "memory")  # what calls with a norm or an activation save for backward
+
+
+def checked_save(label: str, save: str) -> str:
+    """The word for what is saved, if it is one."""
+    if save not in SAVES:
+        raise ValueError(f"{label}: save is {save!r}; it is one of {', '.join(SAVES)}")
+    return save
+
 
 linear_autograd = torch.ops.octet.linear_autograd.default
 linear_seeded = torch.ops.octet.linear_seeded.default
 
 
-class Linear(EagerLinear):
-    """A linear layer that quantizes by the recipe of the ``octet.autocast`` around it.
+class AnyLinear(EagerLinear):
+    """A layer that multiplies by a weight, perhaps after a function of its input."""
 
-    Outside one it is ``torch.nn.Linear``: it computes the same, with all derivatives. It is an
-    ``nn.Linear`` to other libraries, too: same parameters, same initialization.
-
-    With ``parallel_mode`` and ``tp_group`` each rank of the group holds a share of it, and
-    ``in_features`` and ``out_features`` become those of the share: see docs/parallel.md.
-
-    ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
-    active by then, under delayed scaling by the scales it had. In compiled code delayed
-    scaling's layers belong outside of checkpoints; see docs/state.md for all the rules.
-
-    With ``fuse_wgrad_accumulation`` backward adds the weight's gradient to
-    ``weight.main_grad``, and the bias's to ``bias.main_grad`` if there is one. The first
-    microbatch overwrites both.
-
-    >>> layer = octet.Linear(64, 32, device="cpu")
-    >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
-    ...     layer(torch.randn(8, 64)).shape
-    torch.Size([8, 32])
-    """
+    _public_name = "Linear"
+    _watch: Any = None  # an octet.stats that gathers its numbers
 
     def __init__(
         self,
@@ -62,7 +58,7 @@ class Linear(EagerLinear):
         parameters_split: tuple[str, ...] | list[str] | dict[str, int] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        ub_overlap_ag: bool = False,
+        ub_overlap_ag: bool | int = False,
         ub_overlap_rs: bool | int = False,
         ub_overlap_rs_dgrad: bool | int = False,
         ub_bulk_dgrad: bool = False,
@@ -72,14 +68,16 @@ class Linear(EagerLinear):
         symmetric_ar_type: str | None = None,
         save_original_input: bool = False,
         name: str | None = None,
+        save: str = "speed",
     ) -> None:
-        torch.nn.Module.__init__(self)  # and not nn.Linear's, which makes parameters
+        if "_parameters" not in self.__dict__:
+            torch.nn.Module.__init__(self)  # and not nn.Linear's, which makes parameters
         self.name = name
         self.in_features, self.out_features = in_features, out_features
-        _parallel.check_overlap_gather(ub_overlap_ag)
         self._chunks = (
             _parallel.chunks_of("ub_overlap_rs", ub_overlap_rs),
             _parallel.chunks_of("ub_overlap_rs_dgrad", ub_overlap_rs_dgrad),
+            _parallel.chunks_of("ub_overlap_ag", ub_overlap_ag),
         )
         _parallel.check_symmetric(symmetric_ar_type)
         del ub_bulk_dgrad, ub_bulk_wgrad  # backward's collectives run beside products anyway
@@ -90,6 +88,7 @@ class Linear(EagerLinear):
         self.return_bias = return_bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.save_original_input = save_original_input
+        self.save = checked_save(self._label(), save)
         self.delay_wgrad_compute = delay_wgrad_compute
         self._wgrads = _wgrad.Queue()
         self.init_method = init_method
@@ -102,7 +101,8 @@ class Linear(EagerLinear):
     def _label(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         share = "" if self.tp_size == 1 else f", {self.parallel_mode} over {self.tp_size} ranks"
-        return f"octet.Linear{name} ({self.in_features} -> {self.out_features}{share})"
+        sizes = f"{self.in_features} -> {self.out_features}{share}"
+        return f"octet.{self._public_name}{name} ({sizes})"
 
     # ---- the call --------------------------------------------------------------------------
 
@@ -139,9 +139,11 @@ class Linear(EagerLinear):
         options = self._options(asked, weight, is_first_microbatch, fp8_output, fp8_grad)
         operands = (inp, weight, bias)
         words = self._call(operands, asked.text, options, self._records()).words
-        sizes = [*inp.shape, self.out_features]
+        sizes = [*inp.shape[:-1], *self._ends()]
         found = linear_protos(words, Shapes(sizes, inp.dtype, weight.dtype, inp.device))
-        found.forward.outputs["output"].requires_grad = any(self._wants(inp, weight, bias))
+        found.forward.outputs["output"].requires_grad = (
+            any(self._wants(inp, weight, bias)) or self._vectors_want()
+        )
         return found
 
     def forward(
@@ -162,6 +164,8 @@ class Linear(EagerLinear):
         they are ignored. ``inp`` is another name of ``input``."""
         if input is None:
             input = inp
+        if GATHERING.active and self._watch is not None:
+            return self._watch.run(self, input, is_first_microbatch, fp8_output, fp8_grad)
         if not is_dynamo_compiling():
             return self._run_or_undo(input, is_first_microbatch, fp8_output, fp8_grad)
         # What most traced calls need and no more. A compiler traces every line, for every
@@ -189,21 +193,27 @@ class Linear(EagerLinear):
             is_grad_enabled(),
             self.training,
         )
-        kind, k, n, words, takes_bias, seed = self._decide_in_graph(text, traits, self._made_as)
-        if kind == "more" or shape[-1] != k:
+        decided = self._decide_in_graph(text, traits, self._made_as)
+        kind, columns, k, n, words, takes_bias, seed = decided
+        if kind == "more" or shape[-1] != columns:
             return self._run(input, is_first_microbatch, fp8_output, fp8_grad)
         self._calls.last = text
         if kind == "plain":
             return torch_linear(input, weight, bias)
         tensors = [input, weight, bias] if takes_bias else [input, weight]
-        sizes = [*shape, n]
+        if self._prologue is not None:
+            tensors.extend(self._vectors())
+        sizes = [*shape, n] if columns == k else [*shape[:-1], k, n]
         if kind == "stateless":
             return linear_autograd(tensors, [], sizes, words, seed)[0]
         if kind == "unread seed":
             drawn = seeds.draw_in_graph(input)
             return linear_seeded(tensors, drawn, sizes, words)[0]
         buffers = self._buffers
-        scale = buffers["fp8_scale"]
+        try:
+            scale = buffers["fp8_scale"]
+        except KeyError:
+            raise scaling_made_late(self._label()) from None
         tensors.append(scale)
         if kind == "reads":
             return linear_autograd(tensors, [], sizes, words, "")[0]
@@ -217,6 +227,15 @@ class Linear(EagerLinear):
         else:
             rule = self._begin_in_graph(step, text, scale, history) or ""
         return linear_autograd(tensors, written, sizes, words, rule)[0]
+
+    @traced_as_constant
+    def _cast_quantizers(self, text: str) -> tuple[str, ...]:
+        """By which quantizers a recipe's call casts input, weight and the output's gradient,
+        rowwise; those of a user's own are not known."""
+        if text == "none":
+            return ()
+        found = [_texts.role_quantizer(text, r) for r in ("input", "weight", "grad_output")]
+        return tuple(t if t == "none" else _texts.with_usage(t, True, False) for t in found)
 
     def _run_or_undo(
         self,
@@ -276,6 +295,33 @@ class Linear(EagerLinear):
 
     def extra_repr(self) -> str:
         """What print shows."""
-        return (
-            f"{self.in_features}, {self.out_features}, bias={self._whole('bias') is not None}"
-        )
+        saves = f", save={self.save!r}" if self.save != "speed" else ""
+        has_bias = self._whole("bias") is not None
+        return f"{self.in_features}, {self.out_features}, bias={has_bias}{saves}"
+
+
+class Linear(AnyLinear, torch.nn.Linear):
+    """A linear layer that quantizes by the recipe of the ``octet.autocast`` around it.
+
+    Outside one it is ``torch.nn.Linear``: it computes the same, with all derivatives. It is an
+    ``nn.Linear`` to other libraries, too: same parameters, same initialization.
+
+    With ``parallel_mode`` and ``tp_group`` each rank of the group holds a share of it, and
+    ``in_features`` and ``out_features`` become those of the share: see docs/parallel.md.
+
+    ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
+    active by then, under delayed scaling by the scales it had. In compiled code delayed
+    scaling's layers belong outside of checkpoints; see docs/state.md for all the rules.
+
+    With ``fuse_wgrad_accumulation`` backward adds the weight's gradient to
+    ``weight.main_grad``, and the bias's to ``bias.main_grad`` if there is one. The first
+    microbatch overwrites both.
+
+    ``save="memory"`` saves the weight itself for backward, which casts it again: the same bits,
+    and no second copy of the weight.
+
+    >>> layer = octet.Linear(64, 32, device="cpu")
+    >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
+    ...     layer(torch.randn(8, 64)).shape
+    torch.Size([8, 32])
+    """

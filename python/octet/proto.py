@@ -42,7 +42,7 @@ class TensorProto:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensor is; torch's default device where none was said."""
+        """Where the tensor is; torch's default device where none was given."""
         return (
             torch.get_default_device() if self._device is None else torch.device(self._device)
         )

@@ -101,12 +101,13 @@ class Float8CurrentScalingQuantizer(_Value):
                 "octet.Float8Quantizer quantizes by a scale that you keep"
             )
         fields = {
+            "format": format_name(fp8_dtype),
             "rowwise": rowwise,
             "columnwise": columnwise,
             "pow2": force_pow_2_scales,
             "epsilon": amax_epsilon,
         }
-        super().__init__(_texts.quantizer(f"fp8-tensor:{format_name(fp8_dtype)}", **fields))
+        super().__init__(_texts.quantizer("fp8-tensor:e4m3", **fields))
         if amax_reduction_group is not None:
             self.amax_reduction_group = amax_reduction_group
 
@@ -140,15 +141,15 @@ class Float8BlockQuantizer(_Value):
     ) -> None:
         if block_scaling_dim not in (1, 2):
             raise ValueError(f"block_scaling_dim is {block_scaling_dim}; it is 1 or 2")
-        block = {1: "1x128", 2: "128x128"}[block_scaling_dim]
         fields = {
+            "format": format_name(fp8_dtype),
+            "block_rows": {1: 1, 2: 128}[block_scaling_dim],
             "rowwise": rowwise,
             "columnwise": columnwise,
             "pow2": force_pow_2_scales,
             "epsilon": amax_epsilon,
         }
-        text = f"fp8-block:{format_name(fp8_dtype)}/{block}"
-        super().__init__(_texts.quantizer(text, **fields))
+        super().__init__(_texts.quantizer("fp8-block:e4m3", **fields))
 
 
 @register_value_opaque_quantizer
@@ -169,10 +170,13 @@ class MXFP8Quantizer(_Value):
         columnwise: bool = True,
         with_2d_quantization: bool = False,
     ) -> None:
-        block = "32x32" if with_2d_quantization else "1x32"
-        fields = {"rowwise": rowwise, "columnwise": columnwise}
-        text = f"mxfp8:{format_name(fp8_dtype)}/{block}"
-        super().__init__(_texts.quantizer(text, **fields))
+        fields = {
+            "format": format_name(fp8_dtype),
+            "block_rows": 32 if with_2d_quantization else 1,
+            "rowwise": rowwise,
+            "columnwise": columnwise,
+        }
+        super().__init__(_texts.quantizer("mxfp8:e4m3", **fields))
 
 
 def _transform(with_rht: bool, with_random_sign_mask: bool) -> str:
@@ -231,6 +235,8 @@ class NVFP4Quantizer(_Value):
             )
         del with_post_rht_amax  # the amax of transformed columns is always their own
         fields = {
+            "format": format_name(fp4_dtype),
+            "block_rows": 16 if with_2d_quantization else 1,
             "rowwise": rowwise,
             "columnwise": columnwise,
             "hadamard": _transform(with_rht, with_random_sign_mask),
@@ -239,9 +245,7 @@ class NVFP4Quantizer(_Value):
             "four_over_six": nvfp4_4over6_err_mode.lower() if nvfp4_use_4over6 else "none",
             "max256": nvfp4_use_4over6 and nvfp4_e4m3_max == 256,
         }
-        block = "16x16" if with_2d_quantization else "1x16"
-        text = f"nvfp4:{format_name(fp4_dtype)}/{block}"
-        super().__init__(_texts.quantizer(text, **fields))
+        super().__init__(_texts.quantizer("nvfp4:e2m1", **fields))
         if amax_reduction_group is not None:
             self.amax_reduction_group = amax_reduction_group
 
@@ -278,14 +282,14 @@ class MXFP4Quantizer(_Value):
         with_random_sign_mask: bool = True,
     ) -> None:
         fields = {
+            "format": format_name(fp4_dtype),
+            "block_rows": 32 if with_2d_quantization else 1,
             "rowwise": rowwise,
             "columnwise": columnwise,
             "hadamard": _transform(with_rht, with_random_sign_mask),
             "stochastic": stochastic_rounding,
         }
-        block = "32x32" if with_2d_quantization else "1x32"
-        text = f"mxfp4:{format_name(fp4_dtype)}/{block}"
-        super().__init__(_texts.quantizer(text, **fields))
+        super().__init__(_texts.quantizer("mxfp4:e2m1", **fields))
 
     def _live(self, device: torch.device) -> list[torch.Tensor]:
         return _seed(self.text, device)
@@ -310,16 +314,19 @@ class Float8Quantizer(Quantizer):
         rowwise: bool = True,
         columnwise: bool = True,
     ) -> None:
-        fields = {"rowwise": rowwise, "columnwise": columnwise}
-        text = f"fp8-delayed:{format_name(fp8_dtype)}"
-        super().__init__(_texts.quantizer(text, **fields))
+        fields = {
+            "format": format_name(fp8_dtype),
+            "rowwise": rowwise,
+            "columnwise": columnwise,
+        }
+        super().__init__(_texts.quantizer("fp8-delayed:e4m3", **fields))
         self.scale, self.amax = scale, amax
 
     def quantize_impl(self, tensor: torch.Tensor) -> "QuantizedTensor":
         """Quantizes by ``scale`` and raises ``amax``."""
         from octet.tensor import QuantizedTensor
 
-        text = f"{dtype_name(tensor.dtype)} {self.text}"
+        text = _texts.tensor_words(dtype_name(tensor.dtype), self.text)
         with torch.no_grad():
             *buffers, amax = _ops.quantize(tensor.detach(), [self.scale.reshape(1)], text)
             self.amax.copy_(torch.maximum(self.amax, amax.reshape(self.amax.shape)))

@@ -188,7 +188,7 @@ class Recipe:
 
 
 if TYPE_CHECKING:
-    _recipe = dataclass
+    from dataclasses import dataclass as _recipe  # type checkers know it by this import only
 else:
 
     def _recipe(cls: R) -> R:
@@ -226,6 +226,7 @@ class DelayedScaling(Recipe):
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: str | None = None
+    batch_invariant: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.amax_compute_algo == "callback":  # the core's word for a function
@@ -238,6 +239,7 @@ class DelayedScaling(Recipe):
                 ("history", self.amax_history_len),
                 ("algo", "callback" if self.has_functions() else self.amax_compute_algo),
                 ("reduce_amax", self.reduce_amax),
+                ("batch_invariant", self.batch_invariant),
                 _override(self.backward_override),
             ),
         )
@@ -267,6 +269,7 @@ class Float8CurrentScaling(Recipe):
     fp8_quant_fwd_inp: QParams | None = field(default=None, kw_only=True)
     fp8_quant_fwd_weight: QParams | None = field(default=None, kw_only=True)
     fp8_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
+    batch_invariant: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_params(self, "fp8")
@@ -281,6 +284,7 @@ class Float8CurrentScaling(Recipe):
                 ("split_fprop", split_word(self.fp8_gemm_fprop, split=False)),
                 ("split_dgrad", split_word(self.fp8_gemm_dgrad)),
                 ("split_wgrad", split_word(self.fp8_gemm_wgrad)),
+                ("batch_invariant", self.batch_invariant),
                 _override(self.backward_override),
             ),
         )
@@ -294,10 +298,16 @@ class MXFP8BlockScaling(Recipe):
     (Hopper). "folded": at that speed, within the bound that ``octet.support()`` tells; "exact":
     in bf16, which holds every number. Elsewhere products are exact and this changes nothing.
 
+    ``batch_invariant``: a row of the output, and of the input's gradient, does not depend on
+    the other rows, nor on how many there are (docs/promises.md). Recipes whose scales look
+    across rows refuse it.
+
     >>> octet.recipe.MXFP8BlockScaling(enable_2d_quantization=True)
     MXFP8BlockScaling('mxfp8+2d')
     >>> octet.recipe.MXFP8BlockScaling(product="exact")
     MXFP8BlockScaling('mxfp8:product=exact')
+    >>> octet.recipe.MXFP8BlockScaling(batch_invariant=True)
+    MXFP8BlockScaling('mxfp8+batch_invariant')
     """
 
     margin: int = 0
@@ -307,6 +317,7 @@ class MXFP8BlockScaling(Recipe):
     backward_override: str | None = None
     enable_2d_quantization: bool = False
     product: str = field(default="folded", kw_only=True)
+    batch_invariant: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self._set(
@@ -316,6 +327,7 @@ class MXFP8BlockScaling(Recipe):
                 format_field(self.fp8_format),
                 ("weight", (("two_d", self.enable_2d_quantization),)),
                 ("product", self.product),
+                ("batch_invariant", self.batch_invariant),
                 _override(self.backward_override),
             ),
         )
@@ -352,6 +364,7 @@ class Float8BlockScaling(Recipe):
     fp8_quant_fwd_inp: QParams | None = field(default=None, kw_only=True)
     fp8_quant_fwd_weight: QParams | None = field(default=None, kw_only=True)
     fp8_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
+    batch_invariant: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_params(self, "fp8")
@@ -371,6 +384,7 @@ class Float8BlockScaling(Recipe):
                 ("split_fprop", split_word(self.fp8_gemm_fprop)),
                 ("split_dgrad", split_word(self.fp8_gemm_dgrad)),
                 ("split_wgrad", split_word(self.fp8_gemm_wgrad)),
+                ("batch_invariant", self.batch_invariant),
                 _override(self.backward_override),
             ),
         )
@@ -415,6 +429,7 @@ class NVFP4BlockScaling(Recipe):
     fp4_quant_fwd_inp: QParams | None = field(default=None, kw_only=True)
     fp4_quant_fwd_weight: QParams | None = field(default=None, kw_only=True)
     fp4_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
+    batch_invariant: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         self._set(
@@ -426,6 +441,7 @@ class NVFP4BlockScaling(Recipe):
                 ("four_over_six", self.nvfp4_4over6),
                 ("max256", self.nvfp4_4over6_e4m3_use_256),
                 ("error_mode", self.nvfp4_4over6_err_mode.lower()),
+                ("batch_invariant", self.batch_invariant),
                 _override(self.backward_override),
             ),
         )
@@ -449,9 +465,17 @@ class MXFP4BlockScaling(Recipe):
     fp4_quant_fwd_inp: QParams | None = field(default=None, kw_only=True)
     fp4_quant_fwd_weight: QParams | None = field(default=None, kw_only=True)
     fp4_quant_bwd_grad: QParams | None = field(default=None, kw_only=True)
+    batch_invariant: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        self._set("mxfp4", (*_fp4_groups(self), _override(self.backward_override)))
+        self._set(
+            "mxfp4",
+            (
+                *_fp4_groups(self),
+                ("batch_invariant", self.batch_invariant),
+                _override(self.backward_override),
+            ),
+        )
 
 
 _ROLES = ("input", "weight", "output", "grad_output", "grad_input")
@@ -500,7 +524,7 @@ class CustomRecipe(Recipe):
                 "octet.recipe.CustomRecipe: quantization_alignment is "
                 f"{self.quantization_alignment}; it is at least 1"
             )
-        # The text of no answers at all: what it says against the other fields is said now.
+        # The text of no answers at all: fields that contradict each other are refused now.
         object.__setattr__(self, "_text", self.text_of({}))
 
     _is_custom = True

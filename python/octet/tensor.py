@@ -47,6 +47,7 @@ class QuantizedTensor(torch.Tensor):
 
     _text: str
     _is_part = False  # a part that split() made: bytes of its own, not the whole tensor's
+    _is_local = False  # what a rank holds of a parameter that is a DTensor
 
     @staticmethod
     def __new__(
@@ -228,17 +229,17 @@ class QuantizedTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # noqa: ANN401
         del protocol
-        state = (self.buffers(), self._text, self.dtype, tuple(self.shape))
+        parts = (self.buffers(), self._text, self.dtype, tuple(self.shape))
         is_param = isinstance(self, torch.nn.Parameter)
         value = self.get_high_precision_init_val()
         preserved = () if value is None else (value,)
-        return rebuild, (*state, self.requires_grad, is_param, *preserved)
+        return rebuild, (*parts, self.requires_grad, is_param, *preserved)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "QuantizedTensor":
         if id(self) not in memo:
             # By the memo: what else is copied may hold its buffers, too.
             function, args = self.__reduce_ex__(None)
-            memo[id(self)] = function(*copy.deepcopy(args, memo))
+            memo[id(self)] = same_role(self, function(*copy.deepcopy(args, memo)))
         return memo[id(self)]
 
     @classmethod
@@ -288,6 +289,13 @@ class Carried:
             self._tensor._post_accumulate_grad_hooks = self._grad_hooks
 
 
+def same_role(tensor: QuantizedTensor, made: QuantizedTensor) -> QuantizedTensor:
+    """What is made of a rank's share of a parameter is one, too."""
+    if tensor._is_local:
+        made._is_local = True
+    return made
+
+
 def rebuild(
     buffers: Sequence[torch.Tensor],
     text: str,
@@ -319,7 +327,9 @@ class _Quantize(torch.autograd.Function):
         tensor: torch.Tensor,
     ) -> QuantizedTensor:
         del ctx
-        buffers = _ops.quantize(tensor, live, f"{dtype_name(tensor.dtype)} {text}")
+        buffers = _ops.quantize(
+            tensor, live, _texts.tensor_words(dtype_name(tensor.dtype), text)
+        )
         return QuantizedTensor(buffers, text, tensor.dtype, tensor.shape)
 
     @staticmethod
@@ -334,7 +344,7 @@ class _Dequantize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: QuantizedTensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401
         ctx.dtype = tensor.dtype
-        text = f"{dtype_name(dtype)} {tensor._text}"
+        text = _texts.tensor_words(dtype_name(dtype), tensor._text)
         made = _ops.dequantize([tensor], tensor.shape, text)
         return made if tensor.shape else made.reshape(())  # a scalar's row has one column
 
@@ -374,7 +384,7 @@ def copied(
             buffer.to(device, non_blocking=non_blocking, copy=True)
             for buffer in tensor.buffers()
         ]
-    return QuantizedTensor(buffers, tensor._text, dtype, tensor.shape)
+    return same_role(tensor, QuantizedTensor(buffers, tensor._text, dtype, tensor.shape))
 
 
 class _Through(torch.autograd.Function):
@@ -401,7 +411,7 @@ def quantize(text: str, tensor: torch.Tensor, live: list[torch.Tensor]) -> Quant
     """The quantized tensor; its gradient is the tensor's."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return _Quantize.apply(text, live, tensor)
-    buffers = _ops.quantize(tensor, live, f"{dtype_name(tensor.dtype)} {text}")
+    buffers = _ops.quantize(tensor, live, _texts.tensor_words(dtype_name(tensor.dtype), text))
     return QuantizedTensor(buffers, text, tensor.dtype, tensor.shape)
 
 
@@ -429,7 +439,9 @@ def quantize_into(
         buffers = out.buffers()
         if live is None:
             live, buffers = _live_of(out, buffers)
-        _ops.quantize_into(buffers, tensor, live, f"{dtype_name(tensor.dtype)} {out._text}")
+        _ops.quantize_into(
+            buffers, tensor, live, _texts.tensor_words(dtype_name(tensor.dtype), out._text)
+        )
     return out
 
 
@@ -437,7 +449,7 @@ def _live_of(
     out: QuantizedTensor, buffers: list[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """What quantizing into a tensor reads: delayed scaling keeps the scale it has."""
-    if _texts.scheme(out._text) == "fp8-delayed":
+    if _texts.takes_scale(out._text):
         scale_inv = getattr(out, _texts.part_names(out._text)["scale_inv"])
         return [scale_inv.reciprocal()], [*buffers, torch.empty_like(scale_inv)]
     quantizer = out.quantizer
