@@ -8,7 +8,7 @@
 static cpu_tensor quantized(const octet_quantizer *q, const cpu_tensor *x, uint64_t seed) {
     cpu_tensor out = cpu_tensor_quantized(q, (octet_dtype)x->m.dtype, x->m.rows, x->m.cols, 1);
     float scale = 3.0f, amax = model_amax(x);
-    oct_live live = {&scale, &amax, NULL, seed, 0};
+    oct_live live = {&scale, &amax, NULL, seed, 0, NULL};
     oct_cpu_amax_parts(&out.m, &x->m, NULL);
     oct_cpu_quantize(&out.m, &x->m, &live, NULL);
     return out;

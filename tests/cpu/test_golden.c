@@ -111,7 +111,7 @@ static void run_case(const golden_case *c) {
     }
     oct_cpu_amax(&amax, &x.m, NULL);
     oct_cpu_amax_parts(&got.m, &x.m, NULL);
-    oct_live live = {&c->scale, &amax, &measured, c->seed, 0};
+    oct_live live = {&c->scale, &amax, &measured, c->seed, 0, NULL};
     oct_cpu_quantize(&got.m, &x.m, &live, NULL);
     check_parts(c, &got);
     if (c->amax >= 0) {

@@ -12,7 +12,7 @@ static const octet_scheme schemes[] = {OCTET_FP8_TENSOR, OCTET_FP8_DELAYED, OCTE
 
 static void fill_quantized(cpu_tensor *out, const cpu_tensor *x, const float *amaxes) {
     float scale = 3.0f, amax = model_amax(x);
-    oct_live live = {&scale, amaxes ? amaxes : &amax, NULL, 9, 0};
+    oct_live live = {&scale, amaxes ? amaxes : &amax, NULL, 9, 0, NULL};
     oct_cpu_amax_parts(&out->m, &x->m, NULL);
     oct_cpu_quantize(&out->m, &x->m, &live, NULL);
 }
@@ -171,7 +171,7 @@ static void check_assemble(const octet_quantizer *q, int64_t rows, int64_t cols,
     float scale = 3.0f;
     cpu_fill(&x, CPU_INPUT_BLOCKS, (uint64_t)cols);
     float amax = model_amax(&x);
-    oct_live live = {&scale, &amax, NULL, 9, 0};
+    oct_live live = {&scale, &amax, NULL, 9, 0, NULL};
     fill_quantized(&want, &x, &amax);
     for (int64_t rank = 0; rank < ranks; rank++) {
         cpu_tensor shard = cpu_tensor_quantized(q, OCTET_BF16, rows, cols, 1);

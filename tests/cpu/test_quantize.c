@@ -61,7 +61,7 @@ static void check_cast(const cast_case *p) {
     float amax = model_amax(&x), new_amax = -1;
     uint32_t stream = (uint32_t)(p->seed >> 48 & 7);
     model_live live = {stored_scale(p->seed), amax, p->seed, stream};
-    oct_live given = {&live.scale, &live.amax, &new_amax, p->seed, stream};
+    oct_live given = {&live.scale, &live.amax, &new_amax, p->seed, stream, NULL};
     model_quantize(&want, &x, &live);
     oct_cpu_quantize(&got.m, &x.m, &given, &threads);
     check_equal(p, "quantize", &got, &want);
@@ -184,7 +184,7 @@ TEST(quantize__threads_do_not_change_a_byte) {
         cast_case p = {q, OCTET_BF16, 270, 530, 531, CPU_INPUT_BLOCKS, 1, 11};
         cpu_tensor one = cpu_tensor_quantized(&q, OCTET_BF16, 270, 530, 1);
         float amax = model_amax(&x), scale = 2.5f;
-        oct_live live = {&scale, &amax, NULL, 77, 0};
+        oct_live live = {&scale, &amax, NULL, 77, 0, NULL};
         for (int threads = 1; threads <= 5; threads += threads == 1 ? 1 : 3) {
             oct_threads t = cpu_threads(threads);
             cpu_tensor more = cpu_tensor_quantized(&q, OCTET_BF16, 270, 530, 1);

@@ -63,7 +63,7 @@ static inline cpu_tensor cuda_quantized(const octet_quantizer *q, const cpu_tens
                                         uint64_t seed) {
     cpu_tensor out = cpu_tensor_quantized(q, (octet_dtype)x->m.dtype, x->m.rows, x->m.cols, 1);
     float scale = 3.0f, amax;
-    oct_live live = {&scale, &amax, NULL, seed, 0};
+    oct_live live = {&scale, &amax, NULL, seed, 0, NULL};
     oct_cpu_amax(&amax, &x->m, NULL);
     oct_cpu_amax_parts(&out.m, &x->m, NULL);
     oct_cpu_quantize(&out.m, &x->m, &live, NULL);
@@ -171,7 +171,7 @@ static inline void cuda_check_quantize(const octet_quantizer *q, const cpu_tenso
     int64_t rounding = (int64_t)seed;
     uint32_t stream = (uint32_t)(seed >> 8 & 7);
     oct_cpu_amax(&amax, &x->m, NULL);
-    oct_live live = {&scale, &amax, delayed ? &new_amax[0] : NULL, seed, stream};
+    oct_live live = {&scale, &amax, delayed ? &new_amax[0] : NULL, seed, stream, NULL};
     oct_cuda_live cuda_live = {.scale = delayed ? &scale : NULL,
                                .amax = current ? &cuda_amax : NULL,
                                .new_amax = delayed ? &new_amax[1] : NULL,

@@ -225,6 +225,68 @@ TEST(assemble__joins_rows_of_any_number) {
     }
 }
 
+/* ---- chunks of rows -------------------------------------------------------------------- */
+
+/* Leaves of a matrix the parts that a step would have. */
+static oct_matrix with_parts(const oct_matrix *of, bool data) {
+    oct_matrix m = *of;
+    for (int part = 0; part < OCTET_PARTS; part++) {
+        bool scale = part == OCTET_PART_ROW_SCALE ||
+                     (part == OCTET_PART_ROW_AMAX && of->quantizer.row_scaled);
+        m.parts[part] = (data ? part == OCTET_PART_ROW_DATA : scale) ? m.parts[part] : NULL;
+    }
+    return m;
+}
+
+/* A chunk of each of `ranks` shards of so many rows: its scales, and its codes in the whole. */
+static void check_chunk(const octet_quantizer *q, int64_t rows, const oct_chunk *chunk) {
+    int64_t cols = 70, piece = rows / chunk->chunks * chunk->ranks;
+    cpu_tensor want = cpu_tensor_quantized(q, OCTET_BF16, rows * chunk->ranks, cols, 1);
+    cpu_tensor got = cpu_tensor_quantized(q, OCTET_BF16, rows * chunk->ranks, cols, 1);
+    cpu_tensor shards = cpu_tensor_quantized(q, OCTET_BF16, rows, cols, chunk->ranks);
+    cpu_tensor one = cpu_tensor_quantized(q, OCTET_BF16, piece, cols, 1);
+    cpu_tensor other = cpu_tensor_quantized(q, OCTET_BF16, piece, cols, 1);
+    oct_threads threads = {NULL, NULL, 1};
+    fill_parts(&shards, (uint64_t)rows);
+    fill_parts(&one, 5);
+    memcpy(other.m.parts[OCTET_PART_ROW_DATA], one.m.parts[OCTET_PART_ROW_DATA],
+           one.bytes[OCTET_PART_ROW_DATA]);
+    cpu_tensor from = cuda_exact(&shards, 0);
+    oct_matrix a = with_parts(&shards.m, false), b = with_parts(&from.m, false);
+    oct_matrix to = with_parts(&one.m, false), into = with_parts(&other.m, false);
+    oct_cpu_take(&to, &a, chunk);
+    CHECK_EQ_INT(oct_cuda_take(cuda_on(), &into, &b, chunk, NULL), OCTET_OK);
+    for (int part = 0; part < OCTET_PARTS; part++) {
+        CHECK(!to.parts[part] ||
+              memcmp(to.parts[part], into.parts[part], one.bytes[part]) == 0);
+    }
+    oct_matrix codes = with_parts(&one.m, true);
+    oct_cpu_join(&want.m, &codes, chunk, &threads);
+    CHECK_EQ_INT(oct_cuda_join(cuda_on(), &got.m, &codes, chunk, NULL), OCTET_OK);
+    cuda_check_parts(&got, &want);
+    cuda_exact_free(&from, 0);
+    cpu_tensor_free(&want);
+    cpu_tensor_free(&got);
+    cpu_tensor_free(&shards);
+    cpu_tensor_free(&one);
+    cpu_tensor_free(&other);
+}
+
+TEST(chunks__equal_the_cpu) {
+    static const char *const texts[] = {
+        "fp8-tensor:e4m3+row", "fp8-block:e4m3+row",      "fp8-block:e4m3/128x128+row",
+        "mxfp8:e4m3+row",      "mxfp8:e4m3+row+swizzled", "nvfp4:e2m1+row",
+        "mxfp4:e2m1+row",      "nvfp4:e2m1+rowscaled+row"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        octet_quantizer q;
+        CHECK_EQ_INT(octet_quantizer_parse(&q, texts[i], NULL), OCTET_OK);
+        bool whole = q.swizzled || q.block_rows > 1;
+        for (int chunk = 0; chunk < 3; chunk++) {
+            check_chunk(&q, whole ? 384 : 33, &(oct_chunk){4, 3, chunk});
+        }
+    }
+}
+
 TEST_MAIN(transpose__equals_the_cpu, transpose__of_whole_tiles,
           swizzle__equals_quantizing_swizzled, pad__lines_then_zeros, assemble__equals_the_cpu,
-          assemble__joins_rows_of_any_number)
+          assemble__joins_rows_of_any_number, chunks__equal_the_cpu)

@@ -172,7 +172,7 @@ static tensor make_tensor(const octet_quantizer *q, const int64_t *shape, octet_
     t.want = cpu_tensor_quantized(q, dtype, rows, cols, 1);
     t.got = cpu_tensor_quantized(q, dtype, rows, cols, 1);
     memset(t.shares, 0xFF, sizeof t.shares);
-    oct_live live = {&t.scale, &t.amax, &t.new_amax[0], 0, 0};
+    oct_live live = {&t.scale, &t.amax, &t.new_amax[0], 0, 0, NULL};
     oct_cpu_amax(&t.amax, &t.x.m, NULL);
     oct_cpu_quantize(&t.want.m, &t.x.m, &live, NULL);
     return t;

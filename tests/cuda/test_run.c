@@ -42,11 +42,13 @@ static void put_on(octet_linear_backward_args *args, octet_cuda *cuda) {
     }
 }
 
+/* Those that may be cuBLASLt's: no invariant ones. */
 static int64_t products_of(const run_group *group) {
     int64_t products = 0;
     for (int plan = 0; plan < group->count; plan++) {
         for (int i = 0; i < group->plans[plan].step_count; i++) {
-            products += group->plans[plan].steps[i].op == OCTET_OP_GEMM;
+            const octet_step *step = &group->plans[plan].steps[i];
+            products += step->op == OCTET_OP_GEMM && !step->invariant;
         }
     }
     return products * group->ranks;
@@ -372,6 +374,75 @@ TEST(cuda_run__folded_layers_of_any_shape_are_the_librarys) {
     finish(&report, &all, 200);
 }
 
+/* Casts compute norms, those that fold what they cast among them. */
+TEST(cuda_run__norms_in_casts) {
+    static const int sides[] = {1, 16, 32, 37, 128, 144, 250};
+    static const char *const recipes[] = {"mxfp8",   "mxfp8+2d", "block",
+                                          "delayed", "current",  "mxfp8:product=exact"};
+    static const char *const norms[] = {"rmsnorm eps=1e-5", "layernorm eps=1e-5 beta=f32",
+                                        "rmsnorm eps=1e-5 zero_centered"};
+    static const char *const dtypes[] = {"bf16", "f16", "f32"};
+    run_report report = {0};
+    tally ran = {0};
+    int applied = 0;
+    for (int i = 0; i < 7 * 6 * 3; i++) {
+        octet_linear_backward_args args;
+        octet_plan plan = OCTET_PLAN_INIT;
+        run_options options = {
+            .seed = (uint64_t)i, .fill = 0xFF, .strided = i % 4 == 3, .cuda = gpu_of(HOPPER)};
+        int recipe = i / 7 % 6; /* delayed scaling does not save x */
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=%d n=24 in=%s recipe=%s prologue=%s%s "
+                       "device=cuda:0/90",
+                       sides[i % 7], sides[(i / 3 + 1) % 7], dtypes[i % 5 % 3], recipes[recipe],
+                       norms[i / 42], recipe != 3 && i % 2 ? " save_original_input" : "");
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+            CHECK_EQ_INT(octet_plan_linear(&plan, &args.forward, NULL), OCTET_OK);
+            for (int k = 0; k < plan.step_count; k++) {
+                applied += plan.steps[k].apply;
+            }
+        }
+    }
+    CHECK_EQ_INT(applied, 7 * 5 * 3);
+    finish(&report, &ran, 100);
+}
+
+/* What a call saves for memory is what it saves on a CPU, and its steps are a CPU's. */
+TEST(cuda_run__saves_memory) {
+    static const char *const recipes[] = {"delayed", "current", "block",
+                                          "mxfp8",   "nvfp4",   "mxfp4"};
+    static const char *const functions[] = {"rmsnorm eps=1e-5", "layernorm eps=1e-5 beta",
+                                            "swiglu", "gelu", "srelu"};
+    static const char *const options[] = {"", " delay_wgrad", " grad=x", " main_grad=add"};
+    static const char *const dtypes[] = {"bf16", "f16", "f32"};
+    run_report report = {0};
+    tally ran = {0};
+    int again = 0;
+    for (int i = 0; i < 6 * 5 * 2; i++) {
+        octet_linear_backward_args args;
+        octet_plan plan = OCTET_PLAN_INIT;
+        run_options how = {.seed = (uint64_t)i, .fill = 0xFF, .cuda = gpu_of(HOPPER)};
+        char text[256];
+        (void)snprintf(
+            text, sizeof text,
+            "linear-backward m=%d k=%d n=24 in=%s recipe=%s prologue=%s%s save=memory "
+            "device=cuda:0/90",
+            i % 3 ? 64 : 37, i % 4 ? 96 : 45, dtypes[i % 5 % 3], recipes[i / 2 % 6],
+            functions[i / 12], options[i % 7 % 4]);
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &how);
+            CHECK_EQ_INT(octet_plan_linear_backward(&plan, &args, NULL), OCTET_OK);
+            for (int k = 0; k < plan.step_count; k++) {
+                again += plan.steps[k].apply || plan.steps[k].op == OCTET_OP_PROLOGUE;
+            }
+        }
+    }
+    CHECK(again > 20);
+    finish(&report, &ran, 60);
+}
+
 TEST(cuda_run__main_grad_in_every_dtype) {
     static const char *const recipes[] = {"none",  "delayed", "current", "block",
                                           "mxfp8", "nvfp4",   "mxfp4",   "mxfp4+rht"};
@@ -475,6 +546,32 @@ TEST(cuda_run__products_in_chunks) {
     finish(&report, &ran, 200);
 }
 
+/* Pieces of what is gathered are operands of their own, whose scales are taken from shards. */
+TEST(cuda_run__gathers_in_chunks) {
+    static const char *const recipes[] = {
+        "none",  "current", "delayed", "block",
+        "mxfp8", "nvfp4",   "mxfp4",   "nvfp4+rowscaled+norht"};
+    run_report report = {0};
+    tally ran = {0};
+    for (int i = 0; i < 8 * (GPUS - 1) * 2; i++) {
+        const char *recipe = recipes[i / 2 / (GPUS - 1)];
+        int level = 1 + i / 2 % (GPUS - 1);
+        bool row = i % 2, wide = strncmp(recipe, "block", 5) == 0;
+        octet_linear_backward_args args;
+        run_options options = {
+            .seed = (uint64_t)i, .fill = 0xFF, .strided = i % 2, .cuda = gpu_of(level)};
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=48 n=32 in=bf16 bias recipe=%s parallel=%s tp=2 "
+                       "sequence gather_chunks=2",
+                       (wide ? 128 : 32) * (row ? 2 : 1), recipe, row ? "row" : "column");
+        if (CHECK_EQ_INT(octet_linear_backward_parse(&args, text, NULL), OCTET_OK)) {
+            run_args(&report, &ran, &args, &options);
+        }
+    }
+    finish(&report, &ran, 40);
+}
+
 TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_every_gpu,
           cuda_run__own_kernels, cuda_run__options_at_random,
           cuda_run__per_tensor_layers_of_any_shape_are_the_librarys,
@@ -483,6 +580,7 @@ TEST_MAIN(cuda_run__every_option_under_every_recipe, cuda_run__every_recipe_on_e
           cuda_run__a_library_without_blocks_multiplies_them_decoded,
           cuda_run__plans_for_other_architectures,
           cuda_run__block_layers_of_any_shape_are_the_librarys,
-          cuda_run__folded_layers_of_any_shape_are_the_librarys,
-          cuda_run__main_grad_in_every_dtype, cuda_run__bias_main_grad_in_every_dtype,
-          cuda_run__few_launches_and_no_fill, cuda_run__products_in_chunks)
+          cuda_run__folded_layers_of_any_shape_are_the_librarys, cuda_run__norms_in_casts,
+          cuda_run__saves_memory, cuda_run__main_grad_in_every_dtype,
+          cuda_run__bias_main_grad_in_every_dtype, cuda_run__few_launches_and_no_fill,
+          cuda_run__products_in_chunks, cuda_run__gathers_in_chunks)

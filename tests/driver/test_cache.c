@@ -9,76 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cuda/cache.h"
+#include "cache_place.h"
+#include "cuda/build_id.h"
+#include "cuda/nvrtc.h"
 #include "test.h"
-
-enum { BYTES = 300 };
-
-static const oct_cache_key key = {"amax", "octet 1\nsource amax 0123\narch sm_90a\n"};
-
-typedef struct place {
-    char folder[64], file[400];
-    unsigned char payload[BYTES];
-    oct_cubin cubin;
-} place;
-
-/* A folder with one module in it. */
-static void begin(place *p) {
-    (void)snprintf(p->folder, sizeof p->folder, "/tmp/octet-cache-XXXXXX");
-    CHECK(mkdtemp(p->folder) != NULL);
-    for (int i = 0; i < BYTES; i++) {
-        p->payload[i] = (unsigned char)(i * 7);
-    }
-    p->cubin = (oct_cubin){p->payload, BYTES};
-    oct_cache_write(p->folder, &key, &p->cubin);
-}
-
-/* The number of entries; the path of the last one. */
-static int entries(place *p) {
-    int count = 0;
-    DIR *folder = opendir(p->folder);
-    for (struct dirent *e; folder && (e = readdir(folder));) {
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
-            (void)snprintf(p->file, sizeof p->file, "%s/%s", p->folder, e->d_name);
-            count++;
-        }
-    }
-    if (folder) {
-        (void)closedir(folder);
-    }
-    return count;
-}
-
-static void end(place *p) {
-    while (entries(p) > 0 && remove(p->file) == 0) {
-    }
-    CHECK_EQ_INT(rmdir(p->folder), 0);
-}
-
-/* Whether the module is found; what is found is what was written. */
-static bool is_read(const place *p, const oct_cache_key *of) {
-    oct_cubin got = {NULL, 0};
-    bool found = oct_cache_read(&got, p->folder, of);
-    if (found) {
-        CHECK(got.bytes == BYTES && memcmp(got.data, p->payload, BYTES) == 0);
-    }
-    oct_cubin_free(&got);
-    return found;
-}
-
-static size_t slurp(unsigned char *out, size_t size, const char *path) {
-    FILE *file = fopen(path, "rb");
-    size_t bytes = file ? fread(out, 1, size, file) : 0;
-    if (file) {
-        (void)fclose(file);
-    }
-    return bytes;
-}
-
-static void put(const char *path, const unsigned char *data, size_t bytes) {
-    FILE *file = fopen(path, "wb");
-    CHECK(file && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0);
-}
 
 TEST(cache__what_was_written_is_read_and_nothing_else_is_left) {
     place p;
@@ -163,6 +97,20 @@ TEST(cache__a_folder_that_anyone_may_change_is_not_used) {
     oct_cache_write(p.folder, &key, &p.cubin);
     CHECK_EQ_INT(entries(&p), 0);
     CHECK_EQ_INT(chmod(p.folder, 01777), 0);
+    oct_cache_write(p.folder, &key, &p.cubin);
+    CHECK(is_read(&p, &key));
+    end(&p);
+}
+
+TEST(cache__a_folder_that_a_group_may_change_is_not_used) {
+    place p;
+    begin(&p);
+    CHECK_EQ_INT(chmod(p.folder, 0770), 0);
+    CHECK(!is_read(&p, &key));
+    CHECK(entries(&p) == 1 && remove(p.file) == 0);
+    oct_cache_write(p.folder, &key, &p.cubin);
+    CHECK_EQ_INT(entries(&p), 0);
+    CHECK_EQ_INT(chmod(p.folder, 0750), 0);
     oct_cache_write(p.folder, &key, &p.cubin);
     CHECK(is_read(&p, &key));
     end(&p);
@@ -260,27 +208,6 @@ TEST(cache__a_full_disk_keeps_what_there_was_and_no_part_of_a_file) {
     end(&p);
 }
 
-/* An entry of the folder, so many seconds older than its module. */
-static void leave(place *p, const char *name, int seconds) {
-    struct timespec times[2] = {{0, UTIME_OMIT}, {0, 0}};
-    struct stat about;
-    char path[160];
-    CHECK(stat(p->file, &about) == 0);
-    (void)snprintf(path, sizeof path, "%s/%s", p->folder, name);
-    if (access(path, F_OK) != 0) {
-        put(path, p->payload, BYTES / 2);
-    }
-    times[1].tv_sec = about.st_mtime - seconds;
-    CHECK_EQ_INT(utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW), 0);
-}
-
-static bool has(const place *p, const char *name) {
-    char path[160];
-    struct stat about;
-    (void)snprintf(path, sizeof path, "%s/%s", p->folder, name);
-    return lstat(path, &about) == 0;
-}
-
 TEST(cache__what_a_killed_writer_left_is_removed_after_an_hour) {
     static const char *const others[] = {".new-a1B2c", ".new-a1B2c3d", ".new-a1B2c-",
                                          "new-a1B2c3", ".old-a1B2c3"};
@@ -321,6 +248,31 @@ TEST(cache__what_another_writer_left_is_left) {
     oct_cache_write(p.folder, &key, &p.cubin);
     CHECK_EQ_INT(has(&p, ".new-a1B2c3"), given);
     end(&p);
+}
+
+TEST(cache__two_builds_of_one_version_of_the_compiler_are_two_keys) {
+    oct_compiler compiler = {.major = 13, .minor = 0, .build = "65be0db3"};
+    oct_compile what = {.source = oct_module_source("amax"), .arch = "sm_90a"};
+    oct_cache_key one = {.module = "amax"}, other = one;
+    oct_compiler_key(&one, &compiler, &what, 13000);
+    CHECK(strstr(one.facts, "\nnvrtc 13.0\n") && strstr(one.facts, "\nbuild 65be0db3\n"));
+    compiler.build[0] = '7';
+    oct_compiler_key(&other, &compiler, &what, 13000);
+    CHECK(strcmp(one.facts, other.facts) != 0);
+}
+
+/* libc's, and that of this program, which are not one. */
+TEST(cache__a_build_is_that_of_the_library_that_has_the_function) {
+    char ours[OCT_BUILD_TEXT], libc[OCT_BUILD_TEXT], again[OCT_BUILD_TEXT], little[8];
+    oct_build_id(ours, sizeof ours, (const void *)(uintptr_t)slurp);
+    oct_build_id(libc, sizeof libc, (const void *)(uintptr_t)fopen);
+    oct_build_id(again, sizeof again, (const void *)(uintptr_t)fclose);
+    oct_build_id(little, sizeof little, (const void *)(uintptr_t)fopen);
+    CHECK(ours[0] && libc[0] && strcmp(ours, libc) != 0);
+    CHECK_EQ_STR(libc, again);
+    CHECK(strlen(little) < sizeof little && strncmp(little, libc, strlen(little)) == 0);
+    oct_build_id(ours, sizeof ours, NULL);
+    CHECK_EQ_STR(ours, "");
 }
 
 static void *write_often(void *arg) {
@@ -395,6 +347,7 @@ TEST_MAIN(cache__what_was_written_is_read_and_nothing_else_is_left,
           cache__a_file_that_ends_early_is_ignored_wherever_it_ends,
           cache__a_file_with_a_wrong_byte_is_ignored_wherever_it_is,
           cache__a_folder_that_anyone_may_change_is_not_used,
+          cache__a_folder_that_a_group_may_change_is_not_used,
           cache__a_file_that_others_may_change_is_ignored,
           cache__what_another_user_owns_is_ignored, cache__what_is_not_a_plain_file_is_ignored,
           cache__a_folder_is_made_for_this_user_with_those_above_it,
@@ -402,5 +355,7 @@ TEST_MAIN(cache__what_was_written_is_read_and_nothing_else_is_left,
           cache__a_full_disk_keeps_what_there_was_and_no_part_of_a_file,
           cache__what_a_killed_writer_left_is_removed_after_an_hour,
           cache__what_another_writer_left_is_left,
+          cache__two_builds_of_one_version_of_the_compiler_are_two_keys,
+          cache__a_build_is_that_of_the_library_that_has_the_function,
           cache__a_reader_sees_the_whole_file_whoever_writes_it,
           cache__the_folder_is_the_first_that_is_named, cache__the_hash_is_sha256)

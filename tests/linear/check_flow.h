@@ -49,8 +49,9 @@ static inline void check_phases(check_report *report, const octet_plan *plan) {
                   "step %d goes back to phase %d", i, step->phase);
     }
     for (int phase = 0; phase + 1 < plan->phases; phase++) {
-        /* Chunks that were scattered are put together behind everything else. */
-        bool joins = plan->chunks > 1 && phase + 2 == plan->phases;
+        /* Chunks that were scattered are put together behind everything else; each piece that
+         * is gathered has a phase. */
+        bool joins = plan->chunks > 1 && (plan->by_rows || phase + 2 == plan->phases);
         CHECK_LAW(report, LAW_READS, collects[phase] || joins,
                   "phase %d ends without a collective", phase);
     }
@@ -81,13 +82,24 @@ static inline bool check_may_write(const octet_plan *plan, const octet_plan_buff
     return buffer->place != OCTET_PLACE_RESTORED;
 }
 
+/* Whether the last step before it that put a piece somewhere had the chunk before, of the same
+ * tensor. */
+static inline bool check_joins_next(const octet_plan *plan, int index) {
+    const octet_step *step = &plan->steps[index], *before = step;
+    for (int i = 0; i < index; i++) {
+        before = plan->steps[i].op == OCTET_OP_JOIN ? &plan->steps[i] : before;
+    }
+    return before->dst == step->dst && before->chunk + 1 == step->chunk;
+}
+
 /* A later chunk: other columns of the same tensor, or a product's room to copy its operands. */
 static inline bool check_adds_chunk(const octet_plan *plan, int index, int buffer) {
     const octet_step *step = &plan->steps[index];
     bool later = step->chunk != OCTET_ABSENT && step->chunk > 0;
     bool copy = check_has(check_copy_mask(plan, step), buffer);
-    return later &&
-           (step->op == OCTET_OP_GEMM ? copy : plan->steps[index - 1].dst == step->dst);
+    return later && (step->op == OCTET_OP_GEMM   ? copy
+                     : step->op == OCTET_OP_JOIN ? check_joins_next(plan, index)
+                                                 : plan->steps[index - 1].dst == step->dst);
 }
 
 static inline void check_written_once(check_report *report, const octet_plan *plan) {

@@ -77,6 +77,7 @@ static const check_operands check_needs[OCTET_OPS] = {
     [OCTET_OP_TRANSPOSE] = {.a = 1, .dst = 1},
     [OCTET_OP_SWIZZLE] = {.a = 1, .dst = 1},
     [OCTET_OP_ASSEMBLE] = {.a = 1, .dst = 1},
+    [OCTET_OP_JOIN] = {.a = 1, .dst = 1},
     [OCTET_OP_GEMM] = {.a = 1, .b = 1, .dst = 1},
     [OCTET_OP_ADD_BIAS] = {.a = 1, .dst = 1, .bias = 1},
     [OCTET_OP_BIAS_GRAD] = {.a = 1, .dst = 1},
@@ -103,8 +104,10 @@ static inline bool check_is_grad(const octet_step *step) {
 }
 
 static inline bool check_prologue_blank(const octet_step *step) {
-    bool applies = step->op == OCTET_OP_PROLOGUE;
-    return (step->stats == OCTET_ABSENT || applies || check_is_grad(step)) &&
+    bool applies = step->op == OCTET_OP_PROLOGUE || step->apply;
+    bool casts = step->op == OCTET_OP_QUANTIZE || step->op == OCTET_OP_AMAX;
+    return step->apply <= casts &&
+           (step->stats == OCTET_ABSENT || applies || check_is_grad(step)) &&
            (step->gamma == OCTET_ABSENT || applies || step->op == OCTET_OP_PROLOGUE_GRAD);
 }
 
@@ -112,8 +115,10 @@ static inline bool check_prologue_blank(const octet_step *step) {
 static inline bool check_step_blank(const octet_step *step) {
     bool gemm = step->op == OCTET_OP_GEMM, quantize = step->op == OCTET_OP_QUANTIZE;
     bool flags = step->accumulate <= 1 && step->split <= 1 && step->native <= 1 &&
-                 step->row_unread <= 1 && step->col_unread <= 1;
-    bool cut = gemm || step->op == OCTET_OP_CAST || step->op == OCTET_OP_ADD_BIAS;
+                 step->invariant <= 1 && step->row_unread <= 1 && step->col_unread <= 1;
+    bool cut = gemm || step->op == OCTET_OP_CAST || step->op == OCTET_OP_ADD_BIAS ||
+               step->op == OCTET_OP_ASSEMBLE || step->op == OCTET_OP_JOIN ||
+               step->op == OCTET_OP_COLLECTIVE;
     for (size_t i = 0; i < sizeof step->reserved; i++) {
         flags = flags && !step->reserved[i];
     }
@@ -121,7 +126,7 @@ static inline bool check_step_blank(const octet_step *step) {
             (step->seed != OCTET_ABSENT || !step->stream);
     bool adds = quantize || step->op == OCTET_OP_AMAX || step->op == OCTET_OP_BIAS_GRAD;
     bool product = (!step->accumulate || adds) &&
-                   !(step->gemm | step->split | step->native | step->b_use) &&
+                   !(step->gemm | step->split | step->native | step->b_use | step->invariant) &&
                    (step->b == OCTET_ABSENT || check_is_grad(step)) &&
                    (quantize || step->scratch == OCTET_ABSENT) &&
                    (quantize || (step->a_copy & step->b_copy) == OCTET_ABSENT);
@@ -196,7 +201,8 @@ static inline bool check_form(check_report *report, const octet_plan *plan) {
     if (!CHECK_LAW(report, LAW_FORM, check_counts(plan), "a count is out of range")) {
         return false;
     }
-    bool good = check_ports_form(report, plan) & check_slots_form(report, plan);
+    bool ports = check_ports_form(report, plan), slots = check_slots_form(report, plan);
+    bool good = ports && slots;
     for (int i = 0; i < plan->tensor_count; i++) {
         good &= CHECK_LAW(report, LAW_FORM, check_tensor_form(plan, &plan->tensors[i]),
                           "tensor %d has a field out of range", i);

@@ -55,14 +55,20 @@ static inline void check_sides(const check_gemm *gemm, int tensor, const check_o
                                const char *letter) {
     const octet_plan_tensor *t = &gemm->plan->tensors[tensor];
     int rows_per_m = check_gathered(gemm->args);
-    octet_dim cols = t->cols;
-    bool chunk = gemm->step->chunk != OCTET_ABSENT && want == &gemm->product->dst;
+    octet_dim cols = t->cols, rows = t->rows;
+    bool cut = gemm->step->chunk != OCTET_ABSENT, by_rows = gemm->plan->by_rows != 0;
+    bool chunk = cut && !by_rows && want == &gemm->product->dst;
+    bool piece = cut && by_rows && want != &gemm->product->b;
     CHECK_LAW(gemm->report, LAW_GEMMS, !chunk || cols.div == gemm->plan->chunks,
               "%s's chunk has %lld columns", gemm->product->name,
               (long long)check_dim(gemm->plan, &cols));
+    CHECK_LAW(gemm->report, LAW_GEMMS, !piece || rows.div == gemm->plan->chunks,
+              "%s's piece has %lld rows", gemm->product->name,
+              (long long)check_dim(gemm->plan, &rows));
     cols.div = chunk ? 1 : cols.div;
+    rows.div = piece ? 1 : rows.div;
     CHECK_LAW(gemm->report, LAW_GEMMS,
-              check_measures(&t->rows, want->rows, rows_per_m) &&
+              check_measures(&rows, want->rows, rows_per_m) &&
                   check_measures(&cols, want->cols, rows_per_m),
               "%s's %s is %lld x %lld, on the wrong axes", gemm->product->name, letter,
               (long long)check_dim(gemm->plan, &t->rows),
@@ -91,13 +97,13 @@ static inline void check_direction(const check_gemm *gemm, int tensor, int use,
     CHECK_LAW(gemm->report, LAW_GEMMS,
               use != OCTET_USE_VALUES && t->buffers[data] != OCTET_ABSENT,
               "%s reads bytes that tensor %d has not", name, tensor);
-    bool across =
-        octet_quantizer_transposable(&t->quantizer) &&
-        (!gemm->step->native || check_reads_across(&gemm->plan->device, &t->quantizer));
+    bool across = octet_quantizer_transposable(&t->quantizer) &&
+                  (!gemm->step->native || gemm->step->invariant ||
+                   check_reads_across(&gemm->plan->device, &t->quantizer));
     CHECK_LAW(gemm->report, LAW_GEMMS, use == want->use || across,
               "%s reads tensor %d in the wrong direction", name, tensor);
     CHECK_LAW(gemm->report, LAW_GEMMS,
-              !gemm->step->native ||
+              !gemm->step->native || gemm->step->invariant ||
                   octet_scheme_native((octet_scheme)t->quantizer.scheme, &gemm->plan->device),
               "%s is native, but tensor %d's scheme is not on this device", name, tensor);
 }
@@ -105,7 +111,8 @@ static inline void check_direction(const check_gemm *gemm, int tensor, int use,
 /* Tensor cores read the scales of small blocks in an order of their own. */
 static inline void check_scale_order(const check_gemm *gemm, int tensor) {
     const octet_quantizer *q = &gemm->plan->tensors[tensor].quantizer;
-    bool cores = gemm->plan->device.kind == OCTET_CUDA && gemm->step->native;
+    bool cores =
+        gemm->plan->device.kind == OCTET_CUDA && gemm->step->native && !gemm->step->invariant;
     bool small = q->scheme >= OCTET_MXFP8;
     CHECK_LAW(gemm->report, LAW_GEMMS, !(cores && small) || q->swizzled,
               "%s reads scales of tensor %d that are not swizzled", gemm->product->name,
@@ -152,7 +159,7 @@ static inline bool check_per_tensor(const octet_quantizer *quantizer) {
 /* Native FP8 on a GPU, but for MXFP8, has rows that the library takes; no other. */
 static inline bool check_pads(const octet_plan *plan, const octet_step *step) {
     const octet_quantizer *q = &plan->tensors[step->a].quantizer;
-    return plan->device.kind == OCTET_CUDA && step->native &&
+    return plan->device.kind == OCTET_CUDA && step->native && !step->invariant &&
            (check_per_tensor(q) || q->scheme == OCTET_FP8_BLOCK);
 }
 
@@ -172,6 +179,9 @@ static inline int64_t check_scratch_bytes(const octet_plan *plan, const octet_st
     if (plan->device.kind != OCTET_CUDA) {
         uint64_t lanes = (uint64_t)plan->buffers[step->scratch].shape[0];
         return (int64_t)(lanes * OCT_CPU_LANE_BYTES); /* a faulty plan may have any number */
+    }
+    if (step->invariant) {
+        return 0; /* a kernel that finishes dst itself */
     }
     bool copies = step->a_copy != OCTET_ABSENT && step->b_copy != OCTET_ABSENT;
     int64_t padded = check_pads(plan, step) && copies ? check_padded_bytes(plan, step) : 0;
@@ -197,6 +207,20 @@ static inline void check_own_memory(const check_gemm *gemm) {
     CHECK_LAW(gemm->report, LAW_GEMMS, !is_one || plan->buffers[scratch].bytes == most,
               "%s has %lld bytes of scratch, not %lld", gemm->product->name,
               (long long)(is_one ? plan->buffers[scratch].bytes : 0), (long long)most);
+}
+
+/* Products whose rows are rows of the batch are invariant where the recipe asks for it, and
+ * multiply the bytes as they are. */
+static inline void check_invariance(const check_gemm *gemm) {
+    const octet_step *step = gemm->step;
+    bool asked = gemm->args->recipe.batch_invariant && step->gemm != OCTET_WGRAD;
+    CHECK_LAW(gemm->report, LAW_GEMMS, step->invariant == asked,
+              "%s is %sinvariant, which the recipe does not say", gemm->product->name,
+              step->invariant ? "" : "not ");
+    CHECK_LAW(gemm->report, LAW_GEMMS,
+              !step->invariant || (step->native && step->a_copy == OCTET_ABSENT &&
+                                   step->b_copy == OCTET_ABSENT),
+              "%s is invariant, but multiplies copies", gemm->product->name);
 }
 
 static inline void check_padding(const check_gemm *gemm) {
@@ -227,6 +251,7 @@ static inline void check_gemms(check_report *report, const octet_plan *plan,
         check_transform(&gemm);
         check_accumulation(&gemm);
         check_own_memory(&gemm);
+        check_invariance(&gemm);
         check_padding(&gemm);
     }
 }

@@ -22,6 +22,11 @@ static inline void check_transfer_sizes(const check_case *at, int index) {
     int64_t ranks = at->wants.tp;
     int64_t grows = step->collective == OCTET_ALL_GATHER ? ranks : 1;
     int64_t shrinks = step->collective == OCTET_REDUCE_SCATTER ? ranks : 1;
+    shrinks *= step->chunk == OCTET_ABSENT ? 1 : at->plan->chunks;
+    IN_GROUP(at,
+             step->chunk == OCTET_ABSENT ||
+                 (step->collective == OCTET_ALL_GATHER && at->plan->by_rows),
+             "collective %d sends a chunk of what is not gathered so", index);
     IN_GROUP(at, to->bytes * shrinks == from->bytes * grows && from->dtype == to->dtype,
              "collective %d makes %lld bytes from %lld", index, (long long)to->bytes,
              (long long)from->bytes);
@@ -48,7 +53,9 @@ static inline void check_find_transfers(const check_case *at, check_transfers *f
         check_transfer_sizes(at, i);
         found->sum[name] += step->collective == OCTET_ALL_REDUCE_SUM;
         found->scatter[name] += step->collective == OCTET_REDUCE_SCATTER;
-        found->gather[name][from->part] += step->collective == OCTET_ALL_GATHER;
+        /* All chunks of a part are one gather. */
+        bool first = step->chunk == OCTET_ABSENT || step->chunk == 0;
+        found->gather[name][from->part] += step->collective == OCTET_ALL_GATHER && first;
         bool sums = step->collective == OCTET_ALL_REDUCE_SUM ||
                     step->collective == OCTET_REDUCE_SCATTER;
         IN_GROUP(at, !sums || from->part == OCTET_PART_VALUES,

@@ -22,12 +22,21 @@ static inline uint64_t check_amax_parts(const octet_plan *plan, int tensor) {
     return check_parts(plan, tensor, OCTET_PART_ROW_AMAX, OCTET_PART_COL_AMAX);
 }
 
+/* What a step reads for the prologue that it applies; of others nothing. */
+static inline uint64_t check_parameters(const octet_plan *plan, const octet_step *step) {
+    return !step->apply
+               ? 0
+               : check_bit(step->gamma) | check_bit(step->bias) |
+                     (step->stats == OCTET_ABSENT ? 0 : check_values(plan, step->stats));
+}
+
 /* An amax goes to the tensor that is made from it, or else to a buffer of its own. */
 static inline check_traffic check_amax_traffic(const octet_plan *plan, const octet_step *step) {
     uint64_t parts = step->dst == OCTET_ABSENT ? 0 : check_amax_parts(plan, step->dst);
     check_traffic traffic = {check_values(plan, step->a),
                              parts ? parts : check_bit(step->amax)};
     traffic.reads |= step->accumulate ? traffic.writes : 0;
+    traffic.reads |= check_parameters(plan, step);
     traffic.writes |= check_sums_mask(plan, step);
     return traffic;
 }
@@ -38,7 +47,7 @@ static inline check_traffic check_quantize(const octet_plan *plan, const octet_s
     uint64_t known = check_amax_parts(plan, step->dst);
     check_traffic traffic = {
         .reads = check_values(plan, step->a) | check_bit(step->scale) | check_bit(step->seed) |
-                 known,
+                 known | check_parameters(plan, step),
         .writes = (check_tensor_mask(plan, step->dst) & ~known) | check_copy_mask(plan, step) |
                   check_sums_mask(plan, step),
     };
@@ -102,6 +111,14 @@ static inline check_traffic check_assemble(const octet_plan *plan, const octet_s
         bool both = plan->tensors[step->a].buffers[part] != OCTET_ABSENT;
         traffic.writes |= both ? check_bit(plan->tensors[step->dst].buffers[part]) : 0;
     }
+    return traffic;
+}
+
+/* Values, or rowwise codes. */
+static inline check_traffic check_join(const octet_plan *plan, const octet_step *step) {
+    check_traffic traffic = {
+        check_parts(plan, step->a, OCTET_PART_VALUES, OCTET_PART_ROW_DATA),
+        check_parts(plan, step->dst, OCTET_PART_VALUES, OCTET_PART_ROW_DATA)};
     return traffic;
 }
 
@@ -175,6 +192,8 @@ static inline check_traffic check_expect(const octet_plan *plan, const octet_ste
         return check_swizzle(plan, step);
     case OCTET_OP_ASSEMBLE:
         return check_assemble(plan, step);
+    case OCTET_OP_JOIN:
+        return check_join(plan, step);
     case OCTET_OP_GEMM:
         return check_gemm_traffic(plan, step);
     default: /* zero: nothing to `to`; a collective: `from` to `to` */

@@ -117,7 +117,7 @@ static inline int check_tensor_in(const octet_plan *plan, octet_place place, int
 
 static inline void check_result_is(const check_case *at, const check_result *want) {
     const octet_plan *plan = at->plan;
-    int index = check_tensor_in(plan, OCTET_PLACE_OUT, want->name, -1);
+    int index = check_tensor_in(plan, OCTET_PLACE_OUT, (int)want->name, -1);
     if (!MEANS(at, (index >= 0) == want->exists, "result %d %s", want->name,
                want->exists ? "is missing" : "is there and nobody asked for it") ||
         !want->exists) {
@@ -255,25 +255,43 @@ static inline void check_main_grads(const check_case *at) {
     check_written(at, &bias);
 }
 
-/* The product whose sums ranks share, and in so many chunks as the call asks for. */
-static inline octet_gemm check_scattered(const check_case *at) {
+/* Ranks gather an operand of this plan's: the input of fprop, or grad_output of dgrad. What is
+ * quantized when all of it is there is not cut. */
+static inline bool check_cuts_gather(const check_case *at) {
     bool column = at->args->parallel == OCTET_PARALLEL_COLUMN;
-    octet_gemm gemm = column ? OCTET_DGRAD : OCTET_FPROP;
+    int role = column ? OCTET_INPUT : OCTET_GRAD_OUTPUT;
+    bool later = at->args->gather == OCTET_GATHER_HIGH_PRECISION &&
+                 at->wants.role[role].scheme != OCTET_SCHEME_NONE &&
+                 (column || at->args->recipe.override_ == OCTET_OVERRIDE_NONE);
+    bool here = column ? at->plan->kind == OCTET_PLAN_LINEAR
+                       : at->plan->kind == OCTET_PLAN_LINEAR_BACKWARD && at->wants.dgrad;
+    return at->args->sequence_parallel && at->wants.tp > 1 && at->args->gather_chunks > 1 &&
+           here && !later;
+}
+
+/* The product that is made in chunks, whose sums ranks share or whose operand they gather; and
+ * in so many as the call asks for. */
+static inline octet_gemm check_cut_product(const check_case *at) {
+    bool column = at->args->parallel == OCTET_PARALLEL_COLUMN, rows = check_cuts_gather(at);
+    octet_gemm gemm = column != rows ? OCTET_DGRAD : OCTET_FPROP;
     bool shares = at->args->sequence_parallel && at->wants.tp > 1 && at->args->chunks > 1 &&
                   (column ? at->plan->kind == OCTET_PLAN_LINEAR_BACKWARD && at->wants.dgrad
                           : at->plan->kind == OCTET_PLAN_LINEAR);
-    MEANS(at, at->plan->chunks == (shares ? at->args->chunks : 1), "it has %d chunks",
-          at->plan->chunks);
+    uint32_t want = rows ? at->args->gather_chunks : shares ? at->args->chunks : 1;
+    MEANS(at, at->plan->chunks == want && at->plan->by_rows == rows, "it has %d chunks%s",
+          at->plan->chunks, at->plan->by_rows ? " of rows" : "");
     return gemm;
 }
 
-/* Each of them once, in order. */
+/* Each of them once, in order; two tensors may be put together. */
 static inline void check_chunks(const check_case *at) {
     int next[OCTET_OPS] = {0};
     for (int i = 0; i < at->plan->step_count; i++) {
         const octet_step *step = &at->plan->steps[i];
         if (step->chunk != OCTET_ABSENT) {
-            MEANS(at, step->chunk == next[step->op]++ && step->chunk < at->plan->chunks,
+            int due = next[step->op]++;
+            due = step->op == OCTET_OP_JOIN ? due % at->plan->chunks : due;
+            MEANS(at, step->chunk == due && step->chunk < at->plan->chunks,
                   "step %d is chunk %d, not the next", i, step->chunk);
         }
     }
@@ -292,7 +310,13 @@ static inline void check_prologue_counts(const check_case *at) {
         again = again && !(t->name == OCTET_NAME_INPUT && t->form == OCTET_FORM_QUANTIZED);
     }
     bool has = at->args->prologue != OCTET_PROLOGUE_NONE;
-    MEANS(at, check_count_ops(plan, OCTET_OP_PROLOGUE) == (has && (forward || again)),
+    int casts = 0, measures = 0;
+    for (int i = 0; i < plan->step_count; i++) {
+        casts += plan->steps[i].apply && plan->steps[i].op == OCTET_OP_QUANTIZE;
+        measures += plan->steps[i].apply && plan->steps[i].op == OCTET_OP_AMAX;
+    }
+    MEANS(at, measures <= casts, "it measures f(x), and casts it by another step");
+    MEANS(at, check_count_ops(plan, OCTET_OP_PROLOGUE) + casts == (has && (forward || again)),
           "it does not apply its prologue once where it has to");
     MEANS(at, check_count_ops(plan, OCTET_OP_STATISTICS) == (wants->norm && forward),
           "it does not make row statistics once, in forward");
@@ -315,7 +339,7 @@ static inline void check_gemm_counts(const check_case *at) {
         [OCTET_DGRAD] = backward && at->wants.dgrad,
         [OCTET_WGRAD] = at->plan->kind != OCTET_PLAN_LINEAR && at->wants.wgrad && last,
     };
-    want[check_scattered(at)] *= at->plan->chunks;
+    want[check_cut_product(at)] *= at->plan->chunks;
     for (int i = 0; i < OCTET_GEMMS; i++) {
         MEANS(at, counts[i] == want[i], "it has %d GEMMs of kind %d, not %d", counts[i], i,
               want[i]);
@@ -351,7 +375,7 @@ static inline void check_bias(const check_case *at) {
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         read += (step->reads & mask) != 0;
-        if (step->bias == OCTET_ABSENT || step->op == OCTET_OP_PROLOGUE) {
+        if (step->bias == OCTET_ABSENT || step->op == OCTET_OP_PROLOGUE || step->apply) {
             continue; /* a prologue adds beta */
         }
         used++;
@@ -364,7 +388,10 @@ static inline void check_bias(const check_case *at) {
     }
     bool adds = forward && at->wants.adds_bias, hands = forward && at->wants.hands_bias_back;
     int times = adds ? plan->chunks : 0;
-    MEANS(at, used == times && read == times, "%d steps read the bias, %d add it", read, used);
+    /* Pieces of rows may share a bias that was narrowed first. */
+    bool shared = plan->by_rows && read == 1 && at->args->input.dtype == OCTET_F32;
+    MEANS(at, used == times && (read == times || shared), "%d steps read the bias, %d add it",
+          read, used);
     MEANS(at, (port >= 0) == (adds || hands), "the bias is %s",
           port >= 0 ? "taken" : "missing");
     MEANS(at, (out >= 0) == hands && (out < 0 || plan->outs[out].alias == port),
@@ -378,14 +405,49 @@ static inline bool check_saves_original(const check_case *at) {
            at->args->recipe.override_ == OCTET_OVERRIDE_HIGH_PRECISION;
 }
 
+/* save=memory, and a recipe casts something for backward. */
+static inline bool check_saves_memory(const check_case *at) {
+    return at->args->save == OCTET_SAVE_MEMORY && at->args->prologue && !at->args->calibrate &&
+           at->args->recipe.kind != OCTET_RECIPE_NONE &&
+           at->args->recipe.override_ != OCTET_OVERRIDE_HIGH_PRECISION;
+}
+
+/* No bytes of f(x) are saved: backward has x for another reason, and can repeat the cast. */
+static inline bool check_casts_again(const check_case *at) {
+    return check_saves_memory(at) && (at->wants.dx || at->wants.gamma_grad) &&
+           !at->wants.role[OCTET_INPUT].stochastic;
+}
+
+/* An activation's input is saved in 8 bits. */
+static inline bool check_packs(const check_case *at) {
+    return check_saves_memory(at) && at->wants.dx && !at->wants.norm &&
+           at->args->recipe.override_ == OCTET_OVERRIDE_NONE && !at->args->save_original_input;
+}
+
 /* A quantized wgrad needs quantized bytes of the input only. */
 static inline bool check_saves_bytes(const check_case *at) {
     const octet_linear_args *args = at->args;
     bool group = args->parallel == OCTET_PARALLEL_COLUMN && args->sequence_parallel;
     return at->wants.role[OCTET_INPUT].scheme && at->wants.role[OCTET_GRAD_OUTPUT].scheme &&
            at->wants.role[OCTET_WEIGHT].scheme && !check_saves_original(at) &&
-           args->input.quantizer.scheme == OCTET_SCHEME_NONE &&
+           !check_casts_again(at) && args->input.quantizer.scheme == OCTET_SCHEME_NONE &&
            !(group && args->gather == OCTET_GATHER_HIGH_PRECISION);
+}
+
+/* With save=memory. Of what is saved of the input: no bytes of f(x); x in 8 bits, or itself. */
+static inline void check_memory_slot(const check_case *at, int index) {
+    const octet_plan *plan = at->plan;
+    int buffer = plan->saved[index];
+    int form = check_tensor_of(plan, buffer)->form;
+    if (check_name_of(plan, buffer) != OCTET_NAME_INPUT) {
+        return;
+    }
+    MEANS(at, form != OCTET_FORM_QUANTIZED || !check_casts_again(at),
+          "slot %d saves bytes that backward can make again", index);
+    MEANS(at, form != OCTET_FORM_GIVEN || !check_packs(at),
+          "slot %d saves an input that is to be saved in 8 bits", index);
+    MEANS(at, form != OCTET_FORM_PACKED || check_packs(at),
+          "slot %d saves an input in 8 bits, and nobody asked for it", index);
 }
 
 static inline void check_saves(const check_case *at) {
@@ -400,6 +462,13 @@ static inline void check_saves(const check_case *at) {
         int name = check_name_of(plan, plan->saved[i]);
         bool stored = buffer->place == OCTET_PLACE_SAVED;
         bool values = buffer->part == OCTET_PART_VALUES;
+        bool packed =
+            check_tensor_of(plan, plan->saved[i])->form == OCTET_FORM_PACKED && !values;
+        check_memory_slot(at, i);
+        bool memory = at->args->save == OCTET_SAVE_MEMORY && !at->args->temporary_weight &&
+                      !at->wants.role[OCTET_WEIGHT].stochastic;
+        MEANS(at, !(stored && name == OCTET_NAME_WEIGHT && memory),
+              "slot %d stores a weight that the caller has anyway", i);
         MEANS(at, !(stored && name == OCTET_NAME_WEIGHT && at->args->fsdp),
               "slot %d stores a weight that is gathered for the call", i);
         MEANS(at, !(stored && name == OCTET_NAME_INPUT && !values && check_saves_original(at)),
@@ -409,7 +478,7 @@ static inline void check_saves(const check_case *at) {
               "slot %d saves the input in high precision", i);
         MEANS(at, !(name == OCTET_NAME_INPUT && values && at->args->prologue && stored),
               "slot %d stores what a prologue made", i);
-        MEANS(at, name != OCTET_NAME_INPUT || at->wants.wgrad || (back && values),
+        MEANS(at, name != OCTET_NAME_INPUT || at->wants.wgrad || (back && (values || packed)),
               "slot %d saves the input, and wgrad is not wanted", i);
         MEANS(at, name != OCTET_NAME_WEIGHT || at->wants.dgrad,
               "slot %d saves the weight, and dgrad is not wanted", i);

@@ -35,7 +35,7 @@ static inline check_lines check_lines_of(const octet_plan *plan, const octet_ste
     out.outer = out.across ? out.length : out.lines;
     out.depth = out.across ? out.lines : out.length;
     /* Of a chunk only the lines that are multiplied count. */
-    if (!first && step->chunk != OCTET_ABSENT && !out.copied) {
+    if (!first && step->chunk != OCTET_ABSENT && !plan->by_rows && !out.copied) {
         out.outer = check_dim(plan, &plan->tensors[step->dst].cols);
     }
     return out;
@@ -74,7 +74,8 @@ static inline int64_t check_padded_bytes(const octet_plan *plan, const octet_ste
     check_lines a = check_lines_of(plan, step, true), b = check_lines_of(plan, step, false);
     bool turned = step->b_use == OCTET_USE_COL;
     int64_t lines = check_dim(plan, turned ? &t->cols : &t->rows);
-    bool added = lines / (step->chunk == OCTET_ABSENT ? 1 : plan->chunks) != b.outer;
+    bool whole = step->chunk == OCTET_ABSENT || plan->by_rows;
+    bool added = lines / (whole ? 1 : plan->chunks) != b.outer;
     bool vectors = t->quantizer.scheme == OCTET_FP8_BLOCK && t->quantizer.block_rows == 1;
     int64_t sums = (a.outer < 1024 ? a.outer : 1024) * b.outer * 4;
     int64_t depth = b.across ? b.lines : b.length;

@@ -17,6 +17,13 @@ static inline void check_whose(const check_case *at, int index) {
     bool recipe = asked->scheme && check_same_recipe(&dst->quantizer, asked);
     bool given = dst->form == OCTET_FORM_REQUANTIZED &&
                  check_same_recipe(&dst->quantizer, check_given(at, dst->name));
+    /* save=memory has a quantizer of its own for what an activation reads. */
+    if (dst->form == OCTET_FORM_PACKED) {
+        octet_quantizer fine = {.size = sizeof fine};
+        bool named = octet_quantizer_parse(&fine, "mxfp8:e4m3/1x32+row", NULL) == OCTET_OK;
+        recipe = named && octet_quantizer_equal(&dst->quantizer, &fine) && check_packs(at);
+        recipe = recipe && role == OCTET_INPUT;
+    }
     MEANS(at, recipe || given, "step %d quantizes %s by another quantizer than the recipe's",
           index, octet_role_name(role));
 }
@@ -112,10 +119,11 @@ static inline void check_delayed_step(const check_case *at, int index) {
         MEANS(at, step->amax == OCTET_ABSENT, "step %d measures an amax unasked", index);
         return;
     }
-    MEANS(at,
-          step->amax == OCTET_ABSENT ||
-              check_is_state(plan, step->amax, check_amax_place(at), OCTET_NAME_AMAX, slot),
-          "step %d records its amax in another role's slot", index);
+    MEANS(
+        at,
+        step->amax == OCTET_ABSENT ||
+            check_is_state(plan, step->amax, (int)check_amax_place(at), OCTET_NAME_AMAX, slot),
+        "step %d records its amax in another role's slot", index);
 }
 
 /* Who writes an amax slot: the quantization or measurement of its role, or else a zero. */

@@ -35,6 +35,7 @@ static inline bool check_forms_fit(int op, const octet_plan_tensor *a,
     case OCTET_OP_SWIZZLE:
         return before && check_same_recipe(&a->quantizer, &dst->quantizer);
     case OCTET_OP_ASSEMBLE:
+    case OCTET_OP_JOIN:
         return before == after && check_same_recipe(&a->quantizer, &dst->quantizer);
     default:
         return true;
@@ -43,6 +44,11 @@ static inline bool check_forms_fit(int op, const octet_plan_tensor *a,
 
 static inline bool check_is_prologue(const octet_step *step) {
     return step->op >= OCTET_OP_STATISTICS && step->op <= OCTET_OP_GAMMA_GRAD;
+}
+
+/* A cast, or the amax before it, that computes f(x). */
+static inline bool check_applies(const octet_step *step) {
+    return step->op == OCTET_OP_PROLOGUE || step->apply;
 }
 
 static inline bool check_is(const octet_plan_tensor *t, int name, int form) {
@@ -55,10 +61,13 @@ static inline void check_prologue_step(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
     const octet_step *step = &plan->steps[index];
     bool grad = step->b != OCTET_ABSENT, norm = at->wants.norm;
-    bool applies = step->op == OCTET_OP_PROLOGUE;
+    bool applies = check_applies(step);
     const octet_plan_tensor *x = &plan->tensors[grad ? step->b : step->a];
-    const octet_plan_tensor *a = &plan->tensors[step->a], *dst = &plan->tensors[step->dst];
-    MEANS(at, check_is(x, OCTET_NAME_INPUT, OCTET_FORM_GIVEN), "step %d is not of x", index);
+    const octet_plan_tensor *a = &plan->tensors[step->a];
+    bool decoded = check_packs(at) && plan->kind != OCTET_PLAN_LINEAR &&
+                   check_is(x, OCTET_NAME_INPUT, OCTET_FORM_DEQUANTIZED);
+    MEANS(at, check_is(x, OCTET_NAME_INPUT, OCTET_FORM_GIVEN) || decoded, "step %d is not of x",
+          index);
     MEANS(at, !grad || check_is(a, OCTET_NAME_GRAD_INPUT, OCTET_FORM_PROLOGUE),
           "step %d is not from the gradient of f(x)", index);
     bool reads = step->op != OCTET_OP_STATISTICS && norm;
@@ -76,6 +85,10 @@ static inline void check_prologue_step(const check_case *at, int index) {
           (step->bias != OCTET_ABSENT) == adds &&
               (!adds || check_name_of(plan, step->bias) == OCTET_NAME_BETA),
           "step %d has a beta that it does not want, or lacks it", index);
+    if (step->dst == OCTET_ABSENT) {
+        return; /* an amax */
+    }
+    const octet_plan_tensor *dst = &plan->tensors[step->dst];
     int64_t columns = check_dim(plan, &dst->cols), k = at->wants.k;
     int64_t means = at->args->prologue == OCTET_LAYERNORM ? 2 : 1;
     bool fits = step->op == OCTET_OP_STATISTICS ? columns == means && dst->dtype == OCTET_F32
@@ -83,6 +96,10 @@ static inline void check_prologue_step(const check_case *at, int index) {
                                                      : columns == k;
     MEANS(at, fits && (check_same_dim(&dst->rows, &x->rows) || step->op == OCTET_OP_GAMMA_GRAD),
           "step %d makes a result of another shape", index);
+    MEANS(at,
+          !step->apply || (dst->name == OCTET_NAME_INPUT && dst->dtype == x->dtype &&
+                           check_is_quantized(dst)),
+          "step %d makes no cast of f(x)", index);
     bool cuda = plan->device.kind == OCTET_CUDA && step->op == OCTET_OP_GAMMA_GRAD;
     MEANS(at, (step->sums != OCTET_ABSENT) == cuda, "step %d %s sums", index,
           cuda ? "lacks" : "has no use for");
@@ -92,6 +109,10 @@ static inline void check_prologue_step(const check_case *at, int index) {
 static inline void check_identity(const check_case *at, int index) {
     const octet_plan *plan = at->plan;
     const octet_step *step = &plan->steps[index];
+    if (step->apply) {
+        check_prologue_step(at, index);
+        return;
+    }
     if (step->op == OCTET_OP_GEMM || step->a == OCTET_ABSENT || step->dst == OCTET_ABSENT) {
         return;
     }
@@ -112,8 +133,8 @@ static inline void check_identity(const check_case *at, int index) {
         return;
     }
     octet_plan_tensor part = *dst;
-    part.cols.div =
-        (uint16_t)(part.cols.div * (step->chunk == OCTET_ABSENT ? 1 : plan->chunks));
+    octet_dim *cut = plan->by_rows ? &part.rows : &part.cols;
+    cut->div = (uint16_t)(cut->div * (step->chunk == OCTET_ABSENT ? 1 : plan->chunks));
     bool sides =
         step->op == OCTET_OP_ASSEMBLE ? a->name == dst->name : check_same_sides(a, &part);
     MEANS(at, check_forms_fit(step->op, a, dst), "step %d cannot make tensor %d of tensor %d",
@@ -171,6 +192,7 @@ static inline void check_own_amax(const check_case *at, int index) {
         bool made = from >= 0 && plan->steps[from].op == OCTET_OP_PROLOGUE;
         MEANS(at,
               from >= 0 && (made ? plan->steps[from].dst : plan->steps[from].a) == step->a &&
+                  plan->steps[from].apply == step->apply &&
                   check_measures_alike(plan, &plan->steps[from], dst, plan->buffers[i].part),
               "step %d scales by the amax of another tensor", index);
     }
@@ -233,7 +255,8 @@ static inline bool check_should_fold(const check_case *at, const octet_step *ste
     bool hopper = at->plan->device.kind == OCTET_CUDA && at->plan->device.arch == 90;
     return hopper && a->scheme == OCTET_MXFP8 && b->scheme == OCTET_MXFP8 &&
            !(a->format == OCTET_E5M2 && b->format == OCTET_E5M2) &&
-           step->chunk == OCTET_ABSENT && at->args->recipe.product == OCTET_MX_FOLDED;
+           (step->chunk == OCTET_ABSENT || at->plan->by_rows) &&
+           at->args->recipe.product == OCTET_MX_FOLDED && !step->invariant;
 }
 
 /* Who decodes an operand: the product, or the cast that made these very bytes. */
@@ -457,12 +480,21 @@ static inline void check_noting(const check_case *at, int index) {
           "step %d's notes are not alpha and beta of %d products", index, readers);
 }
 
-/* x itself is read by its prologue, and by nothing else. */
+/* x itself is read by its prologue, and by the cast that saves it in 8 bits; what these decode
+ * to by the prologue alone. */
 static inline void check_behind_prologue(const check_case *at, int index) {
     const octet_step *step = &at->plan->steps[index];
-    bool reads = step->a != OCTET_ABSENT && at->args->prologue &&
-                 check_is(&at->plan->tensors[step->a], OCTET_NAME_INPUT, OCTET_FORM_GIVEN);
-    MEANS(at, !reads || check_is_prologue(step), "step %d reads x instead of f(x)", index);
+    if (step->a == OCTET_ABSENT || !at->args->prologue) {
+        return;
+    }
+    const octet_plan_tensor *a = &at->plan->tensors[step->a];
+    bool given = check_is(a, OCTET_NAME_INPUT, OCTET_FORM_GIVEN);
+    bool reads =
+        given || (check_packs(at) && check_is(a, OCTET_NAME_INPUT, OCTET_FORM_DEQUANTIZED));
+    bool packs = given && step->op == OCTET_OP_QUANTIZE &&
+                 at->plan->tensors[step->dst].form == OCTET_FORM_PACKED;
+    MEANS(at, !reads || check_is_prologue(step) || step->apply || packs,
+          "step %d reads x instead of f(x)", index);
 }
 
 static inline void check_steps(const check_case *at) {

@@ -85,10 +85,12 @@ typedef enum matrix_named {
     MATRIX_BLOCK_1D,
     MATRIX_BLOCK_2D,
     MATRIX_BLOCK_F32, /* scales that are no powers of two */
+    MATRIX_BLOCK_INVARIANT,
     MATRIX_MXFP8,
     MATRIX_MXFP8_2D,
     MATRIX_MXFP8_HYBRID,
     MATRIX_MXFP8_EXACT, /* products are never folded */
+    MATRIX_MXFP8_INVARIANT,
     MATRIX_NVFP4,
     MATRIX_NVFP4_SIGNLESS, /* a Hadamard transform without a sign mask */
     MATRIX_NVFP4_PLAIN,    /* without one */
@@ -168,6 +170,8 @@ static inline octet_recipe matrix_named_recipe(matrix_named level) {
         recipe.format = OCTET_FORMAT_HYBRID;
     } else if (level == MATRIX_MXFP8_EXACT) {
         recipe.product = OCTET_MX_EXACT;
+    } else if (level == MATRIX_BLOCK_INVARIANT || level == MATRIX_MXFP8_INVARIANT) {
+        recipe.batch_invariant = 1;
     } else if (level == MATRIX_MXFP4_TRANSFORMED) {
         recipe.input.hadamard = recipe.grad.hadamard = OCTET_HADAMARD_SIGNED;
     } else if (level == MATRIX_MXFP4_BARE) {
@@ -232,7 +236,10 @@ static const matrix_levels matrix_table[OPTIONS] = {
 
 typedef struct matrix_row {
     uint8_t level[OPTIONS];
-    uint8_t chunks; /* of a product that is scattered; it is not drawn: a test sets it */
+    uint8_t chunks;        /* of a product that is scattered; it is not drawn: a test sets it */
+    uint8_t gather_chunks; /* of one whose operand is gathered, likewise */
+    uint8_t save;          /* octet_save, of a weight that the caller has, or */
+    uint8_t temporary;     /* has not */
 } matrix_row;
 
 typedef struct matrix_size {
@@ -256,8 +263,11 @@ static inline int matrix_below(matrix_random *random, int limit) {
     return (int)(matrix_next(random) % (uint64_t)limit);
 }
 
+/* What is saved is drawn apart, a third of the rows: memory. */
 static inline matrix_row matrix_draw(matrix_random *random) {
-    matrix_row row = {.chunks = 0};
+    matrix_random apart = {~random->state};
+    matrix_row row = {.save = matrix_below(&apart, 3) ? OCTET_SAVE_SPEED : OCTET_SAVE_MEMORY};
+    row.temporary = matrix_below(&apart, 3) == 0;
     for (int i = 0; i < OPTIONS; i++) {
         const matrix_levels *option = &matrix_table[i];
         bool plain = matrix_below(random, 100) < option->plain;
@@ -392,8 +402,14 @@ static inline octet_status matrix_args(octet_linear_backward_args *out, const ma
                                        const matrix_size *size, octet_error *err) {
     octet_linear_args args = OCTET_LINEAR_ARGS_INIT;
     int64_t cols = row->chunks ? 128 * row->chunks : 1; /* chunks are whole blocks */
-    matrix_size scaled = {matrix_rows(row, size->m), size->k * cols, size->n * cols};
+    /* Pieces of a swizzled input have whole tiles of 128 rows; matrix_rows has made it 4. */
+    int64_t tiles = row->level[OPT_INPUT] == 6 ? 32 : 1;
+    int64_t rows = row->gather_chunks ? row->gather_chunks * tiles : 1;
+    matrix_size scaled = {matrix_rows(row, size->m) * rows, size->k * cols, size->n * cols};
     args.chunks = row->chunks;
+    args.gather_chunks = row->gather_chunks;
+    args.save = row->save;
+    args.temporary_weight = row->temporary;
     args.recipe = matrix_recipe(row->level[OPT_RECIPE]);
     args.recipe.override_ = row->level[OPT_OVERRIDE];
     matrix_tensors(&args, row, &scaled);

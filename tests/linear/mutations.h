@@ -189,6 +189,9 @@ static inline bool shrink_the_workspace(check_chain *chain) {
 
 static inline bool leave_a_port(check_chain *chain) {
     int buffer = find_place(fwd(chain), OCTET_PLACE_OUT);
+    if (buffer < 0) {
+        return false;
+    }
     octet_plan_buffer *out = &fwd(chain)->buffers[buffer];
     out->offset += octet_dtype_bits((octet_dtype)out->dtype) / 8;
     return true;
@@ -303,7 +306,9 @@ static inline bool take_what_was_not_saved(check_chain *chain) {
 static inline bool alias_without_mark(check_chain *chain) {
     int slot = find_slot(fwd(chain), false);
     if (slot >= 0) {
-        fwd(chain)->buffers[fwd(chain)->saved[slot]].place = OCTET_PLACE_SAVED;
+        octet_plan_buffer *alias = &fwd(chain)->buffers[fwd(chain)->saved[slot]];
+        alias->place = OCTET_PLACE_SAVED;
+        alias->port = 0;
     }
     return slot >= 0;
 }

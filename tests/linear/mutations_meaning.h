@@ -66,6 +66,12 @@ static inline bool accumulate_otherwise(check_chain *chain) {
            check_is_quantized(&fwd(chain)->tensors[step->b]);
 }
 
+static inline bool be_invariant_unasked(check_chain *chain) {
+    octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
+    step->invariant = !step->invariant;
+    return true;
+}
+
 static inline bool claim_to_be_native(check_chain *chain) {
     octet_step *step = find_gemm(fwd(chain), OCTET_FPROP);
     const octet_quantizer *q = &fwd(chain)->tensors[step->a].quantizer;

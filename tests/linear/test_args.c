@@ -40,6 +40,9 @@ TEST(args__canonical_texts_are_fixpoints) {
          "linear m=1 k=3 n=2 in=bf16 beta=f32 grad=ge prologue=layernorm eps=1"},
         {"linear m=1 k=3 n=2 in=f16 prologue=swiglu", "linear m=1 k=3 n=2 in=f16 "
                                                       "prologue=swiglu"},
+        {"linear m=1 k=3 n=2 in=f16 temporary_weight save=memory prologue=swiglu",
+         "linear m=1 k=3 n=2 in=f16 prologue=swiglu save=memory temporary_weight"},
+        {"linear m=1 k=3 n=2 in=f16 save=speed", "linear m=1 k=3 n=2 in=f16"},
         {"linear m=8 k=3 n=2 in=bf16 recipe=current cache=write main_grad=add "
          "main_grad_dtype=bf16 delay_wgrad fsdp threads=3 device=cuda:1/90 out=f32 "
          "quantize_output quantize_grad_input save_original_input parallel=row sequence tp=2 "
@@ -134,7 +137,8 @@ TEST(args__wrong_text_and_combinations_say_what_and_why) {
          "'int8' is not a dtype here; allowed: f32, bf16, f16"},
         {"linear m=-1 k=2 n=3 in=f32", 10, "'-1' is not a whole number"},
         {"linear m=1x k=2 n=3 in=f32", 12, "'' is not a whole number"},
-        {"linear m=99999999999999999999 k=2 n=3 in=f32", 10, "is not a whole number"},
+        {"linear m=99999999999999999999 k=2 n=3 in=f32", 10,
+         "is no size: sizes are from 0 to 9223372036854775807"},
         {"linear m=1x1x1x1x1x1x1x1x1x1x1x1x1x1x1x1 k=2 n=3 in=f32", 40, "more than 16 axes"},
         {SMALL "m=3", 29, "'m' is given twice"},
         {SMALL "fsdp fsdp", 34, "'fsdp' is given twice"},

@@ -41,6 +41,9 @@ static const matrix_row bases[] = {
     {.level = {[OPT_RECIPE] = MATRIX_MXFP8, [OPT_PROLOGUE] = 2}},
     {.level = {[OPT_RECIPE] = MATRIX_CURRENT, [OPT_PROLOGUE] = 1, [OPT_DEVICE] = 3}},
     {.level = {[OPT_RECIPE] = MATRIX_NONE, [OPT_PROLOGUE] = 4}},
+    {.level = {[OPT_RECIPE] = MATRIX_MXFP8, [OPT_PROLOGUE] = 4}},
+    {.level = {[OPT_RECIPE] = MATRIX_MXFP8, [OPT_PROLOGUE] = 4}, .save = OCTET_SAVE_MEMORY},
+    {.level = {[OPT_RECIPE] = MATRIX_DELAYED, [OPT_PROLOGUE] = 1}, .save = OCTET_SAVE_MEMORY},
 };
 #define BASES ((int)(sizeof bases / sizeof bases[0]))
 
@@ -109,6 +112,7 @@ static const mutation mutations[] = {
     {"one operand of wgrad is transformed", LAW_GEMMS, transform_one_operand},
     {"a product adds where nobody asked", LAW_GEMMS, add_unasked},
     {"a product accumulates otherwise", LAW_GEMMS, accumulate_otherwise},
+    {"a product is invariant unasked, or is not", LAW_GEMMS, be_invariant_unasked},
     {"an emulated product is called native", LAW_GEMMS, claim_to_be_native},
     {"a product works in its result", LAW_GEMMS, work_in_the_result},
     {"products have lost their scratch", LAW_MASKS, lose_the_scratch},
@@ -126,10 +130,15 @@ static const mutation mutations[] = {
     {"backward leaves gamma out", LAW_MEANING, forget_gamma_in_backward},
     {"a norm has no statistics", LAW_MEANING, norm_without_statistics},
     {"another prologue was asked for", LAW_MEANING, ask_for_another_function},
+    {"memory was to be saved", LAW_MEANING, ask_for_memory},
+    {"no 8 bits were asked for", LAW_MEANING, ask_for_speed},
+    {"no cast of a weight was to be saved", LAW_MEANING, ask_for_no_weight},
     {"gamma was to be zero-centered, or not", LAW_MEANING, ask_for_zero_centered},
     {"gamma's gradient was not wanted", LAW_MEANING, freeze_gamma},
     {"the input's gradient was not wanted", LAW_MEANING, freeze_x},
     {"x is cast instead of f(x)", LAW_MEANING, cast_x_itself},
+    {"the weight's cast applies the prologue", LAW_MEANING, apply_to_the_weight},
+    {"a cast makes other columns of f(x)", LAW_MEANING, apply_into_other_columns},
     {"dx is made without the gradient of f(x)", LAW_MEANING, grad_of_x_from_x},
     {"the output was to be quantized", LAW_MEANING, ask_for_a_quantized_output},
     {"the output was to have another dtype", LAW_MEANING, ask_for_another_dtype},

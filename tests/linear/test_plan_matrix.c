@@ -282,6 +282,24 @@ TEST(plan_matrix__products_in_chunks_keep_the_laws) {
     CHECK(sum.accepted * 10 >= sum.tried * 6);
 }
 
+TEST(plan_matrix__gathers_in_chunks_keep_the_laws) {
+    tally sum = {.tried = 0};
+    matrix_random random = {5};
+    for (int i = 0; i < GATHER_ROWS; i++) {
+        matrix_row row = matrix_draw(&random);
+        row.level[OPT_PARALLEL] = (uint8_t)(1 + i % 2);
+        row.level[OPT_SEQUENCE] = 1;
+        row.level[OPT_RECIPE] = (uint8_t)(i % matrix_table[OPT_RECIPE].count);
+        row.level[OPT_DEVICE] = (uint8_t)(i / 2 % matrix_table[OPT_DEVICE].count);
+        row.gather_chunks = (uint8_t)(2 + i / 4 % (OCTET_MOST_CHUNKS - 1));
+        row.chunks = i % 3 ? 0 : row.gather_chunks;
+        run_row(&sum, &row, i, 2);
+    }
+    report(&sum, "gathers in chunks");
+    check_tally(&sum);
+    CHECK(sum.accepted * 10 >= sum.tried * 6);
+}
+
 static void check_all_seen(const bool *flags, int count, const char *what) {
     for (int i = 0; i < count; i++) {
         if (!CHECK(flags[i])) {
@@ -302,4 +320,5 @@ TEST(plan_matrix__comes_by_every_corner) {
 TEST_MAIN(plan_matrix__every_pair_of_options_keeps_the_laws,
           plan_matrix__random_rows_keep_the_laws,
           plan_matrix__the_chosen_gather_serves_any_rows,
-          plan_matrix__products_in_chunks_keep_the_laws, plan_matrix__comes_by_every_corner)
+          plan_matrix__products_in_chunks_keep_the_laws,
+          plan_matrix__gathers_in_chunks_keep_the_laws, plan_matrix__comes_by_every_corner)

@@ -146,7 +146,60 @@ TEST(plan__hash_follows_equality) {
     }
 }
 
+/* ---- products ---------------------------------------------------------------------------- */
+
+static int gemm_of(const octet_plan *plan) {
+    int at = 0;
+    while (at < plan->step_count && plan->steps[at].op != OCTET_OP_GEMM) {
+        at++;
+    }
+    return at;
+}
+
+TEST(step__says_how_its_device_multiplies) {
+    static const struct {
+        const char *problem;
+        octet_support support;
+        bool padded;
+    } rows[] = {
+        {"linear m=8 k=64 n=32 in=bf16 recipe=mxfp8", OCTET_SUPPORT_NATIVE, false},
+        {"linear m=16 k=64 n=32 in=bf16 recipe=mxfp8 device=cuda:0/90", OCTET_SUPPORT_FOLDED,
+         false},
+        {"linear m=16 k=64 n=32 in=bf16 recipe=nvfp4 device=cuda:0/90", OCTET_SUPPORT_EMULATED,
+         false},
+        {"linear m=16 k=64 n=32 in=bf16 recipe=current device=cuda:0/90", OCTET_SUPPORT_NATIVE,
+         false},
+        {"linear m=16 k=60 n=32 in=bf16 recipe=current device=cuda:0/90", OCTET_SUPPORT_NATIVE,
+         true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        octet_plan plan = plan_of(rows[i].problem, false);
+        int at = gemm_of(&plan);
+        CHECK_EQ_INT(octet_step_support(&plan, at), rows[i].support);
+        CHECK_EQ_INT(octet_step_is_padded(&plan, at), rows[i].padded);
+    }
+}
+
+TEST(step__that_is_no_product_is_not_native) {
+    octet_plan plan = plan_of("linear m=8 k=64 n=32 in=bf16 recipe=mxfp8", false);
+    const int others[] = {-1, plan.step_count, 0};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        CHECK_EQ_INT(octet_step_support(&plan, others[i]), OCTET_SUPPORT_EMULATED);
+        CHECK(!octet_step_is_padded(&plan, others[i]));
+    }
+    CHECK_EQ_INT(octet_step_support(NULL, 0), OCTET_SUPPORT_EMULATED);
+}
+
+TEST(scheme__says_what_its_scales_are) {
+    CHECK_EQ_INT(octet_scale_format(OCTET_MXFP8), OCTET_E8M0);
+    CHECK_EQ_INT(octet_scale_format(OCTET_NVFP4), OCTET_E4M3);
+    CHECK_EQ_INT(octet_scale_format(OCTET_FP8_BLOCK), OCTET_F32);
+    CHECK_EQ_INT(octet_scale_format(OCTET_SCHEME_NONE), OCTET_NONE);
+    CHECK_EQ_INT(octet_scale_format((octet_scheme)99), OCTET_NONE);
+}
+
 TEST_MAIN(port__is_found_by_the_name_it_prints, port__of_every_plan_is_found,
           port__that_is_not_there_is_minus_one, port__print_cuts_as_snprintf_does,
           slots__are_where_the_header_says, signature__has_a_bias_main_grad,
-          plan__hash_follows_equality)
+          plan__hash_follows_equality, step__says_how_its_device_multiplies,
+          step__that_is_no_product_is_not_native, scheme__says_what_its_scales_are)

@@ -148,7 +148,40 @@ TEST(target__a_kind_that_is_none_is_the_cpu) {
     CHECK(oct_target_of(&none) == oct_target_of(&cpu));
 }
 
-TEST_MAIN(target__native_schemes_are_those_of_the_hardware,
+/* Who computes f(x) while it casts it: a "y" for each of these devices and functions. */
+TEST(target__casts_apply_where_that_is_faster) {
+    static const octet_device devices[] = {
+        {OCTET_CPU, 0, 0}, {OCTET_CUDA, 0, 90}, {OCTET_CUDA, 0, 100}};
+    static const uint8_t functions[] = {OCTET_RMSNORM, OCTET_LAYERNORM, OCTET_GELU,
+                                        OCTET_SWIGLU};
+    static const struct {
+        const char *text;
+        octet_dtype dtype;
+        const char *answers[3]; /* of the devices */
+    } cases[] = {
+        {"fp8-tensor:e4m3+row", OCTET_BF16, {"----", "----", "----"}},
+        {"fp8-delayed:e4m3+row", OCTET_BF16, {"yyyy", "yy--", "yy--"}},
+        {"fp8-block:e4m3+row", OCTET_BF16, {"yyyy", "yy--", "yy--"}},
+        {"fp8-block:e4m3", OCTET_F16, {"yyy-", "yy--", "yy--"}},
+        {"fp8-block:e4m3", OCTET_F32, {"----", "yy--", "yy--"}},
+        {"mxfp8:e4m3+row", OCTET_F32, {"yyyy", "yy--", "yy--"}},
+        {"mxfp8:e4m3", OCTET_BF16, {"yyy-", "yy--", "yy--"}},
+        {"mxfp4:e2m1", OCTET_BF16, {"yyy-", "----", "----"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        octet_quantizer q;
+        CHECK_EQ_INT(octet_quantizer_parse(&q, cases[i].text, NULL), OCTET_OK);
+        for (int k = 0; k < 3 * 4; k++) {
+            const octet_device *device = &devices[k / 4];
+            bool applies = oct_target_of(device)->applies(device, &q, (uint8_t)cases[i].dtype,
+                                                          functions[k % 4]);
+            CHECK_EQ_INT(applies, cases[i].answers[k / 4][k % 4] == 'y');
+        }
+    }
+}
+
+TEST_MAIN(target__casts_apply_where_that_is_faster,
+          target__native_schemes_are_those_of_the_hardware,
           target__mxfp8_is_folded_where_blocks_of_128_are_multiplied,
           target__two_of_e5m2_are_not_folded, target__the_environment_asks_for_exact_products,
           target__what_is_not_native_is_read_across_and_never_swizzled,

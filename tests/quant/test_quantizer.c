@@ -126,7 +126,7 @@ TEST(quantizer__wrong_text_gives_column_word_and_choices) {
         {"mxfp4:e4m3", 7, "allowed: e2m1"},
         {"mxfp4:e2m1/1x16", 12, "allowed: 1x32, 32x32"},
         {"mxfp4:e2m1+4over6", 12, "allowed: row, col, rht, sr, swizzled"},
-        {"mxfp4:e2m1/32x32+rht", 1, "rht transforms columnwise bytes only"},
+        {"mxfp4:e2m1/32x32+rht", 18, "rht transforms columnwise bytes only"},
         {"mxfp8:e4m3/2x32", 12, "'2x32' is not a block of mxfp8; allowed: 1x32, 32x32"},
         {"mxfp8:e4m3/", 12, "'' is not a block"},
         {"mxfp8:e4m3/1x", 12, "'1x' is not a block"},
@@ -141,7 +141,7 @@ TEST(quantizer__wrong_text_gives_column_word_and_choices) {
         {"fp8-tensor:e4m3+eps=1e99", 21, "'1e99' is not a number"},
         {"nvfp4:e2m1+rht=loud", 16,
          "'loud' is not a value of rht; allowed: none, signed, plain"},
-        {"nvfp4:e2m1/16x16+rht", 1, "rht transforms columnwise bytes only"},
+        {"nvfp4:e2m1/16x16+rht", 18, "rht transforms columnwise bytes only"},
         {"none+row", 1, "'none+row' is not a scheme"},
         {"none:e4m3", 5, "nothing may follow 'none'"},
     };
@@ -242,6 +242,30 @@ TEST(quantizer__rows_that_stay_together) {
     }
 }
 
+TEST(quantizer__columns_that_stay_together) {
+    static const struct {
+        const char *text;
+        int64_t columns;
+    } cases[] = {
+        {"fp8-tensor:e4m3", 1},
+        {"fp8-delayed:e4m3", 1},
+        {"fp8-block:e4m3/1x128", 128},
+        {"fp8-block:e4m3/1x128+col", 1},
+        {"fp8-block:e4m3/128x128", 128},
+        {"fp8-block:e4m3/128x128+col", 128},
+        {"mxfp8:e4m3", 32},
+        {"mxfp8:e4m3+col", 1},
+        {"mxfp8:e4m3+row+swizzled", 0},
+        {"nvfp4:e2m1+row", 16},
+        {"nvfp4:e2m1/16x16+row+col", 16},
+        {"mxfp4:e2m1/32x32+row", 32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        octet_quantizer q = parsed(cases[i].text);
+        CHECK_EQ_INT(octet_quantizer_column_step(&q), cases[i].columns);
+    }
+}
+
 TEST(quantizer__transposable_schemes) {
     static const char *const yes[] = {"fp8-tensor:e4m3",        "fp8-delayed:e5m2",
                                       "fp8-block:e4m3/128x128", "mxfp8:e4m3/32x32",
@@ -264,4 +288,5 @@ TEST_MAIN(quantizer__valid_is_exactly_what_the_rules_say,
           quantizer__usage_makes_another_value, quantizer__bad_structs_are_refused_with_words,
           quantizer__printing_never_writes_past_its_room,
           quantizer__epsilon_survives_every_exponent_and_locale,
-          quantizer__rows_that_stay_together, quantizer__transposable_schemes)
+          quantizer__rows_that_stay_together, quantizer__columns_that_stay_together,
+          quantizer__transposable_schemes)

@@ -42,11 +42,40 @@ static double law_before_transform(const octet_quantizer *q, const run_values *o
     return q->scheme ? 4 * tile * step : 0;
 }
 
-static operand operand_of(const run_group *group, int rank, int plan, int tensor, int use) {
-    const octet_plan_tensor *t = &group->plans[plan].tensors[tensor];
-    run_view v = run_view_of(group, rank, plan, tensor);
+/* One product on one rank. */
+typedef struct place {
+    const run_group *group;
+    int rank, plan;
+    const octet_step *step;
+} place;
+
+/* The row of the whole that row r of a piece is: a run of rows of each rank. */
+static int64_t piece_row(const place *p, int64_t rows, int64_t r) {
+    int64_t run = rows / p->group->ranks, chunks = p->group->plans[p->plan].chunks;
+    return run ? (r / run * chunks + p->step->chunk) * run + r % run : r;
+}
+
+static bool is_piece(const place *p) {
+    return p->group->plans[p->plan].by_rows && p->step->chunk != OCTET_ABSENT;
+}
+
+/* The layer's numbers that a tensor of this shape has on a rank. */
+static run_values numbers_of(const place *p, const run_values *whole, const run_view *v,
+                             bool piece) {
+    run_values own = run_local(whole, piece ? 0 : p->rank, v->rows, v->cols);
+    for (int64_t r = 0; piece && r < v->rows; r++) {
+        memcpy(run_cell(&own, r, 0), run_cell(whole, piece_row(p, v->rows, r), 0),
+               (size_t)v->cols * sizeof *own.at);
+    }
+    return own;
+}
+
+static operand operand_of(const place *p, int tensor, int use) {
+    const run_group *group = p->group;
+    const octet_plan_tensor *t = &group->plans[p->plan].tensors[tensor];
+    run_view v = run_view_of(group, p->rank, p->plan, tensor);
     const run_values *whole = run_whole(&group->layer, t->name);
-    run_values own = run_local(whole, rank, v.rows, v.cols);
+    run_values own = numbers_of(p, whole, &v, is_piece(p) && tensor == p->step->a);
     octet_quantizer given = given_quantizer(group, t->name);
     octet_quantizer later = later_quantizer(group, t, given.scheme);
     bool transforms = use == OCTET_USE_COL && t->quantizer.hadamard;
@@ -80,15 +109,8 @@ static void free_operand(operand *o) {
     run_values_free(&o->law);
 }
 
-/* One product on one rank. */
-typedef struct place {
-    const run_group *group;
-    int rank, plan;
-    const octet_step *step;
-} place;
-
 static void check_operand(run_report *report, const place *p, int tensor, int use) {
-    operand o = operand_of(p->group, p->rank, p->plan, tensor, use);
+    operand o = operand_of(p, tensor, use);
     run_view v = run_view_of(p->group, p->rank, p->plan, tensor);
     run_values decoded = run_decode(&v, (octet_use)use);
     char name[64];
@@ -120,15 +142,15 @@ static void add_folding(operand *o, const place *p, int tensor, int use, bool by
  * and fp32 rounding as for every product. */
 static void add_bounds(const place *p, run_values *bound) {
     const octet_step *s = p->step;
-    operand a = operand_of(p->group, p->rank, p->plan, s->a, s->a_use);
-    operand b = operand_of(p->group, p->rank, p->plan, s->b, s->b_use);
+    operand a = operand_of(p, s->a, s->a_use);
+    operand b = operand_of(p, s->b, s->b_use);
     run_view dst = run_view_of(p->group, p->rank, p->plan, s->dst);
     bool turn_a = s->gemm == OCTET_WGRAD, turn_b = s->gemm != OCTET_FPROP;
     int64_t inner = turn_a ? a.own.rows : a.own.cols;
     add_folding(&a, p, s->a, s->a_use, turn_a);
     add_folding(&b, p, s->b, s->b_use, turn_b);
-    int64_t top = bound->rows == dst.rows ? 0 : p->rank * dst.rows;
-    bool chunk = s->chunk != OCTET_ABSENT;
+    bool piece = is_piece(p), chunk = s->chunk != OCTET_ABSENT && !piece;
+    int64_t top = piece || bound->rows == dst.rows ? 0 : p->rank * dst.rows;
     int64_t first = chunk ? s->chunk * dst.cols : 0; /* of b's outer indices */
     int64_t left = chunk || bound->cols == dst.cols ? first : p->rank * dst.cols;
     for (int64_t i = 0; i < dst.rows * dst.cols; i++) {
@@ -142,9 +164,10 @@ static void add_bounds(const place *p, run_values *bound) {
             deviation += x * b.law.at[bi] + a.law.at[ai] * y + a.law.at[ai] * b.law.at[bi];
         }
         double rounding = (double)(inner + 16) * (0x1p-24 * (magnitude + deviation) + 0x1p-120);
-        *run_cell(bound, top + r, left + c) += deviation + rounding +
-                                               run_unit(dst.dtype) * (magnitude + deviation) +
-                                               run_least(dst.dtype);
+        int64_t row = piece ? piece_row(p, dst.rows, r) : top + r;
+        *run_cell(bound, row, left + c) += deviation + rounding +
+                                           run_unit(dst.dtype) * (magnitude + deviation) +
+                                           run_least(dst.dtype);
     }
     free_operand(&a);
     free_operand(&b);

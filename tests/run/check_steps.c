@@ -54,8 +54,9 @@ static run_values fold_errors(const place *p, const run_view *v, int use, bool b
 }
 
 /* The column of a whole result that a chunk of so many begins with. */
-static int64_t first_column(const octet_step *step, int64_t cols) {
-    return step->chunk == OCTET_ABSENT ? 0 : step->chunk * cols;
+static int64_t first_column(const place *p, int64_t cols) {
+    bool cut = p->step->chunk != OCTET_ABSENT && !p->group->plans[p->plan].by_rows;
+    return cut ? p->step->chunk * cols : 0;
 }
 
 static void check_gemm(run_report *report, const place *p) {
@@ -67,7 +68,7 @@ static void check_gemm(run_report *report, const place *p) {
     run_values a = run_decode(&va, (octet_use)s->a_use);
     run_values b = run_decode(&vb, (octet_use)s->b_use);
     bool turn_a = s->gemm == OCTET_WGRAD, turn_b = s->gemm != OCTET_FPROP;
-    int64_t inner = turn_a ? a.rows : a.cols, first = first_column(s, dst.cols);
+    int64_t inner = turn_a ? a.rows : a.cols, first = first_column(p, dst.cols);
     run_values old = run_local(&p->group->layer.main_grad, p->rank,
                                s->accumulate ? dst.rows : 0, s->accumulate ? dst.cols : 0);
     const octet_plan *plan = &p->group->plans[p->plan];
@@ -101,6 +102,52 @@ static void check_gemm(run_report *report, const place *p) {
     run_values_free(&da);
     run_values_free(&db);
     run_values_free(&old);
+}
+
+/* ---- prologues ------------------------------------------------------------------------- */
+
+static run_prologue prologue_of(const place *p) {
+    const octet_step *s = p->step;
+    bool grad = s->b != OCTET_ABSENT;
+    const octet_plan *plan = &p->group->plans[p->plan];
+    run_prologue of = {.plan = plan, .x = view_of(p, grad ? s->b : s->a)};
+    if (grad) {
+        of.grad = view_of(p, s->a);
+    }
+    if (s->stats != OCTET_ABSENT) {
+        of.stats = at(p, plan->tensors[s->stats].buffers[OCTET_PART_VALUES]);
+    }
+    of.gamma = at(p, s->gamma);
+    of.beta = at(p, s->bias);
+    of.gamma_dtype = s->gamma == OCTET_ABSENT ? 0 : plan->buffers[s->gamma].dtype;
+    of.beta_dtype = s->bias == OCTET_ABSENT ? 0 : plan->buffers[s->bias].dtype;
+    return of;
+}
+
+static void check_law(run_report *report, const place *p, const run_prologue *of, int op) {
+    for (int64_t i = 0; i < of->dst.rows * of->dst.cols; i++) {
+        int64_t r = i / of->dst.cols, c = i % of->dst.cols;
+        run_number_of law = run_prologue_law(of, op, r, c);
+        double got = run_decode_at(&of->dst, OCTET_USE_VALUES, r, c);
+        double bound = law.bound + run_unit(of->dst.dtype) * (fabs(law.want) + law.bound) +
+                       run_least(of->dst.dtype);
+        expect(report, p, run_close(report, got, law.want, bound), "prologue", got, law.want);
+    }
+}
+
+/* What a cast or a measuring step reads: a tensor, or the prologue of it, which lies nowhere
+ * and is computed here by a step of its own. */
+static run_view source_of(run_report *report, const place *p) {
+    run_view source = view_of(p, p->step->a);
+    if (p->step->apply) {
+        run_prologue of = prologue_of(p);
+        run_applied from = {source, of.gamma, of.beta};
+        octet_status status = run_apply(&of.dst, p->group, &from);
+        run_expect(report, status == OCTET_OK, "f(x): %s", p->group->err.text);
+        check_law(report, p, &of, OCTET_OP_PROLOGUE);
+        source = of.dst;
+    }
+    return source;
 }
 
 /* ---- quantized bytes ------------------------------------------------------------------- */
@@ -149,7 +196,7 @@ static void check_quantize(run_report *report, const place *p) {
     const octet_step *s = p->step;
     const octet_plan *plan = &p->group->plans[p->plan];
     const octet_plan_tensor *dst = tensor_of(p, s->dst);
-    run_view source = view_of(p, s->a);
+    run_view source = source_of(report, p);
     run_values values = run_decode(&source, OCTET_USE_VALUES);
     run_quantizing how = {dst->quantizer, source.dtype, 1.0f, at(p, s->seed), s->stream};
     void *parts[OCTET_PARTS] = {NULL};
@@ -184,7 +231,7 @@ static void check_each(run_report *report, const place *p, double slack, double 
     run_view a = view_of(p, p->step->a), dst = view_of(p, p->step->dst);
     const octet_plan *plan = &p->group->plans[p->plan];
     bool chunk = p->step->chunk != OCTET_ABSENT;
-    int64_t cols = chunk ? a.cols : dst.cols, first = first_column(p->step, cols);
+    int64_t cols = chunk ? a.cols : dst.cols, first = first_column(p, cols);
     for (int64_t i = 0; i < dst.rows * cols; i++) {
         int64_t r = i / cols, c = i % cols;
         double want = run_decode_at(&a, (octet_use)p->step->a_use, r, c);
@@ -196,6 +243,22 @@ static void check_each(run_report *report, const place *p, double slack, double 
         double bound = run_unit(dst.dtype) * fabs(want) * (1 + slack) + slack * fabs(want) +
                        run_least(dst.dtype);
         expect(report, p, run_close(report, got, want, bound), "number", got, want);
+    }
+}
+
+/* Rows of a piece are a run of each rank's rows of the whole. */
+static void check_join(run_report *report, const place *p) {
+    run_view a = view_of(p, p->step->a), dst = view_of(p, p->step->dst);
+    int64_t chunks = p->group->plans[p->plan].chunks, run = a.rows / p->group->ranks;
+    octet_use use =
+        tensor_of(p, p->step->a)->quantizer.scheme ? OCTET_USE_ROW : OCTET_USE_VALUES;
+    expect(report, p, a.rows * chunks == dst.rows && a.cols == dst.cols, "rows",
+           (double)dst.rows, (double)(a.rows * chunks));
+    for (int64_t i = 0; i < a.rows * a.cols; i++) {
+        int64_t r = i / a.cols, c = i % a.cols;
+        int64_t row = (r / run * chunks + p->step->chunk) * run + r % run;
+        double want = run_decode_at(&a, use, r, c), got = run_decode_at(&dst, use, row, c);
+        expect(report, p, got == want, "joined number", got, want);
     }
 }
 
@@ -229,27 +292,9 @@ static void check_bias_grad(run_report *report, const place *p) {
 
 static void check_prologue(run_report *report, const place *p) {
     const octet_step *s = p->step;
-    bool grad = s->b != OCTET_ABSENT;
-    const octet_plan *plan = &p->group->plans[p->plan];
-    run_prologue of = {.plan = plan, .dst = view_of(p, s->dst)};
-    of.x = view_of(p, grad ? s->b : s->a);
-    if (grad) {
-        of.grad = view_of(p, s->a);
-    }
-    if (s->stats != OCTET_ABSENT) {
-        of.stats = at(p, plan->tensors[s->stats].buffers[OCTET_PART_VALUES]);
-    }
-    of.gamma = at(p, s->gamma);
-    of.beta = at(p, s->bias);
-    of.gamma_dtype = s->gamma == OCTET_ABSENT ? 0 : plan->buffers[s->gamma].dtype;
-    of.beta_dtype = s->bias == OCTET_ABSENT ? 0 : plan->buffers[s->bias].dtype;
-    for (int64_t i = 0; i < of.dst.rows * of.dst.cols; i++) {
-        run_number_of law = run_prologue_law(&of, s->op, i / of.dst.cols, i % of.dst.cols);
-        double got = run_decode_at(&of.dst, OCTET_USE_VALUES, i / of.dst.cols, i % of.dst.cols);
-        double bound = law.bound + run_unit(of.dst.dtype) * (fabs(law.want) + law.bound) +
-                       run_least(of.dst.dtype);
-        expect(report, p, run_close(report, got, law.want, bound), "prologue", got, law.want);
-    }
+    run_prologue of = prologue_of(p);
+    of.dst = view_of(p, s->dst);
+    check_law(report, p, &of, s->op);
     if (s->amax != OCTET_ABSENT) {
         run_values values = run_decode(&of.dst, OCTET_USE_VALUES);
         check_amax(report, p, &values);
@@ -268,7 +313,7 @@ static void check_zero(run_report *report, const place *p) {
 /* Of a tensor with one amax; NVFP4's are parts of what QUANTIZE makes. */
 static void check_measured(run_report *report, const place *p) {
     if (p->step->amax != OCTET_ABSENT) {
-        run_view source = view_of(p, p->step->a);
+        run_view source = source_of(report, p);
         run_values values = run_decode(&source, OCTET_USE_VALUES);
         check_amax(report, p, &values);
         run_values_free(&values);
@@ -300,6 +345,9 @@ static void check_step(run_report *report, const place *p) {
         break;
     case OCTET_OP_TRANSPOSE:
         check_transpose(report, p);
+        break;
+    case OCTET_OP_JOIN:
+        check_join(report, p);
         break;
     case OCTET_OP_BIAS_GRAD:
         check_bias_grad(report, p);

@@ -82,16 +82,20 @@ static void collect(run_group *group, int plan, const octet_step *step) {
     const octet_plan_buffer *to = &group->plans[plan].buffers[step->to];
     octet_dtype dtype = (octet_dtype)from->dtype;
     int64_t count = to->bytes / (octet_dtype_bits(dtype) / 8);
+    /* Of a chunk, these rows alone, which lie one after the other. */
+    bool chunk = step->chunk != OCTET_ABSENT;
+    int64_t sent = chunk ? from->bytes / group->plans[plan].chunks : from->bytes;
     const void *pieces[RUN_RANKS];
     for (int rank = 0; rank < group->ranks; rank++) {
-        pieces[rank] = dense(group, rank, plan, step->from);
+        const char *all = dense(group, rank, plan, step->from);
+        pieces[rank] = all + (chunk ? step->chunk * sent : 0);
     }
     for (int rank = 0; rank < group->ranks; rank++) {
         char *out = run_at(group, rank, plan, step->to);
         int64_t first = step->collective == OCTET_REDUCE_SCATTER ? rank * count : 0;
         for (int peer = 0; step->collective == OCTET_ALL_GATHER && peer < group->ranks;
              peer++) {
-            memcpy(out + peer * from->bytes, pieces[peer], (size_t)from->bytes);
+            memcpy(out + peer * sent, pieces[peer], (size_t)sent);
         }
         for (int64_t i = 0; step->collective != OCTET_ALL_GATHER && i < count; i++) {
             run_store(out, dtype, i, reduced(pieces, group->ranks, step, dtype, first + i));

@@ -66,6 +66,14 @@ const run_values *run_whole(const run_layer *layer, int name);
 /* What a rank's tensor of this shape is of the whole. */
 run_values run_local(const run_values *whole, int rank, int64_t rows, int64_t cols);
 
+/* What the layer's prologue makes of x, as a step of its own on the CPU; memory is the group's.
+ */
+typedef struct run_applied {
+    run_view x;
+    const void *gamma, *beta;
+} run_applied;
+octet_status run_apply(run_view *out, run_group *group, const run_applied *of);
+
 /* The parts of `values` in a dtype, quantized by octet_plan_quantize; memory is the group's. */
 typedef struct run_quantizing {
     octet_quantizer quantizer;

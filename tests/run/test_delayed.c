@@ -212,10 +212,16 @@ TEST(delayed__a_short_history_by_hand) {
     }
 }
 
-TEST(delayed__extreme_margins_do_not_spread) {
-    state s = {{1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}};
+TEST(delayed__extreme_margins_are_refused_and_the_last_ones_do_not_spread) {
+    state s = {{1, 1, 1, 1, 1}, {0x1p-100f, 1, 1, 1, 1}}, before = s;
     octet_delayed d = view(&s, 1);
-    d.margin = INT32_MIN;
+    static const int32_t refused[] = {INT32_MIN, -65, 65, INT32_MAX};
+    for (int i = 0; i < 4; i++) {
+        d.margin = refused[i];
+        CHECK_EQ_INT(octet_delayed_update(&d, NULL, NULL, NULL), OCTET_INVALID);
+        CHECK(memcmp(&s, &before, sizeof s) == 0);
+    }
+    d.margin = -64;
     CHECK_EQ_INT(octet_delayed_update(&d, NULL, NULL, NULL), OCTET_OK);
     CHECK_EQ_BITS(s.scale[0], FLT_MAX);
     CHECK_EQ_BITS(s.history[0], 0.0f);
@@ -258,5 +264,6 @@ TEST(delayed__what_is_wrong_is_refused_and_nothing_is_updated) {
 TEST_MAIN(delayed__update_is_the_rule, delayed__many_states_are_updated_each_by_its_own_rule,
           delayed__many_states_are_checked_before_one_is_updated,
           delayed__step_records_and_updates, delayed__record_keeps_the_larger_and_no_nan,
-          delayed__a_short_history_by_hand, delayed__extreme_margins_do_not_spread,
+          delayed__a_short_history_by_hand,
+          delayed__extreme_margins_are_refused_and_the_last_ones_do_not_spread,
           delayed__what_is_wrong_is_refused_and_nothing_is_updated)

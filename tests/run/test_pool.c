@@ -1,6 +1,9 @@
 /* test_pool.c - the thread pool covers every item once, whatever the counts. */
+#define _XOPEN_SOURCE 700
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "octet.h"
 #include "test.h"
@@ -92,6 +95,48 @@ TEST(pool__bad_sizes_are_refused) {
     CHECK(pool == NULL);
 }
 
-TEST_MAIN(pool__every_item_once_in_contiguous_ranges, pool__rounds_follow_each_other,
+/* What the child of a fork does with its parent's pool: 0 when all went well. A pool that
+ * waited for threads that are not there would never end: the alarm does. */
+static int use_in_child(octet_pool *pool) {
+    static tally t;
+    octet_pool *own = NULL;
+    (void)alarm(20);
+    octet_pool_parallel_for(pool, ITEMS, count_items, &t);
+    octet_pool_free(pool);
+    if (octet_pool_create(&own, 3, NULL) != OCTET_OK) {
+        return 2;
+    }
+    octet_pool_parallel_for(own, ITEMS, count_items, &t);
+    octet_pool_free(own);
+    for (int i = 0; i < ITEMS; i++) {
+        if (t.hits[i] != 2) {
+            return 3;
+        }
+    }
+    return 0;
+}
+
+TEST(pool__a_forked_child_works_without_the_threads) {
+    octet_pool *pool = NULL;
+    tally t = {0};
+    CHECK_EQ_INT(octet_pool_create(&pool, 4, NULL), OCTET_OK);
+    octet_pool_parallel_for(pool, ITEMS, count_items, &t);
+    for (int i = 0; i < 4; i++) {
+        int status = -1;
+        (void)fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            _exit(use_in_child(pool));
+        }
+        CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    octet_pool_parallel_for(pool, ITEMS, count_items, &t);
+    CHECK_EQ_INT(t.hits[ITEMS - 1], 2);
+    octet_pool_free(pool);
+}
+
+TEST_MAIN(pool__a_forked_child_works_without_the_threads,
+          pool__every_item_once_in_contiguous_ranges, pool__rounds_follow_each_other,
           pool__made_and_freed_often, pool__without_a_pool_the_caller_works,
           pool__bad_sizes_are_refused)

@@ -177,7 +177,7 @@ static void check_same_outputs(const run_group *a, const run_group *b) {
 }
 
 /* Each step means what it says, and the layer computes what it does without chunks. */
-static void check_chunks(run_report *report, const char *text, uint32_t chunks) {
+static void check_chunks(run_report *report, const char *text, uint32_t chunks, bool gathers) {
     octet_linear_backward_args args;
     run_group cut, whole;
     octet_error err;
@@ -187,7 +187,7 @@ static void check_chunks(run_report *report, const char *text, uint32_t chunks) 
     }
     report->problem = text;
     CHECK_EQ_INT(run_args(report, &whole, &args, 7), OCTET_OK);
-    args.forward.chunks = chunks;
+    *(gathers ? &args.forward.gather_chunks : &args.forward.chunks) = chunks;
     if (CHECK_EQ_INT(run_args(report, &cut, &args, 7), OCTET_OK)) {
         CHECK(cut.plans[0].chunks == chunks || cut.plans[1].chunks == chunks);
         run_check_steps(report, &cut);
@@ -198,23 +198,24 @@ static void check_chunks(run_report *report, const char *text, uint32_t chunks) 
     run_group_free(&whole);
 }
 
+static const char *const chunk_recipes[] = {"none",
+                                            "delayed",
+                                            "current+pow2",
+                                            "block",
+                                            "block+w.no2d",
+                                            "mxfp8",
+                                            "mxfp8+2d",
+                                            "nvfp4+nosr",
+                                            "nvfp4+no2d",
+                                            "mxfp4+nosr",
+                                            "nvfp4+rowscaled+norht",
+                                            "mxfp8:override=dequantized"};
+
 TEST(parallel__chunks_are_the_whole_product) {
-    static const char *const recipes[] = {"none",
-                                          "delayed",
-                                          "current+pow2",
-                                          "block",
-                                          "block+w.no2d",
-                                          "mxfp8",
-                                          "mxfp8+2d",
-                                          "nvfp4+nosr",
-                                          "nvfp4+no2d",
-                                          "mxfp4+nosr",
-                                          "nvfp4+rowscaled+norht",
-                                          "mxfp8:override=dequantized"};
     static const char *const modes[] = {"row", "row bias", "column", "column bias delay_wgrad"};
     run_report report = {0};
     for (int i = 0; i < 12 * 4; i++) {
-        const char *recipe = recipes[i / 4];
+        const char *recipe = chunk_recipes[i / 4];
         bool wide = strncmp(recipe, "block", 5) == 0, row = i % 4 < 2;
         int cols = wide ? 256 : i % 2 ? 64 : 48;
         char text[256];
@@ -222,12 +223,67 @@ TEST(parallel__chunks_are_the_whole_product) {
             text, sizeof text,
             "linear-backward m=%d k=%d n=%d in=bf16 recipe=%s tp=2 sequence parallel=%s",
             wide ? 256 : 64, row ? 32 : cols, row ? cols : 32, recipe, modes[i % 4]);
-        check_chunks(&report, text, wide ? 2 : i % 2 ? 4 : 3);
+        check_chunks(&report, text, wide ? 2 : i % 2 ? 4 : 3, false);
     }
     CHECK_EQ_INT(report.failures, 0);
+}
+
+/* Ranks gather chunks of their rows, each of which is multiplied while the next travels. Rows
+ * that are no whole blocks where no product reads columnwise bytes: 3 chunks of 30 rows. */
+TEST(parallel__gathered_chunks_are_the_whole_product) {
+    static const char *const modes[] = {"column",   "column bias grad=wb", "column bias", "row",
+                                        "row bias", "row bias delay_wgrad"};
+    static const char *const more[] = {
+        "mxfp8 parallel=column quantize_output bias", "delayed parallel=column quantize_output",
+        "delayed parallel=row quantize_grad_input",   "nvfp4+nosr parallel=row main_grad=add",
+        "current parallel=row prologue=gelu grad=x",  "block parallel=row bias"};
+    run_report report = {0};
+    for (int i = 0; i < 12 * 6; i++) {
+        const char *recipe = chunk_recipes[i / 6], *mode = modes[i % 6];
+        bool wide = strncmp(recipe, "block", 5) == 0, row = i % 6 > 2;
+        int ranks = i % 4 ? 2 : 4, chunks = i % 3 == 0 ? 3 : i % 2 ? 4 : 2;
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=80 n=48 in=bf16 recipe=%s tp=%d sequence "
+                       "parallel=%s",
+                       (wide ? 128 : 32) * chunks * (row ? ranks : 1), recipe, ranks, mode);
+        check_chunks(&report, text, (uint32_t)chunks, true);
+    }
+    for (int i = 0; i < 12; i++) {
+        bool wide = strncmp(chunk_recipes[i], "block", 5) == 0;
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=%d k=64 n=48 in=bf16 recipe=%s tp=2 sequence grad=x "
+                       "parallel=%s",
+                       wide ? 768 : 60, chunk_recipes[i], i % 2 ? "row" : "column");
+        check_chunks(&report, text, 3, true);
+    }
+    for (int i = 0; i < 6; i++) {
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "linear-backward m=256 k=64 n=48 in=bf16 tp=2 sequence recipe=%s",
+                       more[i]);
+        check_chunks(&report, text, 4, true);
+    }
+    CHECK_EQ_INT(report.failures, 0);
+}
+
+/* Values that each rank quantizes after it has them all are gathered whole. */
+TEST(parallel__values_that_are_quantized_later_are_not_cut) {
+    octet_linear_args args;
+    octet_plan plan = OCTET_PLAN_INIT;
+    octet_error err;
+    const char *text = "linear m=40 k=64 n=32 in=bf16 recipe=mxfp8 parallel=column tp=2 "
+                       "sequence gather=high_precision gather_chunks=4";
+    CHECK_EQ_INT(octet_linear_parse(&args, text, &err), OCTET_OK);
+    CHECK_EQ_INT(octet_plan_linear(&plan, &args, &err), OCTET_OK);
+    CHECK_EQ_INT(plan.chunks, 1);
+    CHECK(!plan.by_rows);
 }
 
 TEST_MAIN(parallel__every_recipe_and_mode_is_the_unsplit_layer,
           parallel__column_parallel_output_is_bit_exact,
           parallel__gathered_input_is_quantized_as_if_whole,
-          parallel__chunks_are_the_whole_product)
+          parallel__chunks_are_the_whole_product,
+          parallel__gathered_chunks_are_the_whole_product,
+          parallel__values_that_are_quantized_later_are_not_cut)

@@ -8,16 +8,16 @@
 
 static const char text[] = "in=bf16 recipe=mxfp8 bias grad=xw";
 
-static oct_problem linear(int64_t m) {
-    return (oct_problem){
+static oct_request linear(int64_t m) {
+    return (oct_request){
         .kind = OCTET_PLAN_LINEAR, .text = text, .sizes = {m, 64, 32}, .rank = 3, .threads = 1};
 }
 
 /* Whether what the table gives is what planning gives. */
-static bool is_right(const oct_problem *problem) {
+static bool is_right(const oct_request *request) {
     octet_plan fresh;
     const octet_plan *plan = NULL;
-    if (oct_plan_get(&plan, problem, NULL) || oct_problem_plan(&fresh, problem, NULL)) {
+    if (oct_plan_get(&plan, request, NULL) || oct_request_plan(&fresh, request, NULL)) {
         return false;
     }
     bool right = octet_plan_equal(plan, &fresh);
@@ -25,16 +25,16 @@ static bool is_right(const oct_problem *problem) {
     return right;
 }
 
-TEST(plan_cache__the_same_problem_has_one_plan) {
-    oct_problem problem = linear(8);
+TEST(plan_cache__the_same_request_has_one_plan) {
+    oct_request request = linear(8);
     char elsewhere[sizeof text];
     const octet_plan *first = NULL, *second = NULL;
     memcpy(elsewhere, text, sizeof text);
-    CHECK_EQ_INT(oct_plan_get(&first, &problem, NULL), OCTET_OK);
-    problem.text = elsewhere;
-    CHECK_EQ_INT(oct_plan_get(&second, &problem, NULL), OCTET_OK);
+    CHECK_EQ_INT(oct_plan_get(&first, &request, NULL), OCTET_OK);
+    request.text = elsewhere;
+    CHECK_EQ_INT(oct_plan_get(&second, &request, NULL), OCTET_OK);
     CHECK(first == second && first != NULL);
-    CHECK(is_right(&problem));
+    CHECK(is_right(&request));
     oct_plan_release(first);
     oct_plan_release(second);
     oct_plan_release(NULL);
@@ -60,11 +60,11 @@ TEST(plan_cache__the_blocks_of_a_plan_are_known) {
          {false, {true, true}}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        oct_problem problem = linear(32);
+        oct_request request = linear(32);
         const octet_plan *plan = NULL;
-        problem.kind = rows[i].kind;
-        problem.text = rows[i].text;
-        if (CHECK_EQ_INT(oct_plan_get(&plan, &problem, NULL), OCTET_OK)) {
+        request.kind = rows[i].kind;
+        request.text = rows[i].text;
+        if (CHECK_EQ_INT(oct_plan_get(&plan, &request, NULL), OCTET_OK)) {
             const oct_plan_blocks *got = oct_plan_blocks_of(plan);
             CHECK_EQ_INT(got->saves, rows[i].wanted.saves);
             CHECK_EQ_INT(got->restores[0], rows[i].wanted.restores[0]);
@@ -74,10 +74,10 @@ TEST(plan_cache__the_blocks_of_a_plan_are_known) {
     }
 }
 
-TEST(plan_cache__every_part_of_a_problem_counts) {
+TEST(plan_cache__every_part_of_a_request_counts) {
     const octet_plan *first = NULL, *other = NULL;
-    oct_problem usual = linear(9);
-    oct_problem others[] = {usual, usual, usual, usual, usual, usual, usual};
+    oct_request usual = linear(9);
+    oct_request others[] = {usual, usual, usual, usual, usual, usual, usual};
     others[0].kind = OCTET_PLAN_LINEAR_BACKWARD;
     others[1].text = "in=bf16 recipe=mxfp8 bias grad=xb";
     others[2].text = "in=bf16 recipe=mxfp8 bias grad=x";
@@ -101,7 +101,7 @@ TEST(plan_cache__every_part_of_a_problem_counts) {
 TEST(plan_cache__a_failure_is_not_remembered) {
     const octet_plan *plan = NULL;
     octet_error err;
-    oct_problem wrong = linear(11);
+    oct_request wrong = linear(11);
     wrong.text = "in=bf16 recipe=mxfp9";
     int before = oct_plan_count().plans;
     for (int again = 0; again < 3; again++) {
@@ -118,13 +118,13 @@ TEST(plan_cache__a_failure_is_not_remembered) {
 
 TEST(plan_cache__is_bounded_and_a_plan_in_use_outlives_its_place) {
     const octet_plan *held = NULL, *again = NULL;
-    oct_problem first = linear(7);
+    oct_request first = linear(7);
     octet_plan copy;
     CHECK_EQ_INT(oct_plan_get(&held, &first, NULL), OCTET_OK);
     copy = *held;
     for (int64_t m = 0; m < 20 * OCT_CACHED_PLANS; m++) {
-        oct_problem problem = linear(1000 + m);
-        CHECK(is_right(&problem));
+        oct_request request = linear(1000 + m);
+        CHECK(is_right(&request));
         CHECK(oct_plan_count().plans <= OCT_CACHED_PLANS);
     }
     CHECK_EQ_INT(oct_plan_count().plans, OCT_CACHED_PLANS);
@@ -137,11 +137,11 @@ TEST(plan_cache__is_bounded_and_a_plan_in_use_outlives_its_place) {
 
 TEST(plan_cache__what_is_used_most_recently_stays) {
     const octet_plan *held = NULL, *again = NULL;
-    oct_problem usual = linear(5);
+    oct_request usual = linear(5);
     CHECK_EQ_INT(oct_plan_get(&held, &usual, NULL), OCTET_OK);
     for (int64_t m = 0; m < 4 * OCT_CACHED_PLANS; m++) {
-        oct_problem problem = linear(100000 + m);
-        CHECK(is_right(&problem));
+        oct_request request = linear(100000 + m);
+        CHECK(is_right(&request));
         CHECK_EQ_INT(oct_plan_get(&again, &usual, NULL), OCTET_OK);
         CHECK(again == held);
         oct_plan_release(again);
@@ -153,17 +153,17 @@ enum { THREADS = 4, ASKED = 4000, DIFFERENT = 3 * OCT_CACHED_PLANS };
 
 static atomic_int wrong_plans;
 
-/* Asks for few problems all the time and for many now and then, each thread in its order. */
+/* Asks for few requests all the time and for many now and then, each thread in its order. */
 static void *ask(void *arg) {
     const int64_t *seed = arg;
     int64_t at = *seed;
     for (int i = 0; i < ASKED; i++) {
         at = (at * 1103515245 + 12345) & 0x7fffffff;
         int64_t m = 1 + (i % 3 ? at / 65536 % 5 : at / 65536 % DIFFERENT);
-        oct_problem problem = linear(m);
+        oct_request request = linear(m);
         const octet_plan *plan = NULL;
-        bool good = !oct_plan_get(&plan, &problem, NULL) && plan->extents.m == m &&
-                    plan->kind == OCTET_PLAN_LINEAR && (i % 16 || is_right(&problem));
+        bool good = !oct_plan_get(&plan, &request, NULL) && plan->extents.m == m &&
+                    plan->kind == OCTET_PLAN_LINEAR && (i % 16 || is_right(&request));
         atomic_fetch_add(&wrong_plans, !good);
         oct_plan_release(plan);
     }
@@ -184,7 +184,7 @@ TEST(plan_cache__threads_ask_at_once) {
     CHECK(oct_plan_count().plans <= OCT_CACHED_PLANS);
 }
 
-TEST_MAIN(plan_cache__the_same_problem_has_one_plan, plan_cache__the_blocks_of_a_plan_are_known,
-          plan_cache__every_part_of_a_problem_counts, plan_cache__a_failure_is_not_remembered,
+TEST_MAIN(plan_cache__the_same_request_has_one_plan, plan_cache__the_blocks_of_a_plan_are_known,
+          plan_cache__every_part_of_a_request_counts, plan_cache__a_failure_is_not_remembered,
           plan_cache__is_bounded_and_a_plan_in_use_outlives_its_place,
           plan_cache__what_is_used_most_recently_stays, plan_cache__threads_ask_at_once)

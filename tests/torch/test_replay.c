@@ -43,14 +43,14 @@ static octet_exec exec_of(void) {
 /* Two launches: an amax and a cast. */
 static const octet_plan *plan_of(int64_t rows) {
     const octet_plan *plan = NULL;
-    oct_problem problem = {.kind = OCTET_PLAN_QUANTIZE,
+    oct_request request = {.kind = OCTET_PLAN_QUANTIZE,
                            .text = "bf16 fp8-tensor:e4m3+row",
                            .sizes = {rows, 32},
                            .rank = 2,
                            .threads = 1,
                            .device = {OCTET_CUDA, 0, 90}};
     octet_error err = {OCTET_OK, 0, ""};
-    CHECK_OF(oct_plan_get(&plan, &problem, &err) == OCTET_OK, err.text);
+    CHECK_OF(oct_plan_get(&plan, &request, &err) == OCTET_OK, err.text);
     CHECK(plan->out_count == OUTPUTS && plan->workspace_bytes <= MEMORY);
     return plan;
 }
