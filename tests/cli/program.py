@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OCTET = ROOT / os.environ.get("OCTET_BUILD", "build") / "octet"
+STAND_IN = OCTET.parent / "tests" / "driver" / "octet_stand_in"  # it honours OCTET_CUDA_DRIVER
 COMMANDS = ["plan", "verify", "bench", "layout", "quantizer", "recipe", "doctor"]
 
 
@@ -26,16 +27,16 @@ class Done:
         return {row[0]: row[1:] for row in kept if row}
 
 
-def octet(*words: str, stdin: str | bytes = "") -> Done:
+def octet(*words: str, stdin: str | bytes = "", program: Path = OCTET) -> Done:
     """Runs the program without a shell; what is not UTF-8 in its output fails the test."""
     given = stdin.encode() if isinstance(stdin, str) else stdin
-    done = subprocess.run([OCTET, *words], input=given, capture_output=True, timeout=60)
+    done = subprocess.run([program, *words], input=given, capture_output=True, timeout=60)
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def good(*words: str, stdin: str | bytes = "") -> Done:
+def good(*words: str, stdin: str | bytes = "", program: Path = OCTET) -> Done:
     """A run that must succeed and complain of nothing."""
-    done = octet(*words, stdin=stdin)
+    done = octet(*words, stdin=stdin, program=program)
     assert (done.status, done.err) == (0, ""), done
     return done
 

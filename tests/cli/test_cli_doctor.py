@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import OCTET, good
+from program import OCTET, ROOT, STAND_IN, good, octet
 
 
 def test_doctor__ends_with_ok_and_every_law_is_ok() -> None:
@@ -23,6 +23,20 @@ def test_doctor__facts_are_those_of_this_machine() -> None:
     rows = good("doctor").rows()
     bits = 64 if sys.maxsize > 2**32 else 32
     assert rows["machine"] == [f"{bits}-bit pointers, {sys.byteorder}-endian"]
+
+
+def test_doctor__names_the_variables_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text()
+    variables = re.findall(r"^\| `(\w+)`", table.split("## Environment variables")[1], re.M)
+    for name in variables:
+        monkeypatch.delenv(name, raising=False)
+    assert good("doctor").rows()["variables"] == ["none set"]
+    for name in variables:
+        monkeypatch.setenv(name, "1" if name != "OCTET_CPU" else "reference")
+    (said,) = good("doctor").rows()["variables"]
+    named = {each.split("=")[0] for each in said.split(", ")}
+    assert named == set(variables)
+    assert "OCTET_CPU=reference" in said
 
 
 def test_doctor__processor_flags_are_the_kernels() -> None:
@@ -52,9 +66,24 @@ def test_doctor__without_a_driver_says_why_there_is_no_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OCTET_CUDA_DRIVER", "/nowhere/libcuda.so.1")
-    (said,) = good("doctor").rows()["gpus"]
+    (said,) = good("doctor", program=STAND_IN).rows()["gpus"]
     assert said.startswith("none: no CUDA driver: ")
     assert "/nowhere/libcuda.so.1" in said
+
+
+def test_doctor__no_variable_names_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = good("doctor").out
+    monkeypatch.setenv("OCTET_CUDA_DRIVER", "/nowhere/libcuda.so.1")
+    assert good("doctor").out == before
+
+
+def test_doctor__a_relative_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = OCTET.parent / "tests" / "driver" / "libfake_cuda.so"
+    monkeypatch.setenv("OCTET_CUDA_DRIVER", str(fake))
+    monkeypatch.setenv("OCTET_CACHE", "kernels")
+    (said,) = octet("doctor", program=STAND_IN).rows()["gpu 0"]
+    assert "OCTET_CACHE is 'kernels'" in said
+    assert "absolute path" in said
 
 
 def test_doctor__a_gpu_is_told_with_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +92,7 @@ def test_doctor__a_gpu_is_told_with_its_libraries(monkeypatch: pytest.MonkeyPatc
         pytest.skip("the driver that stands in is a library of Linux")
     monkeypatch.setenv("OCTET_CUDA_DRIVER", str(fake))
     monkeypatch.setenv("OCTET_CACHE", "/a/cache")
-    (said,) = good("doctor").rows()["gpu 0"]
+    (said,) = good("doctor", program=STAND_IN).rows()["gpu 0"]
     assert said.startswith(
         "Fake 7, compute capability 9.0, 132 processors, driver for CUDA 13.0, NVRTC 13.0"
     )

@@ -390,6 +390,34 @@ def test_plan__models_collectives_by_hand() -> None:
     assert cut["gained"] == pytest.approx(cut["apart"] - cut["beside"], abs=0.11)
 
 
+COLUMN = ROW.replace("parallel=row", "parallel=column")
+
+
+def test_plan__gathered_chunks_are_told() -> None:
+    out = good("plan", f"{COLUMN} gather_chunks=4").out
+    steps = re.findall(
+        r"^ +\d+ +(all-gather|assemble|fprop|join) .*?(?:, chunk (\d) of 4)?$", out, re.M
+    )
+    gathers = [("all-gather", ""), *(("all-gather", str(i)) for i in range(1, 5))]
+    assert steps[:5] == gathers  # all scales, and then the chunks
+    assert steps[5:] == [
+        (word, str(i)) for i in range(1, 5) for word in ("assemble", "fprop", "join")
+    ]
+
+
+def test_plan__models_gathers_by_hand() -> None:
+    whole, cut = model(COLUMN), model(f"{COLUMN} gather_chunks=4")
+    product = 2 * 4096 * 4 * 2048 * 8192 / 1000e12 * 1e6  # us
+    data, scales = (size * 3 / 450e9 * 1e6 for size in (4096 * 2048, 4096 * 2048 // 32))
+    assert whole["bytes"] == cut["bytes"] == (4096 * 2048 + 4096 * 2048 // 32) * 3
+    assert (whole["collectives"], cut["collectives"], cut["chunks"]) == (2, 5, 4)
+    assert (
+        cut["apart"] == whole["apart"] == pytest.approx(data + scales + 20 + product, abs=0.2)
+    )
+    # Products are the longer way: what comes before the first of them, and then all.
+    assert cut["beside"] == pytest.approx(scales + 10 + data / 4 + 10 + product, abs=0.2)
+
+
 def test_plan__models_another_machine() -> None:
     slow = ["--link", "1000", "--speed=100", "--latency", "0"]
     cut = model(*slow, f"{ROW} chunks=4")
@@ -418,6 +446,7 @@ def test_plan__models_nothing_where_nothing_travels() -> None:
     [
         ("n=8008 chunks=4", "n is 8008; a product in 4 chunks has a multiple of 64 columns"),
         ("n=8192 chunks=5", "chunks is 5; a product has 4 pieces at most"),
+        ("n=8192 gather_chunks=5", "gather_chunks is 5; a product has 4 pieces at most"),
     ],
 )
 def test_plan__chunks_that_there_are_not(words: str, why: str) -> None:
@@ -427,6 +456,14 @@ def test_plan__chunks_that_there_are_not(words: str, why: str) -> None:
 def test_plan__chunks_of_what_is_not_scattered() -> None:
     err = bad(1, "plan", ROW.replace(" sequence", " chunks=4")).err
     assert "chunks is 4 without sequence_parallel: nothing is scattered" in err
+    err = bad(1, "plan", ROW.replace(" sequence", " gather_chunks=4")).err
+    assert "gather_chunks is 4 without sequence_parallel: nothing is gathered" in err
+
+
+def test_plan__rows_that_gathered_chunks_cannot_share() -> None:
+    text = COLUMN.replace("m=4096", "m=4098").replace(" grad=none", " grad=x")
+    err = bad(1, "plan", f"{text} gather_chunks=4").err
+    assert "m is 4098; a product in 4 chunks has a multiple of 4 rows: take fewer" in err
 
 
 @pytest.mark.parametrize("option", ["--link=0", "--speed=fast", "--latency=-1", "--link="])

@@ -91,8 +91,23 @@ def compiled(case: Case, function: Any) -> Any:  # noqa: ANN401
     )
 
 
+class Same(octet.MXFP8Quantizer):
+    """MXFP8, by a quantize of its own."""
+
+    def quantize(self, tensor: torch.Tensor, *, out: Any = None) -> torch.Tensor:  # noqa: ANN401
+        return super().quantize(tensor, out=out)
+
+
+def _custom(kind: type[octet.MXFP8Quantizer]) -> recipe.CustomRecipe:
+    roles = "input", "weight", "grad_output"
+    return recipe.CustomRecipe(lambda role: kind("e4m3") if role.tensor_type in roles else None)
+
+
+CUSTOM = {"custom": _custom(octet.MXFP8Quantizer), "users": _custom(Same)}
+
+
 def within(case: Case) -> Any:  # noqa: ANN401
-    active = RECIPES[case.recipe]
+    active = CUSTOM[case.recipe] if case.recipe in CUSTOM else RECIPES[case.recipe]
     return octet.autocast(enabled=active is not None, recipe=active)
 
 
@@ -425,6 +440,8 @@ def refused(rank: int, what: str) -> None:
         asked = RECIPES["mxfp8" if rank else "current"]
     elif what == "option":
         options = {"save_original_input": bool(rank)}
+    elif what == "chunks":
+        options = {"ub_overlap_ag": 4 if rank else 2}
     elif what == "rows":
         case, x = case._replace(mode="row"), x[:7, : SIZES["in"] // 2]
     elif what == "no rows":

@@ -1,10 +1,13 @@
 """Processes that stand for ranks: started once, they take jobs over pipes."""
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -40,8 +43,16 @@ def unpacked(value: Any) -> Any:  # noqa: ANN401
     return [unpacked(one) for one in value] if isinstance(value, list) else value
 
 
-def serve(rank: int, world: int, store: str, pipe: Any) -> None:  # noqa: ANN401
+def stack_file(folder: str, rank: int) -> Path:
+    """Where a rank writes what its threads do, when it is asked by a signal."""
+    return Path(folder) / f"stack-{rank}"
+
+
+def serve(rank: int, world: int, folder: str, pipe: Any) -> None:  # noqa: ANN401
     """Runs jobs until it is told to end; what a job raises is an answer, too."""
+    stack = stack_file(folder, rank).open("w")
+    faulthandler.register(signal.SIGUSR1, file=stack)
+    faulthandler.enable(file=stack)
     sys.path[:0] = [
         str(Path(__file__).parent),
         str(Path(__file__).parents[2] / "python"),
@@ -51,7 +62,7 @@ def serve(rank: int, world: int, store: str, pipe: Any) -> None:  # noqa: ANN401
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=f"file://{store}",
+        init_method=f"file://{folder}/store",
         rank=rank,
         world_size=world,
         timeout=timedelta(seconds=TIMEOUT),
@@ -79,37 +90,56 @@ class Ranks:
         context = multiprocessing.get_context("spawn")
         self.world, self.processes, self.pipes = world, [], []
         self.is_whole = True  # every rank has answered so far
-        folder = tempfile.mkdtemp()
+        self.folder = tempfile.mkdtemp()
         for rank in range(world):
             here, there = context.Pipe()
-            arguments = rank, world, f"{folder}/store", there
+            arguments = rank, world, self.folder, there
             process = context.Process(target=serve, args=arguments, daemon=True)
             process.start()
             there.close()
             self.processes.append(process)
             self.pipes.append(here)
 
-    def start(self, job: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401
-        for pipe in self.pipes:
+    def start(self, job: Callable[..., Any], *arguments: Any, first: int | None = None) -> None:  # noqa: ANN401
+        """Hands a job to every rank, or to the first few."""
+        for pipe in self.pipes[:first]:
             pipe.send((job.__module__, job.__name__, arguments))
+
+    def stacks(self) -> str:
+        """What every rank does now, or did when it died."""
+        for process in self.processes:
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(1)
+        files = [stack_file(self.folder, rank) for rank in range(self.world)]
+        return "\n".join(
+            f"rank {r}:\n{f.read_text()}" for r, f in enumerate(files) if f.exists()
+        )
 
     def answer(self, rank: int, seconds: float = TIMEOUT * 2) -> tuple[Any, ...]:
         self.is_whole = False
         if not self.pipes[rank].poll(seconds):
-            raise TimeoutError(f"rank {rank} has not answered in {seconds} s")
+            raise TimeoutError(f"rank {rank} has not answered in {seconds} s\n{self.stacks()}")
         try:
             found = self.pipes[rank].recv()
         except EOFError:
             self.processes[rank].join(10)
             code = self.processes[rank].exitcode
-            raise RankError(f"rank {rank} has ended, with exit code {code}") from None
+            message = f"rank {rank} has ended, with exit code {code}\n{self.stacks()}"
+            raise RankError(message) from None
         self.is_whole = True
         return found
 
-    def run(self, job: Callable[..., Any], *arguments: Any) -> list[Any]:  # noqa: ANN401
-        """What a job makes on every rank."""
-        self.start(job, *arguments)
-        answers = [self.answer(rank) for rank in range(self.world)]
+    def run(
+        self,
+        job: Callable[..., Any],
+        *arguments: Any,  # noqa: ANN401
+        first: int | None = None,
+        seconds: float = TIMEOUT * 2,
+    ) -> list[Any]:
+        """What a job makes on every rank, or on the first few."""
+        self.start(job, *arguments, first=first)
+        answers = [self.answer(rank, seconds) for rank in range(first or self.world)]
         for rank, answer in enumerate(answers):
             if answer[0] == "raised":
                 raise RankError(f"rank {rank}: {answer[1]}: {answer[2]}")

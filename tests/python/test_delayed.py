@@ -122,7 +122,7 @@ def test_delayed__a_layer_keeps_no_function_of_a_users() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compile_it", "inside"), [(False, False), (False, True), (True, True)]
+    ("compile_it", "inside"), [(False, False), (False, True), (True, False), (True, True)]
 )
 def test_delayed__state_that_a_call_is_given_is_updated_in_place_of_the_layers(
     compile_it: bool, inside: bool
@@ -146,6 +146,38 @@ def test_delayed__state_that_a_call_is_given_is_updated_in_place_of_the_layers(
     assert torch.equal(given["fp8_scale"], other.fp8_scale)
     assert torch.equal(given["fp8_amax_history"], other.fp8_amax_history)
     assert torch.equal(linear.fp8_scale, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("compile_it", "inside"), [(False, False), (False, True), (True, True)]
+)
+def test_delayed__states_of_two_models_in_one_step_are_both_updated(
+    compile_it: bool, inside: bool
+) -> None:
+    active = RECIPES["delayed"]
+    linear, models = octet.prepare(layer(), active), twins()
+    given = []
+    for number, model in enumerate(models):
+        octet.prepare(model, active)
+        with torch.no_grad():
+            model.weight.mul_(1 + number)
+        state = {key: value.detach().clone() for key, value in model.state_dict().items()}
+        given.append(state | {"weight": state["weight"].requires_grad_()})
+
+    def call(given: list[dict[str, torch.Tensor]], x: torch.Tensor) -> torch.Tensor:
+        return sum(torch.func.functional_call(linear, one, (x,)) for one in given)
+
+    run = within(active, call) if inside else call
+    run = compiled(run)[0] if compile_it else run
+    run = run if inside else within(active, run)
+    x, grad = inputs()
+    for factor in (1, 2, 4):
+        run(given, x * factor).backward(grad * factor)
+        for model in models:
+            within(active, model)(x * factor).backward(grad * factor)
+    for one, model in zip(given, models, strict=True):
+        assert_same(list(one.values()), list(model.state_dict().values()))
+        assert torch.equal(one["weight"].grad, model.weight.grad)
 
 
 def test_delayed__recipes_with_functions_are_values() -> None:

@@ -270,7 +270,7 @@ def test_policies__weights_that_stay_gathered_are_recomputed(workers: Workers) -
 
 
 def test_policies__torchs_fully_shard_is_the_one_that_is_known() -> None:
-    """The private names that docs/torch.md lists."""
+    """The private names that docs/architecture.md lists."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 
     assert _sharded.knows_fully_shard()

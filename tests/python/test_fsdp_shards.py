@@ -1,6 +1,7 @@
 """Shards of quantized weights: their bytes, what is saved of them, what is refused."""
 
 import copy
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,29 @@ def loaded_job(mesh: DeviceMesh, name: str) -> None:
 def test_shards__a_state_dict_loads(workers: Workers) -> None:  # noqa: F811
     for world in (2, 3):
         workers.run(loaded_job, world, "nvfp4")
+
+
+def freed_job(mesh: DeviceMesh) -> None:
+    """A model that was given up after its weights were written; ranks collect garbage when
+    they like."""
+    gc.collect()
+    gc.disable()
+    try:
+        given_up = sharded(quantized("nvfp4"), mesh)
+        forward(RECIPES["nvfp4"], given_up, 0, 0)
+        with torch.no_grad():
+            given_up[0].up.weight.mul_(2)
+            given_up[1].up.weight.mul_(2)
+        del given_up
+        if mesh.get_local_rank() == 0:
+            gc.collect()
+        Case(mesh, quantized("nvfp4")).run(RECIPES["nvfp4"], 2)
+    finally:
+        gc.enable()
+
+
+def test_shards__may_be_freed_on_one_rank_first(workers: Workers) -> None:  # noqa: F811
+    workers.run(freed_job, 2)
 
 
 # ---- meta, recomputation, mixed precision ----------------------------------------------------

@@ -9,6 +9,7 @@ from laws import (
     RECIPES,
     assert_product,
     assert_same,
+    captured,
     compiled,
     inputs,
     layer,
@@ -91,31 +92,6 @@ def test_linear__options_compile(name: str, option: str) -> None:
 
 
 # ---- graphs ----------------------------------------------------------------------------------
-
-
-def captured(call: Any, x: torch.Tensor, grad: torch.Tensor) -> tuple[list[str], list[str]]:  # noqa: ANN401
-    """The octet ops in the forward and backward graphs."""
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.aot_autograd import make_boxed_func
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-
-    graphs: list[list[str]] = []
-
-    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:  # noqa: ANN401
-        found = []
-        for node in graph.graph.nodes:
-            # An op that mutates stands inside torch's wrapper for those.
-            names = [str(node.target), *(str(arg) for arg in node.args[:1])]
-            found += [name for name in names if name.startswith("octet.")]
-        graphs.append(found)
-        return make_boxed_func(graph.forward)
-
-    backend = aot_autograd(
-        fw_compiler=keep, bw_compiler=keep, partition_fn=min_cut_rematerialization_partition
-    )
-    x = x.clone().requires_grad_()
-    torch.compile(call, fullgraph=True, backend=backend)(x).backward(grad)
-    return graphs[0], graphs[1]
 
 
 @every_recipe

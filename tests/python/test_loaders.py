@@ -140,9 +140,10 @@ class Doubled(torch.nn.Module):
         return 2 * weight
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", ["none", "mxfp8", "delayed"])
-def test_loaders__a_parametrized_weight_computes_as_a_plain_one(name: str) -> None:
-    linear, plain = layer(), layer()
+def test_loaders__a_parametrized_weight_computes_as_a_plain_one(name: str, bias: bool) -> None:
+    linear, plain = layer(bias=bias), layer(bias=bias)
     with torch.no_grad():
         plain.weight.mul_(2)
     parametrize.register_parametrization(linear, "weight", Doubled())

@@ -37,6 +37,10 @@ def _option(name: str) -> Callable[[octet.Linear], None]:
     return lambda linear: setattr(linear, name, True)
 
 
+def _save_memory(linear: octet.Linear) -> None:
+    linear.save = "memory"
+
+
 def _doubled(name: str) -> Callable[[octet.Linear], None]:
     def change(linear: octet.Linear) -> None:
         torch.nn.utils.parametrize.register_parametrization(linear, name, Double())
@@ -51,6 +55,7 @@ CHANGES = {
     "weight is frozen": _freeze("weight"),
     "bias is frozen": _freeze("bias"),
     "save_original_input": _option("save_original_input"),
+    "save": _save_memory,
     "delay_wgrad_compute": _option("delay_wgrad_compute"),
     "weight is doubled": _doubled("weight"),
     "bias is doubled": _doubled("bias"),

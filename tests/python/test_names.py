@@ -41,3 +41,32 @@ def test_names__quantizer_role_is_the_recipes() -> None:
 @pytest.mark.parametrize("name", ["fp8_model_init", "get_default_recipe", "QuantizerRole"])
 def test_names__are_exported(name: str) -> None:
     assert name in octet.__all__
+
+
+def test_names__arguments_of_modules_stand_in_their_order() -> None:
+    linear = "in_features out_features eps sequence_parallel fuse_wgrad_accumulation tp_group "
+    linear += "tp_size get_rng_state_tracker init_method bias normalization return_bias "
+    linear += "params_dtype parallel_mode return_layernorm_output "
+    linear += "return_layernorm_output_gathered parameters_split zero_centered_gamma device "
+    linear += "ub_overlap_ag ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_wgrad ub_bulk_dgrad "
+    linear += "ub_name delay_wgrad_compute symmetric_ar_type name"
+    mlp = "hidden_size ffn_hidden_size eps sequence_parallel return_bias get_rng_state_tracker "
+    mlp += "tp_group tp_size init_method bias normalization activation activation_params "
+    mlp += "output_layer_init_method fuse_wgrad_accumulation params_dtype "
+    mlp += "return_layernorm_output return_layernorm_output_gathered seq_length "
+    mlp += "micro_batch_size set_parallel_mode zero_centered_gamma device ub_overlap_ag name "
+    mlp += "ub_overlap_rs ub_overlap_rs_dgrad ub_bulk_dgrad ub_bulk_wgrad delay_wgrad_compute "
+    mlp += "symmetric_ar_type checkpoint"
+    norm = "normalized_shape eps sequence_parallel params_dtype zero_centered_gamma hidden_size"
+    wanted = {
+        "LayerNormLinear": linear,
+        "LayerNormMLP": mlp,
+        "RMSNorm": norm,
+        "LayerNorm": norm,
+    }
+    for name, words in wanted.items():
+        found = list(inspect.signature(getattr(octet, name)).parameters)
+        assert found[: len(words.split())] == words.split(), name
+    held = inspect.signature(octet.LayerNormMLP).parameters
+    assert (held["activation"].default, held["normalization"].default) == ("gelu", "LayerNorm")
+    assert (held["eps"].default, held["bias"].default) == (1e-5, True)

@@ -118,11 +118,6 @@ def test_nn_linear__arguments_without_a_meaning_on_one_rank_are_accepted(name: s
     octet.Linear(8, 8, device="cpu", **{name: ALONE[name]})
 
 
-def test_nn_linear__overlap_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="ub_overlap_ag"):
-        octet.Linear(8, 8, device="cpu", ub_overlap_ag=True)
-
-
 def test_nn_linear__quantized_outputs_outside_an_autocast_are_ignored() -> None:
     linear = layer()
     x, _ = inputs()

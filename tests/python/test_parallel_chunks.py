@@ -1,4 +1,4 @@
-"""Products in chunks, each of which is scattered while the next is made: the same bits."""
+"""Products in chunks, each of which is scattered or gathered beside others: the same bits."""
 
 from typing import Any
 
@@ -20,6 +20,11 @@ def chunked(case: Case, chunks: int = 0) -> Case:
     return case._replace(options=(*case.options, *asked))
 
 
+def gathered(case: Case, chunks: int | bool = True) -> Case:
+    """The case whose gathered rows are cut."""
+    return case._replace(options=(*case.options, ("ub_overlap_ag", chunks)))
+
+
 def assert_same(found: list[Any], wanted: list[Any]) -> None:
     for one, other in zip(found, wanted, strict=True):
         one.pop("graphs", None)
@@ -38,8 +43,9 @@ def test_chunks__bits_are_those_of_the_whole_product(mode: str, name: str, two: 
         case = Case(mode, True, name, rows=rows, steps=2)
         wanted = two.run(jobs.train, case)
         assert_same(two.run(jobs.train, chunked(case)), wanted)
+        assert_same(two.run(jobs.train, gathered(case)), wanted)
         if rows == (256,):
-            assert_same(two.run(jobs.train, chunked(case, 2)), wanted)
+            assert_same(two.run(jobs.train, gathered(chunked(case, 2), 2)), wanted)
 
 
 @pytest.mark.parametrize(("mode", "name"), [("column", "mxfp8"), ("row", "nvfp4-nearest")])
@@ -51,18 +57,38 @@ def test_chunks__options_keep_their_bits(mode: str, name: str, two: Ranks) -> No
         {"save_original_input": True},
     ):
         case = Case(mode, True, name, options=tuple(options.items()))
-        assert_same(two.run(jobs.train, chunked(case)), two.run(jobs.train, case))
+        assert_same(two.run(jobs.train, gathered(chunked(case))), two.run(jobs.train, case))
     case = Case(mode, True, name)
     for job in (jobs.microbatches, jobs.checkpointed):
-        assert_same(two.run(job, chunked(case)), two.run(job, case))
+        assert_same(two.run(job, gathered(chunked(case))), two.run(job, case))
+
+
+@pytest.mark.parametrize("mode", ["column", "row"])
+def test_chunks__of_four_ranks(mode: str, four: Ranks) -> None:
+    for name in ("current", "nvfp4-nearest"):
+        case = Case(mode, True, name, rows=(384,))
+        assert_same(four.run(jobs.train, gathered(case, 3)), four.run(jobs.train, case))
+
+
+def test_chunks__gradients_arrive_quantized(two: Ranks) -> None:
+    case = Case("row", True, "mxfp8")
+    for one, other in zip(
+        two.run(jobs.quantized_gradients, gathered(case)),
+        two.run(jobs.quantized_gradients, case),
+        strict=True,
+    ):
+        assert one["kind"] == other["kind"] == "QuantizedTensor"
+        assert torch.equal(one["dx"], other["dx"])
+        assert torch.equal(one["weight"], other["weight"])
 
 
 def test_chunks__outputs_leave_quantized(two: Ranks) -> None:
-    case = Case("row", True, "current", rows=(4, 64))
-    wanted = two.run(jobs.quantized_ends, case)
-    for one, other in zip(two.run(jobs.quantized_ends, chunked(case)), wanted, strict=True):
-        assert torch.equal(one["y"], other["y"])
-        assert one["shape"] == other["shape"]
+    for mode, cut in (("row", chunked), ("column", gathered)):
+        case = Case(mode, True, "current", rows=(4, 64))
+        wanted = two.run(jobs.quantized_ends, case)
+        for one, other in zip(two.run(jobs.quantized_ends, cut(case)), wanted, strict=True):
+            assert torch.equal(one["y"], other["y"])
+            assert one["shape"] == other["shape"]
 
 
 # ---- compiled --------------------------------------------------------------------------------
@@ -73,14 +99,15 @@ def test_chunks__outputs_leave_quantized(two: Ranks) -> None:
 def test_chunks__compiled_is_eager(mode: str, name: str, two: Ranks) -> None:
     if name == "delayed" and not jobs.COMPILES_DELAYED:
         pytest.skip("this torch refuses the compiled backward of delayed scaling over ranks")
-    case = chunked(Case(mode, True, name, steps=2))
+    case = gathered(chunked(Case(mode, True, name, steps=2)))
     wanted = two.run(jobs.train, case)
     assert_same(two.run(jobs.train, case._replace(compiled="aot_eager")), wanted)
 
 
 @pytest.mark.parametrize("mode", ["column", "row"])
 def test_chunks__symbolic_sizes_are_eager(mode: str, two: Ranks) -> None:
-    case = chunked(Case(mode, True, "mxfp8", rows=(384, 2), compiled="none dynamic", steps=3))
+    case = Case(mode, True, "mxfp8", rows=(384, 2), compiled="none dynamic", steps=3)
+    case = gathered(chunked(case))
     wanted = two.run(jobs.train, case)
     found = two.run(jobs.train, case._replace(compiled="aot_eager dynamic"))
     assert [one.pop("graphs") for one in found] == [1, 1]
@@ -89,7 +116,7 @@ def test_chunks__symbolic_sizes_are_eager(mode: str, two: Ranks) -> None:
 
 @pytest.mark.parametrize(("mode", "name"), [("column", "mxfp8"), ("row", "current")])
 def test_chunks__inductor_is_eager(mode: str, name: str, two: Ranks) -> None:
-    case = chunked(Case(mode, True, name, steps=2))
+    case = gathered(chunked(Case(mode, True, name, steps=2)))
     wanted = two.run(jobs.train, case)
     assert_same(two.run(jobs.train, case._replace(compiled="inductor")), wanted)
 
@@ -116,6 +143,37 @@ def test_chunks__graphs_hold_the_collectives_of_the_plan(
         assert sum(sent for *_, sent in found) == other[2]
 
 
+@pytest.mark.parametrize("name", ["mxfp8", "current"])
+@pytest.mark.parametrize("mode", ["column", "row"])
+def test_chunks__gathers_of_graphs_are_those_of_the_plan(
+    mode: str, name: str, two: Ranks
+) -> None:
+    whole = two.run(jobs.graphs, Case(mode, True, name))
+    for made, usual in zip(
+        two.run(jobs.graphs, gathered(Case(mode, True, name))), whole, strict=True
+    ):
+        for seen, planned in zip(made["seen"], made["planned"], strict=True):
+            assert sorted(tuple(one[:2]) for one in seen) == sorted(map(tuple, planned))
+            assert all(one[1] == "torch.uint8" for one in seen if one[0] == "all_gather")
+        at = 0 if mode == "column" else 1  # forward gathers the input, backward the gradient
+        found, other = (
+            [s for s in m["seen"][at] if s[0] == "all_gather"] for m in (made, usual)
+        )
+        assert len(found) == len(other) + 3
+        assert sum(sent for *_, sent in found) == sum(sent for *_, sent in other)
+
+
+def test_chunks__a_chunk_is_gathered_while_another_is_multiplied(two: Ranks) -> None:
+    product = ["wait for gather", "phase"]
+    for made in two.run(jobs.graphs, gathered(Case("column", True, "mxfp8"))):
+        assert made["order"][0] == [
+            *["phase", *["gather"] * 5, "phase"],  # the weight is cast beside the gathers
+            *["wait for gather", *product * 4],  # of all scales, and of each chunk
+        ]
+    for made in two.run(jobs.graphs, gathered(Case("row", True, "current"))):
+        assert made["order"][1][-8:] == product * 4
+
+
 def test_chunks__a_chunk_travels_while_the_next_is_made(two: Ranks) -> None:
     for made in two.run(jobs.graphs, chunked(Case("row", True, "mxfp8"))):
         assert made["order"][0] == ["phase", "scatter"] * 4 + ["wait for scatter"] * 4 + [
@@ -138,7 +196,7 @@ def test_chunks__the_last_chunk_travels_beside_wgrad(two: Ranks) -> None:
 # ---- refused and accepted --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["ub_overlap_rs", "ub_overlap_rs_dgrad"])
+@pytest.mark.parametrize("option", ["ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad"])
 def test_chunks__numbers_that_there_are_not(option: str) -> None:
     for value in (0, 5, -1, 2.0, "4"):
         with pytest.raises(ValueError, match=rf"{option}={value!r}.*True, False.*1 to 4"):
@@ -147,9 +205,21 @@ def test_chunks__numbers_that_there_are_not(option: str) -> None:
         octet.Linear(60, 44, device="cpu", **{option: value})
 
 
-def test_chunks__a_gather_in_chunks_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match=r"ub_overlap_ag=True.*leave out"):
-        octet.Linear(64, 64, device="cpu", ub_overlap_ag=True)
+def test_chunks__rows_that_chunks_cannot_share(two: Ranks) -> None:
+    for mode, word in (("row", "(60, 128), 60 rows"), ("column", "(30, 256), 30 rows")):
+        multiple = 8 if mode == "row" else 4
+        case = gathered(Case(mode, True, "current", rows=(60,), options=(("name", "fc1"),)))
+        for text in two.errors(jobs.train, case):
+            assert text.startswith("ValueError: octet.Linear 'fc1'")
+            assert f"input is {word}, but what 2 ranks gather in 4 chunks" in text
+            assert f"a multiple of {multiple} rows: give ub_overlap_ag fewer chunks" in text
+
+
+def test_chunks__ranks_that_disagree_are_told(two: Ranks) -> None:
+    for text in two.errors(jobs.refused, "chunks"):
+        assert "call it differently" in text
+        assert "gather_chunks=2" in text
+        assert "gather_chunks=4" in text
 
 
 def test_chunks__columns_that_chunks_cannot_share(two: Ranks) -> None:
@@ -163,4 +233,4 @@ def test_chunks__columns_that_chunks_cannot_share(two: Ranks) -> None:
 def test_chunks__flops_are_those_of_the_whole_product(two: Ranks) -> None:
     for mode in ("column", "row"):
         case = Case(mode, True, "mxfp8")
-        assert two.run(jobs.flops, chunked(case)) == two.run(jobs.flops, case)
+        assert two.run(jobs.flops, gathered(chunked(case))) == two.run(jobs.flops, case)

@@ -106,7 +106,7 @@ def test_parallel__what_is_gathered_is_quantized(name: str, two: Ranks) -> None:
 # ---- calls -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("job", [jobs.microbatches, jobs.quantized_parameters], ids=str)
+@pytest.mark.parametrize("job", [jobs.microbatches, jobs.quantized_parameters])
 @pytest.mark.parametrize("name", ["mxfp8", "delayed"][: 1 + COMPILES_DELAYED])
 def test_parallel__calls_of_a_kind_are_eager(job: Any, name: str, two: Ranks) -> None:  # noqa: ANN401
     for mode in ("column", "row"):

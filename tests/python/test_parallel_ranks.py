@@ -134,10 +134,13 @@ def doomed() -> Iterator[Ranks]:
     ranks.close()
 
 
-def test_parallel__a_rank_that_dies_ends_the_others(doomed: Ranks) -> None:
-    doomed.run(jobs.train, Case("row"))
+@pytest.mark.parametrize(
+    "case", [Case("row"), Case("column", True, options=(("ub_overlap_ag", True),))]
+)
+def test_parallel__a_rank_that_dies_ends_the_others(case: Case, doomed: Ranks) -> None:
+    doomed.run(jobs.train, case)
     before = time.monotonic()
-    doomed.start(jobs.die, Case("row"))
+    doomed.start(jobs.die, case)
     assert doomed.answer(0, 90)[0] == "raised"
     assert time.monotonic() - before < 80
 

@@ -260,6 +260,33 @@ def test_recompute__evaluation_between_forward_and_backward_changes_nothing() ->
     assert_same(want, step(other, call, x, grad))
 
 
+def with_constant_weights(linear: octet.Linear, run: Any, inside: bool) -> torch.Tensor:  # noqa: ANN401
+    """Two steps whose weights are cast in the first one; the gradient of the input."""
+    x, grad = inputs()
+    x, ys = x.requires_grad_(), []
+    with octet.constant_weights():
+        for factor in (1, 8):
+            ys.append(within(RECIPES["delayed"], run)(x * factor))
+        if inside:
+            ys[1].backward(grad)
+    if not inside:
+        ys[1].backward(grad)
+    return x.grad
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recompute__by_a_weight_that_an_earlier_step_cast(reentrant: bool) -> None:
+    usual, other, late = (layer() for _ in range(3))
+    want = with_constant_weights(usual, usual, True)
+
+    def run(linear: octet.Linear) -> Any:  # noqa: ANN401
+        return lambda x: checkpoint(linear, x, use_reentrant=reentrant)
+
+    assert torch.equal(with_constant_weights(other, run(other), True), want)
+    with pytest.raises(RuntimeError, match=r"octet\.Linear.*inside octet\.constant_weights"):
+        with_constant_weights(late, run(late), False)
+
+
 def trained_twins() -> tuple[octet.Linear, octet.Linear]:
     """Two layers in eval() whose scales have learned."""
     usual, other = twins()

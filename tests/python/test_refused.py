@@ -72,8 +72,8 @@ def test_refused__options_that_contradict() -> None:
 
 
 def test_refused__overlap_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="ub_overlap_ag"):
-        layer(ub_overlap_ag=2)
+    with pytest.raises(ValueError, match=r"ub_overlap_ag=5.*1 to 4"):
+        layer(ub_overlap_ag=5)
     with pytest.raises(ValueError, match=r"parallel_mode=2.*'column', 'row' or None"):
         layer(parallel_mode=2)
 

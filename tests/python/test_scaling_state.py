@@ -9,8 +9,10 @@ from typing import Any
 
 import octet
 import pytest
-from laws import RECIPES, assert_same, compiled, inputs, layer, step, within
+from laws import RECIPES, assert_same, compiled, inputs, layer, step, twins, within
 from octet.state.scaling import SLOTS
+from torch.nn.utils.prune import random_unstructured
+from torch.torch_version import TorchVersion
 
 import torch
 
@@ -146,7 +148,19 @@ def sgd(linear: octet.Linear) -> Callable[[], None]:
     return torch.optim.SGD(linear.parameters(), lr=0.1).step
 
 
-@pytest.mark.parametrize("optimizer", [sgd, manual])
+def without_gradients(linear: octet.Linear) -> Callable[[], None]:
+    return torch.no_grad()(torch.optim.SGD(linear.parameters(), lr=0.1).step)
+
+
+def inside_backward(linear: octet.Linear) -> Callable[[], None]:
+    """Each parameter has an optimizer, which steps as soon as its gradient is there."""
+    for parameter in linear.parameters():
+        step_of = torch.optim.SGD([parameter], lr=0.1).step
+        parameter.register_post_accumulate_grad_hook(lambda _, step_of=step_of: step_of())
+    return lambda: None
+
+
+@pytest.mark.parametrize("optimizer", [sgd, manual, without_gradients, inside_backward])
 @pytest.mark.parametrize("compile_it", [False, True])
 def test_scaling__one_autocast_around_a_loop_learns_as_one_a_step(
     optimizer: Any,  # noqa: ANN401
@@ -193,6 +207,30 @@ def test_scaling__accumulation_is_the_same_compiled_and_eager(around: bool) -> N
             optimizer.zero_grad()
         found.append([linear.weight, *state(linear).values()])
     assert_same(*found)
+
+
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < (2, 11),
+    reason="a compiled backward refuses state that another one has updated since its forward",
+)
+def test_scaling__eager_and_compiled_calls_of_one_step_mix_in_any_order() -> None:
+    """Microbatches, eager ("e") or compiled ("c"), in steps that begin with either."""
+    found = []
+    x, grad = inputs()
+    for steps in (("eee",) * 4, ("ece", "cec", "cce", "eec"), ("cec", "ece", "eec", "cce")):
+        linear = layer()
+        runs = {"e": linear, "c": compiled(linear)[0]}
+        optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+        for step_of in steps:
+            with octet.autocast(recipe=DELAYED):
+                ys = [runs[who](x * (1 + i)) for i, who in enumerate(step_of)]
+            for y in reversed(ys):
+                y.backward(grad)
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append([linear.weight, *state(linear).values()])
+    assert_same(found[0], found[1])
+    assert_same(found[0], found[2])
 
 
 # ---- made, loaded, moved, copied -------------------------------------------------------------
@@ -393,3 +431,25 @@ def test_scaling__transformer_engines_extra_state_is_passed_over() -> None:
     linear = layer()
     given = linear.state_dict() | {"_extra_state": torch.zeros(3, dtype=torch.uint8)}
     linear.load_state_dict(given, strict=True)
+
+
+@pytest.mark.parametrize("way", ["a hook", "pruned"])
+def test_scaling__that_traced_code_makes_too_late_is_refused(way: str) -> None:
+    """Traced code knows the buffers that a layer had when the code first looked at them."""
+
+    def look(module: torch.nn.Module, _: Any) -> None:  # noqa: ANN401
+        list(module.buffers())
+
+    linear, eager = twins()
+    for each in (linear, eager):
+        if way == "pruned":
+            torch.manual_seed(3)
+            random_unstructured(each, "weight", 0.5)
+        else:
+            each.register_forward_pre_hook(look)
+    x, _ = inputs()
+    usual = within(DELAYED, eager)
+    with pytest.raises(Exception, match=r"octet.Linear.*call octet.prepare"):
+        compiled(within(DELAYED, linear))[0](x)
+    octet.prepare(octet.reset_state(linear), DELAYED)
+    assert torch.equal(compiled(within(DELAYED, linear))[0](x), usual(x))

@@ -25,6 +25,18 @@ def test_support__says_how_and_never_no() -> None:
         assert check(return_reason=True) == (True, "")
 
 
+def test_support__prints_as_lines_for_bug_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTET_CHECK_RANKS", "2")
+    found = octet.support("cpu")
+    lines = str(found).splitlines()
+    assert [line.split()[0] for line in lines] == list(found)
+    assert found["octet"] == octet.__version__
+    assert found["torch"] == torch.__version__
+    assert "OCTET_CHECK_RANKS=2" in found["variables"]
+    assert isinstance(found, dict)
+    assert repr(found).startswith("{'fp8': ")
+
+
 def test_support__hopper_folds_mxfp8_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_support, "_chosen", lambda device: torch.device("cuda", 0))
     monkeypatch.setattr(_support._C, "cuda_device", lambda index: f"cuda:{index}/90")

@@ -50,6 +50,29 @@ def test_quantizer__equality_is_that_of_the_core() -> None:
             assert (_C.hash("quantizer", a) == _C.hash("quantizer", b)) == (a == b)
 
 
+def test_quantizer__columnwise_parts_are_those_that_rowwise_bytes_lack() -> None:
+    for q in QUANTIZERS:
+        both, row = (
+            {part for _, part, _, _ in _C.layout(_C.with_usage(q.text, True, columnwise))}
+            for columnwise in (True, False)
+        )
+        assert both - row == both & set(_C.COLUMNWISE_PARTS)
+
+
+def test_quantizer__takes_a_scale_where_delayed_scaling_has_it() -> None:
+    assert not any(_C.takes_scale(q.text) for q in QUANTIZERS)
+    assert not _C.takes_scale("none")
+    assert _C.takes_scale("fp8-delayed:e5m2+col")
+    with pytest.raises(ValueError, match="is not a scheme"):
+        _C.takes_scale("fp8-delay")
+
+
+@pytest.mark.parametrize("word", ["e9m9", "bf16", "none", ""])
+def test_quantizer__a_word_that_is_no_format_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match=f"{word} is not an element format"):
+        octet.MXFP8Quantizer(word)
+
+
 def test_quantizer__classes_of_one_text_differ() -> None:
     current, delayed = octet.Float8CurrentScalingQuantizer("e4m3"), octet.MXFP8Quantizer("e4m3")
     assert current != delayed

@@ -8,6 +8,7 @@ from typing import Any
 import octet
 import pytest
 from laws import RECIPES, assert_same, compiled, inputs, layer, within
+from torch.nn.utils.prune import random_unstructured
 
 import torch
 
@@ -285,3 +286,98 @@ def test_cache__split_parameters_notice_each_part() -> None:
     with torch.no_grad():
         linear.b_weight.fill_(0.5)
     assert torch.equal(call(x, False), call(x))
+
+
+# ---- memory that comes again -----------------------------------------------------------------
+
+TIMES = 12  # allocators give freed memory again within few
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_cache__a_weight_where_a_freed_one_was_is_cast_again(
+    compile_it: bool, linear: octet.Linear
+) -> None:
+    """A loader puts one tensor after the other into the weight."""
+    x, _ = inputs()
+    usual, first = within(ACTIVE, linear), linear.weight.detach().clone()
+    call = compiled(usual)[0] if compile_it else usual
+    with torch.no_grad():
+        for number in range(TIMES):
+            linear.weight.data = torch.empty(0, dtype=first.dtype)
+            linear.weight.data = first * (number + 1)
+            assert torch.equal(call(x, False), usual(x))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_cache__a_weight_that_a_call_was_given_is_cast_again(
+    constant: bool, linear: octet.Linear
+) -> None:
+    x, _ = inputs()
+    first, word = linear.weight.detach().clone(), None if constant else False
+
+    def call(weight: torch.Tensor, word: bool | None) -> torch.Tensor:
+        return torch.func.functional_call(linear, {"weight": weight}, (x, word))
+
+    with torch.no_grad(), octet.autocast(recipe=ACTIVE):
+        for number in range(TIMES):
+            weight = first * (number + 1)
+            with octet.constant_weights() if constant else torch.no_grad():
+                made = call(weight, word)
+                del weight
+                weight = first * -(number + 1)
+                again = call(weight, word)
+            assert torch.equal(again, call(weight, None))
+            assert not torch.equal(again, made)
+            del weight
+
+
+def doubled(linear: octet.Linear) -> None:
+    class Doubled(torch.nn.Module):
+        def forward(self, weight: torch.Tensor) -> torch.Tensor:
+            return 2 * weight
+
+    torch.nn.utils.parametrize.register_parametrization(linear, "weight", Doubled())
+
+
+COMPUTED = {
+    "parametrization": doubled,
+    "weight_norm": torch.nn.utils.parametrizations.weight_norm,
+    "spectral_norm": torch.nn.utils.parametrizations.spectral_norm,
+    "pruned": lambda linear: random_unstructured(linear, "weight", 0.5),
+}
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", ["mxfp8", "delayed"])
+@pytest.mark.parametrize("way", COMPUTED)
+def test_cache__a_weight_that_each_call_computes_is_cast_again(
+    way: str, name: str, bias: bool, compile_it: bool
+) -> None:
+    linear = layer(bias=bias)
+    COMPUTED[way](linear)
+    linear.eval()
+    x, _ = inputs()
+    usual = within(RECIPES[name], linear)
+    call = torch.compile(usual, backend="aot_eager") if compile_it else usual
+    with torch.no_grad():
+        for number in range(4):
+            with octet.constant_weights():
+                before = call(x)
+                for parameter in linear.parameters():
+                    parameter.mul_(1 + number)
+                changed = call(x)
+            assert torch.equal(changed, usual(x))
+            assert number == 0 or way == "spectral_norm" or not torch.equal(changed, before)
+
+
+def test_cache__to_ask_for_it_changes_no_weight() -> None:
+    """Torch's spectral norm iterates at each look at the weight."""
+    one, two = layer(), layer()
+    for linear in (one, two):
+        torch.manual_seed(1)
+        torch.nn.utils.parametrizations.spectral_norm(linear)
+    x, _ = inputs()
+    for _ in range(3):
+        first = within(ACTIVE, one)(x, True)
+        assert torch.equal(first, within(ACTIVE, two)(x))

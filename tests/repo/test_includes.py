@@ -20,10 +20,18 @@ ARROWS: dict[str, set[str]] = {
     "src/python": {"torch"},
     "tools/octet": set(),
     "examples": set(),
+    "examples/cpp": set(),
 }
 
-# Headers of a lower layer that stand alone: the bounded table is for every cache.
-SHARED = {("src/torch", "core/table.h")}
+# Headers of a lower layer that stand alone: the bounded table is for every cache, and there is
+# one way to read the environment.
+SHARED = {
+    ("src/torch", "core/table.h"),
+    ("src/torch", "core/environment.h"),
+    # What loads a package of AOTInductor is torch's alone, and so is what it takes.
+    ("examples/cpp", "ATen/ops/from_blob.h"),
+    ("examples/cpp", "torch/csrc/inductor/aoti_package/model_package_loader.h"),
+}
 
 # The layers of pure values: the C standard library and nothing else.
 PURE = {
@@ -127,6 +135,9 @@ def test_includes__a_wrong_one_is_caught(tmp_path: Path) -> None:
         ("src/cpu/a.c", "<cuda/atomic>"),
         ("src/cpu/a.c", '"cuda/device.h"'),
         ("src/python/a.c", "<torch/csrc/stable/library.h>"),
+        ("examples/cpp/a.cpp", "<ATen/ATen.h>"),
+        ("examples/c/a.c", "<ATen/ops/from_blob.h>"),
+        ("examples/cpp/a.cpp", '"torch/ops.h"'),
         ("src/torch/a.c", '"core/fail.h"'),
         ("tools/octet/a.c", '"core/fail.h"'),
         ("tools/octet/a.c", '"absent.h"'),

@@ -1,6 +1,8 @@
 """An installed tree works from wherever it lies: by CMake package, pkg-config and by hand."""
 
+import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -86,6 +88,87 @@ def test_install__part_of_another_build_is_the_library_alone(source: Path) -> No
     said = run([CMAKE, "-S", source.parent, "-B", source.parent / "build"])
     (targets,) = re.findall(r"targets: (\S+)", said)
     assert set(targets.split(";")) == {"octet_objects", "octet", "octet_static", "lib"}
+
+
+FAST_PARENT = """
+cmake_minimum_required(VERSION 3.18)
+project(consumer C)
+{flags}
+add_subdirectory({root} octet)
+add_executable(consumer main.c)
+target_link_libraries(consumer PRIVATE octet::octet)
+"""
+
+# A parent's own flags, and those of its files alone.
+PARENTS = [
+    'set(CMAKE_C_FLAGS "-ffast-math")',
+    'set(CMAKE_C_FLAGS "-g -Ofast")',
+    'set(CMAKE_C_FLAGS "-O2 -funsafe-math-optimizations -g")',
+    "add_compile_options(-ffast-math -funsafe-math-optimizations)",
+]
+
+
+def commands_of(build: Path) -> list[str]:
+    """How the library's own files are compiled."""
+    rows = json.loads((build / "compile_commands.json").read_text())
+    return [row["command"] for row in rows if "octet_objects" in row["command"]]
+
+
+def flags_of(command: str) -> list[str]:
+    return [word for word in command.split() if word.startswith(("-f", "-O"))]
+
+
+def test_install__without_a_build_type_the_library_is_optimized(source: Path) -> None:
+    (source.parent / "CMakeLists.txt").write_text(SUBPROJECT.format(root=ROOT))
+    for kind, flags in [("", "-O2"), ("Debug", "-g"), ("Release", "-O3")]:
+        build = source.parent / f"build{kind}"
+        exported = "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"
+        run([CMAKE, "-S", source.parent, "-B", build, f"-DCMAKE_BUILD_TYPE={kind}", exported])
+        commands = commands_of(build)
+        assert len(commands) > 100
+        assert all(f" {flags} " in command for command in commands)
+        assert kind != "Debug" or not any(" -O" in command for command in commands)
+
+
+@pytest.mark.parametrize("flags", PARENTS)
+def test_install__a_parents_fast_math_does_not_hold_in_the_library(
+    source: Path, flags: str
+) -> None:
+    """Neither in its files nor at the link, where it would be the whole process's."""
+    folder = source.parent
+    (folder / "CMakeLists.txt").write_text(FAST_PARENT.format(root=ROOT, flags=flags))
+    exported = "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"
+    run([CMAKE, "-G", "Unix Makefiles", "-S", folder, "-B", folder / "build", exported])
+    commands = commands_of(folder / "build")
+    (link,) = (folder / "build").rglob("octet.dir/link.txt")
+    assert len(commands) > 100
+    for command in [*commands, link.read_text()]:
+        assert "-Ofast" not in command
+        _, undone, after = command.partition("-fno-fast-math")
+        assert undone
+        assert "-ffast-math" not in after
+        assert "-funsafe-math" not in after
+    assert "-ffast-math" not in link.read_text()
+    macros = subprocess.run(
+        [*CC, *flags_of(commands[0]), "-dM", "-E", "-xc", "/dev/null"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "__FAST_MATH__" not in macros
+    assert "#define __FINITE_MATH_ONLY__ 0" in macros
+
+
+def test_install__a_source_compiled_with_fast_math_stops(tmp_path: Path) -> None:
+    """Where somebody compiles the files without this CMake."""
+    source = tmp_path / "one.c"
+    source.write_text('#include "format/bits.h"\n')
+    include = [f"-I{ROOT / 'src'}", f"-I{ROOT / 'include'}", "-std=c11", "-fsyntax-only"]
+    run([*CC, *include, source])
+    for flag in ["-ffast-math", "-Ofast", "-ffinite-math-only"]:
+        done = subprocess.run([*CC, *include, flag, source], capture_output=True, text=True)
+        assert done.returncode != 0
+        assert "fast-math" in done.stderr
 
 
 def test_install__pkg_config(prefix: Path, source: Path) -> None:
