@@ -34,18 +34,18 @@ static int take(const oct_cli_command *command, int *at, int count, char **words
 
 int oct_cli_arguments(const oct_cli_command *command, int *count, char **words,
                       oct_cli_option *options) {
-    int kept = 0;
+    int left = 0;
     bool may_be_option = true;
     for (int i = 0; i < *count; i++) {
         bool is_option = may_be_option && words[i][0] == '-' && words[i][1] != '\0';
         if (is_option && strcmp(words[i], "--") == 0) {
             may_be_option = false;
         } else if (!is_option) {
-            words[kept++] = words[i];
+            words[left++] = words[i];
         } else if (take(command, &i, *count, words, options) != OCT_CLI_OK) {
             return OCT_CLI_USAGE;
         }
     }
-    *count = kept;
+    *count = left;
     return OCT_CLI_OK;
 }

@@ -91,8 +91,23 @@ static void add_row(oct_cli_table *table, const char *what, double seconds, doub
 
 static char *name_of(const octet_plan *plan, const octet_step *step) {
     static const char *const verbs[OCTET_OPS] = {
-        "zero",    "cast",     "amax", "quantize", "dequantize",  "transpose",
-        "swizzle", "assemble", "gemm", "biased",   "column sums", "collective",
+        [OCTET_OP_ZERO] = "zero",
+        [OCTET_OP_CAST] = "cast",
+        [OCTET_OP_AMAX] = "amax",
+        [OCTET_OP_QUANTIZE] = "quantize",
+        [OCTET_OP_DEQUANTIZE] = "dequantize",
+        [OCTET_OP_TRANSPOSE] = "transpose",
+        [OCTET_OP_SWIZZLE] = "swizzle",
+        [OCTET_OP_ASSEMBLE] = "assemble",
+        [OCTET_OP_JOIN] = "join",
+        [OCTET_OP_GEMM] = "gemm",
+        [OCTET_OP_ADD_BIAS] = "biased",
+        [OCTET_OP_BIAS_GRAD] = "column sums",
+        [OCTET_OP_STATISTICS] = "statistics",
+        [OCTET_OP_PROLOGUE] = "prologue",
+        [OCTET_OP_PROLOGUE_GRAD] = "prologue backward",
+        [OCTET_OP_GAMMA_GRAD] = "gamma's gradient",
+        [OCTET_OP_COLLECTIVE] = "collective",
     };
     static const char *const gemms[OCTET_GEMMS] = {"fprop", "dgrad", "wgrad"};
     char tensor[64] = "";

@@ -11,7 +11,7 @@ typedef struct tally {
     int made, wrong;
 } tally;
 
-/* Counts one check; a failure is told with `format`, which then owns the line. */
+/* Counts one check; a failure is printed by `format`, which then owns the line. */
 OCT_CLI_FORMAT(3, 4)
 static void expect(tally *t, bool is_right, const char *format, ...) {
     t->made++;

@@ -1,6 +1,7 @@
 /* doctor.c - octet doctor: what this build is, what this machine offers, and a self-check. */
 #include "cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__clang__)
@@ -84,6 +85,24 @@ static void show_gpus(void) {
     }
 }
 
+/* What is set of the variables that change what runs: see docs/architecture.md. */
+static void show_variables(void) {
+    static const char *const names[] = {
+        "OCTET_CPU",         "OCTET_CACHE",     "OCTET_CACHE_MIB",   "OCTET_CACHE_ENTRIES",
+        "OCTET_MXFP8",       "OCTET_CUDA_GEMM", "OCTET_CUDA_ALGO",   "OCTET_CUDA_REPLAY",
+        "OCTET_CHECK_RANKS", "OCTET_VERBOSE",   "OCTET_SHARE_CASTS", "CUDA_LAUNCH_BLOCKING",
+    };
+    int count = 0;
+    fputs("  variables       ", stdout);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *value = getenv(names[i]);
+        if (value) {
+            printf("%s%s=%s", count++ ? ", " : "", names[i], value);
+        }
+    }
+    puts(count ? "" : "none set");
+}
+
 static void show_schemes(void) {
     static const octet_device devices[] = {
         {.kind = OCTET_CPU},
@@ -122,6 +141,7 @@ static int run(const oct_cli_command *self, int count, char **words) {
     show_build();
     show_cpu();
     show_gpus();
+    show_variables();
     show_schemes();
     puts("\nself-check");
     int wrong = oct_cli_self_check();
@@ -138,10 +158,10 @@ const oct_cli_command oct_cli_doctor = {
     .summary = "what this build is and offers, and whether its numbers are right",
     .about = "Prints the version, the compiler, what the processor offers, which GPUs there "
              "are and\n"
-             "with which libraries, or why there is none, and which schemes a plan multiplies\n"
-             "natively or by exact emulation on each kind of device. Then checks this build "
-             "against\n"
-             "known numbers and texts. Exit status 1 when any check fails.",
+             "with which libraries, or why there is none, the variables that are set, and\n"
+             "which schemes a plan multiplies natively or by exact emulation on each kind of\n"
+             "device. Then checks this build against known numbers and texts. Exit status 1\n"
+             "when any check fails.",
     .example = "octet doctor",
     .run = run,
 };

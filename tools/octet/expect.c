@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "product.h"
 #include "prologue.h"
 
 static double size_of(double x) {
@@ -31,9 +32,9 @@ static void add_deviation(operand *o, const octet_quantizer *q, octet_use use, d
 }
 
 /* f(x) is computed in fp32 and rounded, before anything else moves it. */
-static void add_prologue(operand *o, const oct_cli_chain *chain, double times) {
+static void add_prologue(operand *o, const oct_cli_chain *chain, double times, bool packed) {
     octet_dtype dtype = (octet_dtype)chain->args.forward.input.dtype;
-    oct_cli_matrix off = oct_cli_prologue_deviation(chain);
+    oct_cli_matrix off = oct_cli_prologue_deviation(chain, packed);
     for (int64_t r = 0; r < o->own.rows; r++) {
         double most = 0;
         for (int64_t c = 0; c < o->own.cols; c++) {
@@ -57,8 +58,10 @@ static octet_quantizer quantizer_of(const oct_cli_chain *chain, octet_role role)
 
 /* A tensor may come quantized, be quantized by the recipe, and be narrowed to the dtype of the
  * product: each moves its numbers. What one has moved, the next may move by half as much again.
- * The transform sums 16 numbers to a quarter: what moved them before, it moves 4 times. */
-static operand operand_of(const oct_cli_chain *chain, const octet_plan_tensor *t, uint8_t use) {
+ * The transform sums 16 numbers to a quarter: what moved them before, it moves 4 times.
+ * `packed`: f(x) is made from x in 8 bits. */
+static operand operand_of(const oct_cli_chain *chain, const octet_plan_tensor *t, uint8_t use,
+                          bool packed) {
     octet_role role = t->name == OCTET_NAME_INPUT    ? OCTET_INPUT
                       : t->name == OCTET_NAME_WEIGHT ? OCTET_WEIGHT
                                                      : OCTET_GRAD_OUTPUT;
@@ -86,11 +89,11 @@ static operand operand_of(const oct_cli_chain *chain, const octet_plan_tensor *t
     }
     bool computed = role == OCTET_INPUT && chain->args.forward.prologue;
     if (computed) {
-        add_prologue(&made, chain, transforms ? 4 : 1);
+        add_prologue(&made, chain, transforms ? 4 : 1, packed);
     }
     if (later.scheme != OCTET_SCHEME_NONE && t->form != OCTET_FORM_GIVEN) {
         octet_use bytes = is_given ? OCTET_USE_VALUES : (octet_use)use;
-        add_deviation(&made, &later, bytes, is_given ? 1.5 : computed ? 1.05 : 1);
+        add_deviation(&made, &later, bytes, is_given || packed ? 1.5 : computed ? 1.05 : 1);
     }
     octet_dtype dtype = transforms ? OCTET_BF16 : (octet_dtype)t->dtype;
     bool narrows = t->form != OCTET_FORM_GIVEN || transforms;
@@ -110,31 +113,20 @@ void oct_cli_result_drop(oct_cli_result *r) {
  * takes n additions and at most 16 roundings around them, each 2^-24 of the magnitudes; then it
  * is rounded to its dtype. */
 static oct_cli_result multiply(const octet_step *step, const operand *a, const operand *b,
-                               octet_dtype dtype) {
-    bool turn_a = step->gemm == OCTET_WGRAD, turn_b = step->gemm != OCTET_FPROP;
-    const oct_cli_matrix *x = &a->own, *y = &b->own;
-    int64_t inner = turn_a ? x->rows : x->cols;
-    oct_cli_result made = {0};
-    made.want = oct_cli_matrix_make(turn_a ? x->cols : x->rows, turn_b ? y->cols : y->rows);
-    made.bound = oct_cli_matrix_make(made.want.rows, made.want.cols);
+                               octet_dtype dtype, const octet_exec *exec) {
+    oct_cli_factor x = {&a->own, &a->deviation, step->gemm == OCTET_WGRAD};
+    oct_cli_factor y = {&b->own, &b->deviation, step->gemm == OCTET_FPROP};
+    oct_cli_product p = oct_cli_multiply(&x, &y, exec);
+    oct_cli_result made = {.want = p.sum, .bound = p.deviation};
     for (int64_t i = 0; i < made.want.rows * made.want.cols; i++) {
-        int64_t r = i / made.want.cols, c = i % made.want.cols;
-        double sum = 0, size = 0, deviation = 0;
-        for (int64_t k = 0; k < inner; k++) {
-            int64_t ai = turn_a ? k * x->cols + r : r * x->cols + k;
-            int64_t bi = turn_b ? k * y->cols + c : c * y->cols + k;
-            double p = size_of(x->at[ai]), q = size_of(y->at[bi]);
-            sum += x->at[ai] * y->at[bi];
-            size += p * q;
-            deviation += p * b->deviation.at[bi] + a->deviation.at[ai] * q +
-                         a->deviation.at[ai] * b->deviation.at[bi];
-        }
-        double rounding = (double)(inner + 16) * (0x1p-24 * (size + deviation) + 0x1p-120);
-        made.want.at[i] = sum;
+        double sum = p.sum.at[i], deviation = p.deviation.at[i];
+        double rounding =
+            (double)(p.inner + 16) * (0x1p-24 * (p.size.at[i] + deviation) + 0x1p-120);
         made.bound.at[i] = deviation + rounding +
                            oct_cli_unit_of(dtype) * (size_of(sum) + deviation + rounding) +
                            oct_cli_least_of(dtype);
     }
+    oct_cli_matrix_drop(&p.size);
     return made;
 }
 
@@ -169,7 +161,7 @@ static oct_cli_result column_sums(const oct_cli_chain *chain, octet_dtype dtype)
                             .form = OCTET_FORM_DEQUANTIZED,
                             .dtype = chain->args.grad_output.dtype};
     dy.form = chain->args.grad_output.quantizer.scheme ? dy.form : OCTET_FORM_GIVEN;
-    operand a = operand_of(chain, &dy, OCTET_USE_VALUES);
+    operand a = operand_of(chain, &dy, OCTET_USE_VALUES, false);
     int64_t rows = a.own.rows, cols = a.own.cols;
     double transforms = chain->args.grad_output.quantizer.hadamard ? 16 : 1;
     oct_cli_result made = {.plan = 1};
@@ -196,7 +188,8 @@ static bool grads_of_prologue(const octet_step *s, const octet_plan_tensor *dst)
            (s->op == OCTET_OP_BIAS_GRAD && dst->name == OCTET_NAME_GRAD_BETA);
 }
 
-int oct_cli_expect(oct_cli_result results[OCT_CLI_RESULTS], const oct_cli_chain *chain) {
+int oct_cli_expect(oct_cli_result results[OCT_CLI_RESULTS], const oct_cli_chain *chain,
+                   const octet_exec *exec) {
     int count = 0, grad = -1;
     for (int plan = 0; plan < chain->count; plan++) {
         const octet_plan *p = &chain->plans[plan];
@@ -205,9 +198,10 @@ int oct_cli_expect(oct_cli_result results[OCT_CLI_RESULTS], const oct_cli_chain 
             const octet_plan_tensor *dst = s->dst == OCTET_ABSENT ? NULL : &p->tensors[s->dst];
             octet_dtype dtype = dst != NULL ? (octet_dtype)dst->dtype : OCTET_F32;
             if (s->op == OCTET_OP_GEMM) {
-                operand a = operand_of(chain, &p->tensors[s->a], s->a_use);
-                operand b = operand_of(chain, &p->tensors[s->b], s->b_use);
-                results[count] = multiply(s, &a, &b, dtype);
+                bool packed = s->gemm == OCTET_WGRAD && oct_cli_packs(chain);
+                operand a = operand_of(chain, &p->tensors[s->a], s->a_use, false);
+                operand b = operand_of(chain, &p->tensors[s->b], s->b_use, packed);
+                results[count] = multiply(s, &a, &b, dtype, exec);
                 results[count].name = dst->name;
                 results[count].plan = plan;
                 grad = s->gemm == OCTET_DGRAD ? count : grad;

@@ -12,8 +12,10 @@ typedef struct oct_cli_result {
     oct_cli_matrix want, bound;
 } oct_cli_result;
 
-/* The results of a chain in the order of the steps that make them. Returns how many. */
-int oct_cli_expect(oct_cli_result results[OCT_CLI_RESULTS], const oct_cli_chain *chain);
+/* The results of a chain in the order of the steps that make them, by exec's threads. Returns
+ * how many. */
+int oct_cli_expect(oct_cli_result results[OCT_CLI_RESULTS], const oct_cli_chain *chain,
+                   const octet_exec *exec);
 void oct_cli_result_drop(oct_cli_result *result);
 
 #endif

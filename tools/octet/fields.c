@@ -73,7 +73,8 @@ static void add_field(oct_cli_table *table, const octet_field *row, const group 
     char *value = shows[row->type](row, in->value + row->offset);
     oct_cli_cell(table, "%s%s%s", in->name, dot, row->name);
     oct_cli_cell(table, "%s", value);
-    oct_cli_cell(table, row->word != NULL ? "%s%s%s" : "", in->word, dot, row->word);
+    oct_cli_cell(table, "%s%s%s", row->word != NULL ? in->word : "",
+                 row->word != NULL ? dot : "", row->word != NULL ? row->word : "");
     oct_cli_cell(table, "%s", row->about);
     free(value);
 }

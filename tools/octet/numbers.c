@@ -54,8 +54,8 @@ double oct_cli_least_of(octet_dtype dtype) {
     return dtype == OCTET_F16 ? 0x1p-25 : 0x1p-134;
 }
 
-static uint64_t next_random(uint64_t *state) {
-    uint64_t x = *state += 0x9E3779B97F4A7C15u;
+static uint64_t next_random(uint64_t *counter) {
+    uint64_t x = *counter += 0x9E3779B97F4A7C15u;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
     return x ^ x >> 31;
@@ -64,9 +64,9 @@ static uint64_t next_random(uint64_t *state) {
 oct_cli_matrix oct_cli_matrix_random(int64_t rows, int64_t cols, octet_dtype dtype,
                                      uint64_t seed) {
     oct_cli_matrix made = oct_cli_matrix_make(rows, cols);
-    uint64_t state = seed;
+    uint64_t counter = seed;
     for (int64_t i = 0; i < rows * cols; i++) {
-        uint64_t bits = next_random(&state);
+        uint64_t bits = next_random(&counter);
         /* The sum of four 12-bit numbers is bell-shaped; one in 64 is an outlier. */
         int64_t sum = (int64_t)((bits & 4095) + (bits >> 12 & 4095) + (bits >> 24 & 4095) +
                                 (bits >> 36 & 4095));

@@ -32,6 +32,7 @@ int oct_cli_read_rates(oct_cli_rates *out, const oct_cli_command *command,
 /* What a rank sends: rings, so that every link is in use all the time. */
 static double sent_bytes(const octet_plan *plan, const octet_step *step) {
     double from = (double)plan->buffers[step->from].bytes, ranks = plan->tp_size;
+    from /= step->chunk == OCTET_ABSENT ? 1 : plan->chunks;
     switch (step->collective) {
     case OCTET_ALL_GATHER:
         return from * (ranks - 1);

@@ -42,6 +42,79 @@ static activation activation_at(int kind, double x) {
                              : (activation){x * s, s + x * bell * dz, s + fabs(x * bell * dz)};
 }
 
+/* ---- save=memory: an activation's input in 8 bits -------------------------------------- */
+
+/* docs/prologues.md, "The bound of 8 bits". */
+typedef struct moved {
+    double by, least; /* at most so far; elements below `least` may become 0 */
+} moved;
+
+bool oct_cli_packs(const oct_cli_chain *chain) {
+    bool found = false;
+    for (int i = 0; i < chain->plans[0].tensor_count; i++) {
+        found = found || chain->plans[0].tensors[i].form == OCTET_FORM_PACKED;
+    }
+    return found;
+}
+
+static moved moved_at(const oct_cli_chain *chain, int64_t r, int64_t c) {
+    double largest = 0;
+    for (int64_t i = c / 32 * 32; i < chain->x.cols && i < c / 32 * 32 + 32; i++) {
+        largest = fmax(largest, fabs(x_at(chain, r, i)));
+    }
+    double least = fmax(largest / 224, 0x1p-127) / 1024 +
+                   oct_cli_least_of((octet_dtype)chain->args.forward.input.dtype);
+    return (moved){fmax(fabs(x_at(chain, r, c)) / 16, least), least};
+}
+
+/* The largest |a'| and |a''|. */
+static double rate_of(int kind, double x, bool of_slope) {
+    switch (kind) {
+    case OCTET_RELU:
+    case OCTET_REGLU:
+        return of_slope ? 0 : 1;
+    case OCTET_SRELU:
+    case OCTET_SREGLU:
+        return of_slope ? 2 : 2 * x;
+    case OCTET_GLU:
+        return of_slope ? 0.0963 : 0.25;
+    case OCTET_SILU:
+    case OCTET_SWIGLU:
+        return of_slope ? 0.5001 : 1.1;
+    default: /* GELU, and its quick kind */
+        return of_slope ? 0.8511 : 1.13;
+    }
+}
+
+/* How far f(x), or what its gradient is multiplied by for column `col` of x, may move. */
+static double value_moves(const oct_cli_chain *chain, int64_t r, int64_t c) {
+    int kind = kind_of(chain);
+    double g = x_at(chain, r, c), u = 1, by_u = 0, by_g = moved_at(chain, r, c).by;
+    if (is_gated(chain)) {
+        u = fabs(x_at(chain, r, chain->w.cols + c));
+        by_u = moved_at(chain, r, chain->w.cols + c).by;
+    }
+    return rate_of(kind, fabs(g) + by_g, false) * by_g * (u + by_u) +
+           fabs(activation_at(kind, g).value) * by_u;
+}
+
+static double slope_moves(const oct_cli_chain *chain, int64_t r, int64_t col) {
+    int kind = kind_of(chain);
+    int64_t cols = chain->w.cols, c = col % cols;
+    double g = x_at(chain, r, c), u = 1, by_u = 0;
+    moved of_g = moved_at(chain, r, c);
+    if (col >= cols) {
+        return rate_of(kind, fabs(g) + of_g.by, false) * of_g.by;
+    }
+    if (is_gated(chain)) {
+        u = fabs(x_at(chain, r, cols + c));
+        by_u = moved_at(chain, r, cols + c).by;
+    }
+    bool jumps = (kind == OCTET_RELU || kind == OCTET_REGLU) && fabs(g) <= of_g.least;
+    double change = jumps ? 1 : rate_of(kind, 0, true) * of_g.by;
+    return fabs(activation_at(kind, g).slope) * by_u + (u + by_u) * change;
+}
+
 /* ---- norms ----------------------------------------------------------------------------- */
 
 typedef struct norm {
@@ -73,7 +146,8 @@ static double beta_at(const oct_cli_chain *chain, int64_t c) {
 
 /* ---- f(x) ------------------------------------------------------------------------------ */
 
-static void fill(const oct_cli_chain *chain, oct_cli_matrix *f, oct_cli_matrix *off) {
+static void fill(const oct_cli_chain *chain, oct_cli_matrix *f, oct_cli_matrix *off,
+                 bool packed) {
     bool norms = octet_prologue_is_norm((octet_prologue)kind_of(chain));
     for (int64_t r = 0; r < f->rows; r++) {
         norm n = norms ? norm_at(chain, r) : (norm){0, 0};
@@ -88,25 +162,26 @@ static void fill(const oct_cli_chain *chain, oct_cli_matrix *f, oct_cli_matrix *
                             fabs(beta_at(chain, c))
                       : fabs(value);
             f->at[r * f->cols + c] = value;
-            off->at[r * f->cols + c] = SLACK * size + 0x1p-120;
+            double moves = packed ? value_moves(chain, r, c) : 0;
+            off->at[r * f->cols + c] = moves + SLACK * (size + moves) + 0x1p-120;
         }
     }
 }
 
-static oct_cli_matrix one_of_two(const oct_cli_chain *chain, bool first) {
+static oct_cli_matrix one_of_two(const oct_cli_chain *chain, bool first, bool packed) {
     oct_cli_matrix f = oct_cli_matrix_make(chain->x.rows, chain->w.cols);
     oct_cli_matrix off = oct_cli_matrix_make(f.rows, f.cols);
-    fill(chain, &f, &off);
+    fill(chain, &f, &off, packed);
     oct_cli_matrix_drop(first ? &off : &f);
     return first ? f : off;
 }
 
 oct_cli_matrix oct_cli_prologue(const oct_cli_chain *chain) {
-    return one_of_two(chain, true);
+    return one_of_two(chain, true, false);
 }
 
-oct_cli_matrix oct_cli_prologue_deviation(const oct_cli_chain *chain) {
-    return one_of_two(chain, false);
+oct_cli_matrix oct_cli_prologue_deviation(const oct_cli_chain *chain, bool packed) {
+    return one_of_two(chain, false, packed);
 }
 
 /* ---- backward -------------------------------------------------------------------------- */
@@ -153,8 +228,9 @@ static near activation_dx(const oct_cli_chain *chain, const oct_cli_result *grad
     double gate = is_gated(chain) ? x_at(chain, r, cols + c) : 1;
     double slope = col < cols ? act.slope * gate : act.value;
     double size = col < cols ? act.size * fabs(gate) : fabs(act.value);
-    return (near){g.want * slope,
-                  g.bound * fabs(slope) + SLACK * (fabs(g.want) + g.bound) * size};
+    double moves = oct_cli_packs(chain) ? slope_moves(chain, r, col) : 0;
+    return (near){g.want * slope, g.bound * fabs(slope) + (fabs(g.want) + g.bound) *
+                                                              (moves + SLACK * (size + moves))};
 }
 
 /* Column sums: of the gradient, or of it times what is normed. */
