@@ -1,19 +1,28 @@
-"""Trains a small GPT in bf16 and in every recipe; one table, one picture of the losses.
+"""Trains a small GPT in bf16 and in every recipe; one table, one picture, one HTML report.
 
 python examples/python/gpt/demo.py [--steps N] [--recipe NAME ...] [--seed N] [--out FILE]
 """
 
 import argparse
 import logging
+import os
 import warnings
 from pathlib import Path
 
-import octet
-from matplotlib.figure import Figure
-from tqdm import tqdm
-from training import RECIPES, Run, Task, steady, train, write
+try:
+    import octet
+    from matplotlib.figure import Figure
+    from tqdm import tqdm
 
-import torch
+    import torch
+except ImportError as error:
+    raise SystemExit(
+        f"the demo cannot import {error.name or error}; run `make demo`, which installs what "
+        "is needed and finds octet"
+    ) from error
+
+from report import gather, replace_file, save
+from training import RECIPES, Run, Task, steady, train, write
 
 HEADER = (
     *("recipe", "final loss", "- bf16", "saved/layer", "octet nodes", "recompiled"),
@@ -72,8 +81,7 @@ def draw(runs: list[Run], out: Path) -> None:
     losses.legend()
     differences.set_ylabel(f"minus {runs[0].name}")
     differences.set_xlabel("step")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=120)
+    replace_file(out, lambda made: figure.savefig(made, dpi=120))
 
 
 def train_all(names: list[str], task: Task) -> list[Run]:
@@ -95,6 +103,20 @@ def train_all(names: list[str], task: Task) -> list[Run]:
     return runs
 
 
+def refused(out: Path) -> str | None:
+    """Why neither a picture nor a report can be written there, before hours of training."""
+    known = Figure().canvas.get_supported_filetypes()
+    if out.suffix[1:] not in known:
+        return f"--out is {out}; it names a picture: {', '.join(f'.{end}' for end in known)}"
+    for path in (out, out.with_suffix(".html")):
+        if path.is_dir():
+            return f"--out: {path} is a folder; name a file"
+    folder = next(path for path in (out.absolute().parents) if path.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return f"--out is {out}, but nothing can be written in {folder}; name another folder"
+    return None
+
+
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -110,11 +132,14 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     found = parser.parse_args(words)
     if found.steps < 1:
         parser.error(f"--steps is {found.steps}; it is at least 1")
+    why = refused(found.out)
+    if why is not None:
+        parser.error(why)
     return found
 
 
 def main(words: list[str] | None = None) -> None:
-    """Trains, prints and draws."""
+    """Trains, prints, draws and reports."""
     chosen = parse(words)
     warnings.filterwarnings("ignore")  # the compiler's advice would break the bar
     logging.getLogger("torch").setLevel(logging.ERROR)
@@ -123,10 +148,13 @@ def main(words: list[str] | None = None) -> None:
     print(f"A character-level GPT on {device} ({why}), {task.steps} steps a recipe, compiled.")
     with steady(device):
         runs = train_all(chosen.recipe or list(RECIPES), task)
-        tales = [f"{run.name:<20}  {write(run, 60).splitlines()[0]}" for run in runs]
-    print(f"\n{table(runs, task)}\n", *tales, sep="\n")
+        tales = [write(run, 60).splitlines()[0] for run in runs]
+    lines = [f"{run.name:<20}  {tale}" for run, tale in zip(runs, tales, strict=True)]
+    print(f"\n{table(runs, task)}\n", *lines, sep="\n")
     draw(runs, chosen.out)
-    print(f"\nThe loss curves: {chosen.out}")
+    report = chosen.out.with_suffix(".html")
+    save(gather(runs, task, f"{device} ({why})", tales), report)
+    print(f"\nThe loss curves: {chosen.out}\nThe report: {report}")
 
 
 if __name__ == "__main__":
