@@ -1,4 +1,4 @@
-"""Products in chunks beside their reduce-scatters: two processes on one CPU, over gloo.
+"""Products in chunks beside their collectives: two processes on one CPU, over gloo.
 
     python bench/overlap.py [--rows 2048] [--features 2048] [--rounds 15]
 
@@ -10,6 +10,7 @@ that of a process with all its threads, so that other programs do not count.
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 import tempfile
@@ -47,6 +48,7 @@ def layer_of(mode: str, features: int, chunks: int) -> octet.Linear:
         device="cpu",
         ub_overlap_rs=chunks,
         ub_overlap_rs_dgrad=chunks,
+        ub_overlap_ag=chunks,
     )
 
 
@@ -85,7 +87,9 @@ def measure(rank: int, store: str, asked: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     rows = []
-    for mode, make in (("row", forward), ("column", backward)):
+    # Forward of row and backward of column scatter, the others gather.
+    ways = itertools.product((forward, backward), ("row", "column"))
+    for make, mode in ways:
         for name, recipe in RECIPES.items():
             calls = []
             for chunks in WAYS:
@@ -96,7 +100,7 @@ def measure(rank: int, store: str, asked: argparse.Namespace) -> None:
             for call in calls:
                 call()
             times = [[milliseconds(call) for call in calls] for _ in range(asked.rounds)]
-            what = "forward of row" if mode == "row" else "backward of column"
+            what = f"{make.__name__} of {mode}"
             rows.append(f"| {what} | {name} | {cells(times, 0)} | {cells(times, 1)} |")
     if rank == 0:
         print("| call | recipe | ms | 2 chunks | 4 | CPU ms | 2 chunks | 4 |")

@@ -122,7 +122,7 @@ static void dequantize(bench *b) {
 }
 
 static void column_sums(bench *b) {
-    oct_cpu_bias_grad(&b->dst, &b->source, &b->threads);
+    oct_cpu_bias_grad(&b->dst, &b->source, false, &b->threads);
 }
 
 static void cast(bench *b) {
