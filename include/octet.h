@@ -3,12 +3,12 @@
  * Everything here is a value: a struct without pointers or hidden state, copied by assignment.
  * Functions take the out parameter first and an optional octet_error last. They never abort,
  * exit, print or allocate (octet_pool_create, octet_capture and an open GPU do), and write
- * nothing to *out unless they return OCTET_OK. They keep no state, so any thread may call any
+ * nothing to *out unless they return OCTET_OK. They have no state, so any thread may call any
  * of them at any time as long as no other thread is writing the structs passed in. A `const
  * char *` that is returned points at static text; text written through `char *, size_t` is the
  * caller's, and the length it needs is returned as by snprintf.
  *
- * Structs begin with their size. Those that the caller fills (octet_linear_args, ...) or keeps
+ * Structs begin with their size. Those that the caller fills (octet_linear_args, ...) or holds
  * for the library to fill (octet_plan) start from their _INIT macro, which sets it: `octet_plan
  * plan = OCTET_PLAN_INIT;`, or later `plan = OCTET_PLAN_INIT;`. A size from another version of
  * this header is refused. Small values (octet_quantizer, octet_proto,

@@ -40,8 +40,8 @@ static bool fail(network *n, const char *format, ...) {
 }
 
 static void *aligned(int64_t bytes) {
-    size_t room = ((size_t)bytes / OCTET_BLOCK_ALIGN + 1) * OCTET_BLOCK_ALIGN;
-    return aligned_alloc(OCTET_BLOCK_ALIGN, room);
+    size_t room = ((size_t)bytes / OCTET_ARENA_ALIGN + 1) * OCTET_ARENA_ALIGN;
+    return aligned_alloc(OCTET_ARENA_ALIGN, room);
 }
 
 /* A copy of a tensor's bytes, aligned for numbers. */

@@ -23,22 +23,22 @@ enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 #define DROP 50.0 /* the loss must fall at least this far in every recipe */
 
 /* What a network has allocated; all of it goes when it has been trained. */
-static void *blocks[64];
-static int block_count;
+static void *arenas[64];
+static int arena_count;
 
 static void *memory(int64_t bytes) {
-    size_t room = ((size_t)bytes / OCTET_BLOCK_ALIGN + 1) * OCTET_BLOCK_ALIGN;
-    void *made = block_count < 64 ? aligned_alloc(OCTET_BLOCK_ALIGN, room) : NULL;
+    size_t room = ((size_t)bytes / OCTET_ARENA_ALIGN + 1) * OCTET_ARENA_ALIGN;
+    void *made = arena_count < 64 ? aligned_alloc(OCTET_ARENA_ALIGN, room) : NULL;
     if (made == NULL) {
         exit(1);
     }
-    blocks[block_count++] = made;
+    arenas[arena_count++] = made;
     return memset(made, 0, room);
 }
 
 static void free_memory(void) {
-    while (block_count > 0) {
-        free(blocks[--block_count]);
+    while (arena_count > 0) {
+        free(arenas[--arena_count]);
     }
 }
 
@@ -182,10 +182,10 @@ static double softmax_loss(float *grad, const float *logits, const int *labels) 
         float margin = z[1 - labels[i]] - z[labels[i]];
         float wrong = 1.0f / (1.0f + expf(-margin)); /* the probability of the other class */
         loss += margin > 0 ? margin + log1p(exp(-(double)margin)) : log1p(exp((double)margin));
-        grad[i * CLASSES + labels[i]] = -wrong / POINTS;
-        grad[i * CLASSES + 1 - labels[i]] = wrong / POINTS;
+        grad[i * CLASSES + labels[i]] = -wrong / (float)POINTS;
+        grad[i * CLASSES + 1 - labels[i]] = wrong / (float)POINTS;
     }
-    return loss / POINTS;
+    return loss / (double)POINTS;
 }
 
 /* Adam on one array; state holds both moments. */

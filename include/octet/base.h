@@ -2,7 +2,7 @@
 #ifndef OCTET_BASE_H
 #define OCTET_BASE_H
 
-/* An `extern "C"` around the include is allowed: what is C++ says so itself. */
+/* The include may stand inside `extern "C"`: the C++ parts below say so themselves. */
 #ifdef __cplusplus
 extern "C++" {
 #endif
@@ -25,8 +25,9 @@ extern "C++" {
 #define OCTET_CHECKED
 #endif
 
-/* The value of every _INIT macro, to initialize with or to assign: its size set, all else zero.
- * ISO C has no constant for it: a static struct in C begins as {.size = sizeof(octet_plan)}. */
+/* The value of every _INIT macro: the size is set, all else is zero. It may initialize a
+ * variable or be assigned. It is no constant expression in ISO C: write a static struct as
+ * {.size = sizeof(octet_plan)}. */
 #ifdef __cplusplus
 extern "C++" {
 template <class T> inline T octet_sized_value() {
@@ -51,8 +52,9 @@ typedef enum octet_status {
     OCTET_DEVICE = 4 /* a driver or device library failed */
 } octet_status;
 
-/* Filled on failure only; may be NULL. Fixed for the life of the library, so it has no size
- * and needs no initializer. `column` is the 1-based place in a parsed text, 0 elsewhere. */
+/* Filled on failure only; may be NULL. This struct will not grow, so it has no size member and
+ * needs no initializer. `column` is the 1-based position in a parsed text, 0 if there is none.
+ */
 typedef struct octet_error {
     octet_status status;
     int32_t column;
@@ -109,23 +111,24 @@ typedef enum octet_field_type {
     OCTET_FIELD_I32,
     OCTET_FIELD_I64,
     OCTET_FIELD_F32,
-    OCTET_FIELD_STRUCT /* a struct with `rows` of its own */
+    OCTET_FIELD_STRUCT /* a struct with `fields` of its own */
 } octet_field_type;
 
-/* A row of a struct's field table: equality, hash, text and views in other languages all come
- * from these rows. Static and immutable; a table ends with a NULL name. */
+/* A field of a struct, in the table of that struct: equality, hash, text and views in other
+ * languages all come from these fields. Static and immutable; a table ends with a NULL name. */
 typedef struct octet_field {
     const char *name;  /* the C member's name */
-    const char *word;  /* its word in the text form; NULL when the text has a place for it */
+    const char *word;  /* its word in the text form; NULL if the text has a fixed position for
+                        * it */
     const char *about; /* one line for people */
-    const char *const *words;       /* WORD: NULL-terminated, indexed by the value */
-    const struct octet_field *rows; /* STRUCT */
-    uint32_t scope;                 /* bit s: it has a meaning for scheme or recipe kind s */
+    const char *const *words;         /* WORD: NULL-terminated, indexed by the value */
+    const struct octet_field *fields; /* STRUCT */
+    uint32_t scope;                   /* bit s: the field is used by scheme or recipe kind s */
     uint16_t offset;
     uint16_t stride; /* bytes from one element of an array to the next */
     uint8_t count;   /* 1, or the length of an array */
     uint8_t type;    /* octet_field_type */
-    uint8_t limit;   /* FLAG and WORD: values are below it */
+    uint8_t limit;   /* FLAG and WORD: values are less than this */
 } octet_field;
 
 typedef enum octet_struct {
@@ -136,7 +139,7 @@ typedef enum octet_struct {
     OCTET_STRUCT_LINEAR_BACKWARD_ARGS
 } octet_struct;
 
-/* Borrowed: the static rows of one struct, ended by a NULL name. NULL when unknown. */
+/* Borrowed: the static fields of one struct, ended by a NULL name. NULL when unknown. */
 OCTET_API const octet_field *octet_fields(octet_struct which);
 
 #ifdef __cplusplus

@@ -13,7 +13,7 @@ extern "C" {
 typedef enum octet_scheme {
     OCTET_SCHEME_NONE = 0, /* high precision: no quantizer */
     OCTET_FP8_TENSOR,      /* one scale per tensor, from its own amax */
-    OCTET_FP8_DELAYED,     /* one scale per tensor, given by the caller's state */
+    OCTET_FP8_DELAYED,     /* one scale per tensor, passed in by the caller */
     OCTET_FP8_BLOCK,       /* 1x128 or 128x128 blocks, fp32 scales */
     OCTET_MXFP8,           /* 1x32 or 32x32 blocks, E8M0 scales */
     OCTET_NVFP4,           /* 1x16 or 16x16 blocks, E4M3 scales under one fp32 amax */
@@ -40,7 +40,7 @@ typedef struct octet_quantizer {
     uint8_t format;      /* octet_dtype: E4M3, E5M2 or E2M1 */
     uint8_t rowwise;     /* usages: blocks along the columns, read by fprop and as dgrad's B */
     uint8_t columnwise;  /* blocks along the rows, read by wgrad and as dgrad's A */
-    uint16_t block_rows; /* of one rowwise block; 0 x 0: the whole tensor */
+    uint16_t block_rows; /* size of one rowwise block; 0 x 0: the whole tensor */
     uint16_t block_cols;
     uint8_t pow2;          /* scales are powers of two */
     uint8_t hadamard;      /* octet_hadamard, columnwise only */
@@ -50,11 +50,13 @@ typedef struct octet_quantizer {
     uint8_t max256;        /* four-over-six scales reach 256 rather than 448 */
     uint8_t swizzled;      /* scales are written in the order tensor cores read them */
     uint8_t reserved0;
-    float epsilon; /* the least amax a scale is made from */
+    float epsilon; /* lower bound of the amax that a scale is computed from */
     uint32_t reserved[2];
 } octet_quantizer;
 
-#define OCTET_QUANTIZER_TEXT 96 /* every quantizer's text fits, with its terminator */
+#define OCTET_QUANTIZER_TEXT                                                                   \
+    96 /* size of a buffer that holds any quantizer's text, terminator                         \
+        * included */
 
 OCTET_API OCTET_CHECKED octet_status octet_quantizer_parse(octet_quantizer *out,
                                                            const char *text, octet_error *err);
@@ -64,19 +66,19 @@ OCTET_API size_t octet_quantizer_print(char *text, size_t size,
                                        const octet_quantizer *quantizer);
 OCTET_API bool octet_quantizer_equal(const octet_quantizer *a, const octet_quantizer *b);
 OCTET_API uint64_t octet_quantizer_hash(const octet_quantizer *quantizer);
-/* Another value with these usages. At least one must be on. out may be the same struct. */
+/* The same quantizer with these usages. At least one must be on. out may be the same struct. */
 OCTET_API OCTET_CHECKED octet_status
 octet_quantizer_with_usage(octet_quantizer *out, const octet_quantizer *quantizer, bool rowwise,
                            bool columnwise, octet_error *err);
 /* Whether columnwise bytes are always the exact transpose of rowwise bytes. */
 OCTET_API bool octet_quantizer_transposable(const octet_quantizer *quantizer);
-/* Bytes of rows [a, b) are part of the bytes of a whole tensor where a, and b unless it is the
- * end, are multiples of this; 0: never. */
+/* A quantized tensor may be cut between rows only at multiples of this. Then the bytes of rows
+ * [a, b) are a part of the bytes of the whole. 0: it cannot be cut. */
 OCTET_API int64_t octet_quantizer_row_step(const octet_quantizer *quantizer);
 /* The same for columns. */
 OCTET_API int64_t octet_quantizer_column_step(const octet_quantizer *quantizer);
 OCTET_API const char *octet_scheme_name(octet_scheme scheme);
-/* What a scale of the scheme is stored as: F32, E8M0 or E4M3; NONE where there is none. */
+/* How the scheme stores a scale: F32, E8M0 or E4M3; NONE if it has no scales. */
 OCTET_API octet_dtype octet_scale_format(octet_scheme scheme);
 
 /* ---- layout: the buffers of a quantizer ------------------------------------------------ */
@@ -86,7 +88,7 @@ typedef enum octet_axis {
     OCTET_AXIS_M,       /* rows: the product of the leading axes */
     OCTET_AXIS_K,       /* columns: the last axis (of a weight: its in_features) */
     OCTET_AXIS_N,       /* rows of a Linear's weight; plans only */
-    OCTET_AXIS_LEADING  /* stands for every leading axis, each a dimension of its own */
+    OCTET_AXIS_LEADING  /* all leading axes, each as a dimension of its own */
 } octet_axis;
 
 /* A dimension: roundup(ceil(axis * mul / div), align). mul, div and align are at least 1. */
@@ -98,7 +100,7 @@ typedef struct octet_dim {
     uint16_t align;
 } octet_dim;
 
-/* What the axes measure. */
+/* The sizes of the axes. */
 typedef struct octet_extents {
     int64_t m, k, n;
 } octet_extents;
@@ -158,12 +160,13 @@ typedef struct octet_device {
 /* "cpu", "cuda", "cuda:1", "cuda:0/90": index and compute capability. */
 OCTET_API OCTET_CHECKED octet_status octet_device_parse(octet_device *out, const char *text,
                                                         octet_error *err);
-/* "cpu", "cuda:1", "cuda:0/90": the index always, the compute capability where it is known. */
+/* "cpu", "cuda:1", "cuda:0/90": always with the index, with the compute capability if it is
+ * known. */
 OCTET_API size_t octet_device_print(char *text, size_t size, const octet_device *device);
 
 typedef struct octet_proto {
     uint32_t size;
-    uint8_t dtype; /* octet_dtype the tensor stands for; NONE: there is no tensor */
+    uint8_t dtype; /* octet_dtype that the tensor represents; NONE: there is no tensor */
     uint8_t rank;
     uint8_t requires_grad;
     uint8_t reserved;
@@ -173,20 +176,22 @@ typedef struct octet_proto {
     octet_quantizer quantizer; /* scheme NONE: plain */
 } octet_proto;
 
-#define OCTET_PROTO_TEXT 512 /* every proto's text fits, with its terminator */
+#define OCTET_PROTO_TEXT                                                                       \
+    512 /* size of a buffer that holds any proto's text, terminator                            \
+         * included */
 
 /* A plain CPU proto. A rank or dtype out of range is reported by octet_proto_check. */
 OCTET_API octet_proto octet_proto_make(octet_dtype dtype, int rank, const int64_t *shape);
 OCTET_API OCTET_CHECKED octet_status octet_proto_check(const octet_proto *proto,
                                                        octet_error *err);
 /* "bf16 (8, 128) mxfp8:e4m3/1x32+row+col on cuda:0/90 with grad": docs/text-forms.md has the
- * grammar. What is read is checked. */
+ * grammar. The result is checked as octet_proto_check does. */
 OCTET_API OCTET_CHECKED octet_status octet_proto_parse(octet_proto *out, const char *text,
                                                        octet_error *err);
 OCTET_API size_t octet_proto_print(char *text, size_t size, const octet_proto *proto);
 OCTET_API bool octet_proto_equal(const octet_proto *a, const octet_proto *b);
 OCTET_API uint64_t octet_proto_hash(const octet_proto *proto);
-/* How many buffers hold it: 1 when plain. Negative when the proto is invalid. */
+/* The number of buffers: 1 if plain. Negative if the proto is invalid. */
 OCTET_API int octet_proto_buffer_count(const octet_proto *proto);
 /* Its buffer `index` in flatten order, itself a plain proto on the same device. */
 OCTET_API OCTET_CHECKED octet_status octet_proto_buffer(octet_proto *out,
@@ -194,7 +199,8 @@ OCTET_API OCTET_CHECKED octet_status octet_proto_buffer(octet_proto *out,
                                                         octet_error *err);
 /* "_rowwise_data", or "" for the only buffer of a plain proto; NULL when out of range. */
 OCTET_API const char *octet_proto_buffer_name(const octet_proto *proto, int index);
-/* The bytes of all its buffers together; of a plain E2M1 tensor each row is whole bytes. */
+/* The bytes of all its buffers together. Rows of a plain E2M1 tensor are rounded up to whole
+ * bytes. */
 OCTET_API OCTET_CHECKED octet_status octet_proto_bytes(int64_t *out, const octet_proto *proto,
                                                        octet_error *err);
 OCTET_API OCTET_CHECKED octet_status octet_proto_with_usage(octet_proto *out,
@@ -246,13 +252,14 @@ typedef enum octet_amax_algo {
 typedef enum octet_backward_override {
     OCTET_OVERRIDE_NONE = 0,
     OCTET_OVERRIDE_HIGH_PRECISION, /* backward GEMMs on the original tensors */
-    OCTET_OVERRIDE_DEQUANTIZED     /* backward GEMMs on what forward's bytes decode to */
+    OCTET_OVERRIDE_DEQUANTIZED     /* backward GEMMs on forward's bytes, decoded */
 } octet_backward_override;
 
-/* How MXFP8 is multiplied on a device that folds it: see octet_support. Others do not ask. */
+/* How MXFP8 is multiplied on a device that can fold it (see octet_support). Other devices
+ * ignore it. */
 typedef enum octet_mx_product {
     OCTET_MX_FOLDED = 0, /* at the speed of FP8, within a bound */
-    OCTET_MX_EXACT       /* of what the bytes decode to */
+    OCTET_MX_EXACT       /* exact, on the decoded bytes */
 } octet_mx_product;
 
 /* Which of weights and activations an NVFP4 option is for; a set of bits. */
@@ -290,9 +297,9 @@ typedef struct octet_recipe {
     uint32_t history;      /* delayed: length of the amax history */
     octet_qparams input, weight, grad;
     uint8_t product;         /* mxfp8, custom: octet_mx_product */
-    uint8_t batch_invariant; /* a row's result does not depend on the other rows, nor on how
-                              * many there are: of fprop and dgrad. Recipes whose scales do not
-                              * look across rows */
+    uint8_t batch_invariant; /* a row of fprop's and dgrad's result does not depend on the other
+                              * rows, nor on how many there are. Only for recipes whose scales
+                              * do not depend on other rows */
     uint8_t reserved[2];
     octet_quantizer custom[OCTET_ROLES]; /* custom: by role; all zero otherwise */
 } octet_recipe;
@@ -314,7 +321,7 @@ typedef octet_status (*octet_role_fn)(octet_quantizer *out, const octet_quantize
 OCTET_API OCTET_CHECKED octet_status octet_recipe_make(octet_recipe *out,
                                                        octet_recipe_kind kind,
                                                        octet_error *err);
-/* Asks fn once for each role, here and now, and keeps the answers: the recipe stays a value. */
+/* Calls fn once for each role, now, and stores the answers: the recipe stays a value. */
 OCTET_API OCTET_CHECKED octet_status octet_recipe_custom(octet_recipe *out, octet_role_fn fn,
                                                          void *user, octet_error *err);
 OCTET_API OCTET_CHECKED octet_status octet_recipe_parse(octet_recipe *out, const char *text,
@@ -330,16 +337,16 @@ OCTET_API OCTET_CHECKED octet_status octet_recipe_quantizer(octet_quantizer *out
                                                             octet_role role, octet_error *err);
 OCTET_API const char *octet_role_name(octet_role role);
 
-/* How a device multiplies a scheme. Folded is MXFP8 in blocks of 128: the codes of a block of
- * 32 are shifted to the largest scale of its 128 and rounded again, each by at most half of the
- * format's least step times that scale. */
+/* How a device multiplies a scheme. Folded: MXFP8 as FP8 with one scale for 128 elements. The
+ * codes of each block of 32 are shifted to the largest scale of its group of 128 and rounded
+ * again. The error of each is at most half of the format's smallest step times that scale. */
 typedef enum octet_support {
-    OCTET_SUPPORT_EMULATED = 0, /* what the bytes decode to, exactly */
+    OCTET_SUPPORT_EMULATED = 0, /* the decoded bytes, exactly */
     OCTET_SUPPORT_NATIVE,       /* the bytes as they are */
     OCTET_SUPPORT_FOLDED
 } octet_support;
 
-/* With OCTET_MXFP8=exact in the environment nothing is folded. */
+/* With the environment variable OCTET_MXFP8=exact nothing is folded. */
 OCTET_API octet_support octet_scheme_support(octet_scheme scheme, const octet_device *device);
 /* "emulated", "native" or "folded". */
 OCTET_API const char *octet_support_name(octet_support support);

@@ -1,4 +1,4 @@
-/* run.h - the plan on the caller's memory. */
+/* run.h - running a plan on the caller's memory. */
 #ifndef OCTET_RUN_H
 #define OCTET_RUN_H
 
@@ -9,36 +9,37 @@
 extern "C" {
 #endif
 
-/* ---- run: the plan on the caller's memory ---------------------------------------------- */
+/* ---- run: a plan on the caller's memory ------------------------------------------------- */
 
 /* Does the items [begin, end) of some work. */
 typedef void (*octet_task)(void *arg, int64_t begin, int64_t end);
 
 /* Where and on which threads a plan runs. parallel_for must call task over disjoint ranges that
- * cover [0, count), possibly at once, and return when all are done. NULL: serial. */
+ * cover [0, count), possibly at the same time, and return when all are done. NULL: serial. */
 typedef struct octet_exec {
     uint32_t size;
     uint32_t threads; /* workers that parallel_for may use at once; 0 counts as 1 */
     void (*parallel_for)(void *pool, int64_t count, octet_task task, void *arg);
     void *pool;
-    octet_cuda *cuda; /* plans for a GPU run on this one, */
-    void *stream;     /* on this CUstream, in order; NULL is the default stream */
+    octet_cuda *cuda; /* the GPU for plans that run on one */
+    void *stream;     /* the CUstream; NULL is the default stream */
 } octet_exec;
 
 #define OCTET_EXEC_INIT OCTET_SIZED(octet_exec)
 
-/* Of saved, restored and workspace, in bytes. The sizes that plans ask for are multiples of it.
- */
-#define OCTET_BLOCK_ALIGN 64
+/* Alignment of saved, restored and workspace, in bytes. Sizes in plans are multiples of it. */
+#define OCTET_ARENA_ALIGN 64
 
-/* The caller's memory for one run: by port, and the blocks. All of it stays the caller's. A
- * port that no step of the phase uses, or of 0 bytes, may be NULL. Pointers to F32 data are
- * 4-byte aligned, to 16-bit data 2, to I64 8. What is written overlaps nothing else. */
+/* The caller's memory for one run: one pointer for each port, and the arenas. The caller keeps
+ * owning all of it. A pointer may be NULL if no step of the phase uses the port, or if it has 0
+ * bytes. Alignment: 4 bytes for F32, 2 for 16-bit types, 8 for I64. Memory that is written must
+ * not overlap any other. */
 typedef struct octet_memory {
     uint32_t size;
     uint32_t reserved;
     const void *args[OCTET_PLAN_ARGS];    /* written only where the port is_mutable */
-    int64_t arg_strides[OCTET_PLAN_ARGS]; /* of plain matrices, in elements; 0: dense */
+    int64_t arg_strides[OCTET_PLAN_ARGS]; /* row strides of plain matrices, in elements; 0:
+                                           * dense */
     void *outs[OCTET_PLAN_OUTS];
     void *exchanges[OCTET_PLAN_EXCHANGES];
     void *saved;
@@ -51,18 +52,17 @@ typedef struct octet_memory {
 
 #define OCTET_MEMORY_INIT OCTET_SIZED(octet_memory)
 
-/* Bytes of stack that a run needs at most in an optimized build, as does each task that it
- * hands to parallel_for. On a GPU, what the driver, NVRTC and cuBLASLt take comes on top. */
+/* The most bytes of stack that a run needs in an optimized build; each task given to
+ * parallel_for needs as much. On a GPU, the driver, NVRTC and cuBLASLt need more on top. */
 #define OCTET_RUN_STACK (96 << 10)
 
-/* Runs a plan without collectives, or one phase of any plan; the caller does the collectives of
- * phase p before it runs phase p + 1. Allocates nothing, locks nothing, keeps no state (a GPU's
- * first use of a kernel excepted); calls with disjoint written memory may run at once. All
- * checks come before the first write.
- *
- * What it trusts: the plan, which an octet_plan_ call made or octet_plan_check has passed; and
- * that a port's memory has the bytes that the plan says. What it checks: pointers that are
- * NULL, alignment, strides, the bytes of blocks, and overlap of what is written. */
+/* Runs a plan without collectives, or one phase of any plan. The caller runs the collectives of
+ * phase p before phase p + 1. It allocates nothing, locks nothing and has no state, except at a
+ * GPU's first use of a kernel. Calls that write disjoint memory may run at the same time. All
+ * checks come before the first write. It trusts the plan (made by an octet_plan_ function, or
+ * accepted by octet_plan_check), and that each port's memory is as large as the plan says. It
+ * checks NULL pointers, alignment, strides, the sizes of arenas, and that written memory does
+ * not overlap. */
 OCTET_API OCTET_CHECKED octet_status octet_run(const octet_plan *plan,
                                                const octet_memory *memory,
                                                const octet_exec *exec, octet_error *err);
@@ -70,14 +70,14 @@ OCTET_API OCTET_CHECKED octet_status octet_run_phase(const octet_plan *plan, int
                                                      const octet_memory *memory,
                                                      const octet_exec *exec, octet_error *err);
 
-/* A phase of a plan at its sizes (0 where it has no collectives) and all that a device decides
- * of it: on a GPU which kernels with which extents, products cut into those that cuBLASLt
- * takes, copies, pairs. Decided once, for memory like `like`: with its strides, and addresses
- * that are the same modulo 256. A run of it resolves addresses and launches. Results are those
- * of octet_run_phase, bit for bit; memory of another kind, and another GPU, are run by that. On
- * a CPU, where a run has nothing to decide, every run is. The plan stays where it is and as it
- * is until it is freed, before the GPU is closed. Only octet_prepare allocates; several threads
- * may run one at once. */
+/* One phase of a plan (0 if it has no collectives) with all decisions of the device made: on a
+ * GPU which kernels with which extents, how products are split for cuBLASLt, copies, pairs. It
+ * is made for memory like `like`: the same strides, and addresses equal modulo 256. A run then
+ * only fills in addresses and launches. Results equal those of octet_run_phase, bit for bit.
+ * Other memory or another GPU runs through octet_run_phase, and so does every run on a CPU,
+ * which has nothing to decide. The plan must stay in place, unchanged, until this is freed.
+ * Free it before the GPU is closed. Only octet_prepare allocates; several threads may run one
+ * object at the same time. */
 typedef struct octet_prepared octet_prepared;
 OCTET_API OCTET_CHECKED octet_status octet_prepare(octet_prepared **out, const octet_plan *plan,
                                                    int phase, const octet_memory *like,
@@ -101,11 +101,11 @@ OCTET_API OCTET_CHECKED octet_status octet_plan_dequantize(octet_plan *out,
                                                            octet_error *err);
 
 /* Delayed scaling's state for `slots` tensors: scale[slots], history[length][slots]. A layer
- * has two: OCTET_FORWARD_SLOTS for forward and OCTET_BACKWARD_SLOTS for backward, each role
- * where octet_slot says. */
+ * has two states, with OCTET_FORWARD_SLOTS for forward and OCTET_BACKWARD_SLOTS for backward.
+ * octet_slot gives the slot of each role. */
 typedef struct octet_delayed {
     uint32_t size;
-    uint8_t format; /* octet_dtype: E4M3 or E5M2, whose maximum scales aim at */
+    uint8_t format; /* octet_dtype: E4M3 or E5M2; scales map the amax to its maximum */
     uint8_t algo;   /* octet_amax_algo: MAX or MOST_RECENT */
     uint8_t reserved[2];
     int32_t margin;
@@ -116,23 +116,23 @@ typedef struct octet_delayed {
 } octet_delayed;
 
 #define OCTET_DELAYED_INIT OCTET_SIZED(octet_delayed)
-#define OCTET_DELAYED_BATCH 240 /* states that are updated in one launch, at most */
+#define OCTET_DELAYED_BATCH 240 /* the most states that one launch updates */
 
-/* history[0] = max(history[0], amax), slot by slot; NaN amaxes are ignored. All memory is the
- * GPU's where exec has one; exec NULL: the CPU's. */
+/* history[0] = max(history[0], amax), slot by slot; NaN amaxes are ignored. If exec has a GPU,
+ * all memory is on it; exec NULL means the CPU. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_record(const octet_delayed *state,
                                                           const float *amax,
                                                           const octet_exec *exec,
                                                           octet_error *err);
-/* Rolls the history and updates the scales. `reduced` replaces history[0] where it is not zero;
- * it may be NULL. A slot without a new amax stays as it is. */
+/* Rolls the history and updates the scales. Where `reduced` is not zero, it replaces
+ * history[0]; it may be NULL. A slot without a new amax does not change. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_update(const octet_delayed *state,
                                                           const float *reduced,
                                                           const octet_exec *exec,
                                                           octet_error *err);
-/* Updates `count` states, no two of the same memory, whose amaxes are recorded. On a GPU
- * neighbours of the same format, algorithm, margin, length and slots share a launch, up to
- * OCTET_DELAYED_BATCH of them. All states are checked before the first one is updated. */
+/* Updates `count` states whose amaxes are recorded; no two may share memory. On a GPU,
+ * neighbouring states with the same format, algorithm, margin, length and slots share a launch,
+ * up to OCTET_DELAYED_BATCH of them. All states are checked before the first is updated. */
 OCTET_API OCTET_CHECKED octet_status octet_delayed_update_all(const octet_delayed *states,
                                                               int count, const octet_exec *exec,
                                                               octet_error *err);
@@ -142,11 +142,11 @@ OCTET_API OCTET_CHECKED octet_status octet_delayed_step(const octet_delayed *sta
                                                         const octet_exec *exec,
                                                         octet_error *err);
 
-/* A small pool of threads for programs that have none; its parallel_for goes into octet_exec.
- * Made and freed by the caller; one parallel_for at a time, never from inside a task. Without a
- * pool, NULL, the caller does the work. octet_pool_create is the only call that allocates.
+/* A small thread pool for programs that have none; its parallel_for goes into octet_exec. The
+ * caller makes and frees it. Only one parallel_for may run at a time, never from inside a task.
+ * With NULL as the pool, the calling thread does the work. Only octet_pool_create allocates.
  * After fork the child has no threads of the pool: its calls do the work themselves, with the
- * same results, and it may free the pool and make another. */
+ * same results. It may free the pool and make another. */
 typedef struct octet_pool octet_pool;
 OCTET_API OCTET_CHECKED octet_status octet_pool_create(octet_pool **out, int threads,
                                                        octet_error *err);

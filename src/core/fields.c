@@ -9,8 +9,8 @@
 #error "members are read and set through their low bytes, and formats stored little-endian"
 #endif
 
-static const char *member(const octet_field *row, const void *value, int index) {
-    return (const char *)value + row->offset + (size_t)index * row->stride;
+static const char *member(const octet_field *field, const void *value, int index) {
+    return (const char *)value + field->offset + (size_t)index * field->stride;
 }
 
 static uint64_t bits_u16(const char *at) {
@@ -32,9 +32,9 @@ static uint64_t bits_u64(const char *at) {
 }
 
 /* The bits of an element, with -0.0 read as 0.0 so that equal numbers hash alike. */
-static uint64_t element_bits(const octet_field *row, const void *value, int index) {
-    const char *at = member(row, value, index);
-    switch (row->type) {
+static uint64_t element_bits(const octet_field *field, const void *value, int index) {
+    const char *at = member(field, value, index);
+    switch (field->type) {
     case OCTET_FIELD_U16:
         return bits_u16(at);
     case OCTET_FIELD_U32:
@@ -49,12 +49,13 @@ static uint64_t element_bits(const octet_field *row, const void *value, int inde
     }
 }
 
-bool oct_fields_equal(const octet_field *rows, const void *a, const void *b) {
-    for (const octet_field *row = rows; row->name; row++) {
-        for (int i = 0; i < row->count; i++) {
-            bool same = row->type == OCTET_FIELD_STRUCT
-                            ? oct_fields_equal(row->rows, member(row, a, i), member(row, b, i))
-                            : element_bits(row, a, i) == element_bits(row, b, i);
+bool oct_fields_equal(const octet_field *fields, const void *a, const void *b) {
+    for (const octet_field *field = fields; field->name; field++) {
+        for (int i = 0; i < field->count; i++) {
+            bool same =
+                field->type == OCTET_FIELD_STRUCT
+                    ? oct_fields_equal(field->fields, member(field, a, i), member(field, b, i))
+                    : element_bits(field, a, i) == element_bits(field, b, i);
             if (!same) {
                 return false;
             }
@@ -71,13 +72,13 @@ static uint64_t mix(uint64_t hash, uint64_t bits) {
     return hash ^ (hash >> 29);
 }
 
-uint64_t oct_fields_hash(const octet_field *rows, const void *value) {
+uint64_t oct_fields_hash(const octet_field *fields, const void *value) {
     uint64_t hash = HASH_START;
-    for (const octet_field *row = rows; row->name; row++) {
-        for (int i = 0; i < row->count; i++) {
-            hash = mix(hash, row->type == OCTET_FIELD_STRUCT
-                                 ? oct_fields_hash(row->rows, member(row, value, i))
-                                 : element_bits(row, value, i));
+    for (const octet_field *field = fields; field->name; field++) {
+        for (int i = 0; i < field->count; i++) {
+            hash = mix(hash, field->type == OCTET_FIELD_STRUCT
+                                 ? oct_fields_hash(field->fields, member(field, value, i))
+                                 : element_bits(field, value, i));
         }
     }
     return hash;
@@ -94,18 +95,18 @@ uint64_t oct_hash_bytes(const void *bytes, size_t count) {
     return hash;
 }
 
-int64_t oct_field_get(const octet_field *row, const void *value) {
-    uint64_t bits = element_bits(row, value, 0);
-    return row->type == OCTET_FIELD_I32 ? (int32_t)(uint32_t)bits : (int64_t)bits;
+int64_t oct_field_get(const octet_field *field, const void *value) {
+    uint64_t bits = element_bits(field, value, 0);
+    return field->type == OCTET_FIELD_I32 ? (int32_t)(uint32_t)bits : (int64_t)bits;
 }
 
-void oct_field_set(const octet_field *row, void *value, int64_t number) {
+void oct_field_set(const octet_field *field, void *value, int64_t number) {
     static const uint8_t type_bytes[] = {
         [OCTET_FIELD_FLAG] = 1, [OCTET_FIELD_WORD] = 1, [OCTET_FIELD_U8] = 1,
         [OCTET_FIELD_U16] = 2,  [OCTET_FIELD_U32] = 4,  [OCTET_FIELD_I32] = 4,
         [OCTET_FIELD_I64] = 8,  [OCTET_FIELD_F32] = 4,  [OCTET_FIELD_STRUCT] = 0,
     };
-    memcpy((char *)value + row->offset, &number, type_bytes[row->type]); /* its low bytes */
+    memcpy((char *)value + field->offset, &number, type_bytes[field->type]); /* its low bytes */
 }
 
 static int64_t type_max(uint8_t type) {
@@ -125,37 +126,37 @@ static int64_t type_max(uint8_t type) {
     }
 }
 
-static octet_status parse_word(const octet_field *row, void *value, oct_span text,
+static octet_status parse_word(const octet_field *field, void *value, oct_span text,
                                octet_error *err) {
-    int at = oct_span_find(text, row->words);
+    int at = oct_span_find(text, field->words);
     if (at < 0) {
         char list[OCT_LIST_TEXT];
         return oct_fail_at(err, text.column, "'%.*s' is not a value of %s; allowed: %s",
-                           OCT_SHOW(text), row->word, oct_list_words(list, row->words));
+                           OCT_SHOW(text), field->word, oct_list_words(list, field->words));
     }
-    oct_field_set(row, value, at);
+    oct_field_set(field, value, at);
     return OCTET_OK;
 }
 
-octet_status oct_field_parse(const octet_field *row, void *value, oct_span text,
+octet_status oct_field_parse(const octet_field *field, void *value, oct_span text,
                              octet_error *err) {
-    if (row->type == OCTET_FIELD_WORD) {
-        return parse_word(row, value, text, err);
+    if (field->type == OCTET_FIELD_WORD) {
+        return parse_word(field, value, text, err);
     }
-    if (row->type == OCTET_FIELD_F32) {
+    if (field->type == OCTET_FIELD_F32) {
         float number;
         if (!oct_span_f32(&number, text)) {
             return oct_fail_at(err, text.column,
                                "'%.*s' is not a number that fits a float; %s takes a finite "
                                "one, neither too large nor rounded to 0",
-                               OCT_SHOW(text), row->word);
+                               OCT_SHOW(text), field->word);
         }
-        memcpy((char *)value + row->offset, &number, sizeof number);
+        memcpy((char *)value + field->offset, &number, sizeof number);
         return OCTET_OK;
     }
     int64_t number;
-    int64_t min = row->type == OCTET_FIELD_I32 ? INT32_MIN : 0;
-    if (!oct_span_integer(&number, text, min, type_max(row->type))) {
+    int64_t min = field->type == OCTET_FIELD_I32 ? INT32_MIN : 0;
+    if (!oct_span_integer(&number, text, min, type_max(field->type))) {
         return oct_fail_at(err, text.column,
                            "'%.*s' is %s from %lld to %lld; "
                            "%s takes one",
@@ -163,69 +164,69 @@ octet_status oct_field_parse(const octet_field *row, void *value, oct_span text,
                            oct_span_is_integer(text) && (min < 0 || text.text[0] != '-')
                                ? "no number"
                                : "not a whole number",
-                           (long long)min, (long long)type_max(row->type), row->word);
+                           (long long)min, (long long)type_max(field->type), field->word);
     }
-    oct_field_set(row, value, number);
+    oct_field_set(field, value, number);
     return OCTET_OK;
 }
 
-void oct_field_write(const octet_field *row, const void *value, oct_writer *writer) {
-    if (row->type == OCTET_FIELD_F32) {
+void oct_field_write(const octet_field *field, const void *value, oct_writer *writer) {
+    if (field->type == OCTET_FIELD_F32) {
         float number;
-        memcpy(&number, member(row, value, 0), sizeof number);
+        memcpy(&number, member(field, value, 0), sizeof number);
         oct_write_f32(writer, number);
-    } else if (row->type == OCTET_FIELD_WORD) {
-        int64_t at = oct_field_get(row, value);
-        oct_write(writer, at < row->limit ? row->words[at] : "?");
+    } else if (field->type == OCTET_FIELD_WORD) {
+        int64_t at = oct_field_get(field, value);
+        oct_write(writer, at < field->limit ? field->words[at] : "?");
     } else {
-        oct_write_i64(writer, oct_field_get(row, value));
+        oct_write_i64(writer, oct_field_get(field, value));
     }
 }
 
-static octet_status out_of_range(const octet_field *row, uint64_t bits, const char *what,
+static octet_status out_of_range(const octet_field *field, uint64_t bits, const char *what,
                                  octet_error *err) {
-    if (row->type == OCTET_FIELD_F32) {
-        return oct_fail(err, OCTET_INVALID, "%s.%s is not finite", what, row->name);
+    if (field->type == OCTET_FIELD_F32) {
+        return oct_fail(err, OCTET_INVALID, "%s.%s is not finite", what, field->name);
     }
-    if (row->type == OCTET_FIELD_FLAG) {
-        return oct_fail(err, OCTET_INVALID, "%s.%s is %llu; a flag is 0 or 1", what, row->name,
-                        (unsigned long long)bits);
+    if (field->type == OCTET_FIELD_FLAG) {
+        return oct_fail(err, OCTET_INVALID, "%s.%s is %llu; a flag is 0 or 1", what,
+                        field->name, (unsigned long long)bits);
     }
-    return oct_fail(err, OCTET_INVALID, "%s.%s is %llu; it must be below %d", what, row->name,
-                    (unsigned long long)bits, row->limit);
+    return oct_fail(err, OCTET_INVALID, "%s.%s is %llu; it must be below %d", what, field->name,
+                    (unsigned long long)bits, field->limit);
 }
 
-static octet_status out_of_scope(const octet_field *row, const void *value, const char *what,
+static octet_status out_of_scope(const octet_field *field, const void *value, const char *what,
                                  octet_error *err) {
     char text[64];
     oct_writer writer = oct_writer_start(text, sizeof text);
-    oct_field_write(row, value, &writer);
+    oct_field_write(field, value, &writer);
     return oct_fail(err, OCTET_INVALID, "%s.%s is %s, which has no meaning here: leave it 0",
-                    what, row->name, text);
+                    what, field->name, text);
 }
 
-octet_status oct_fields_check(const octet_field *rows, const void *value, int kind,
+octet_status oct_fields_check(const octet_field *fields, const void *value, int kind,
                               const char *what, octet_error *err) {
-    for (const octet_field *row = rows; row->name; row++) {
-        if (row->type == OCTET_FIELD_STRUCT) {
+    for (const octet_field *field = fields; field->name; field++) {
+        if (field->type == OCTET_FIELD_STRUCT) {
             continue;
         }
-        uint64_t bits = element_bits(row, value, 0);
-        bool infinite = row->type == OCTET_FIELD_F32 && (bits & 0x7F800000u) == 0x7F800000u;
-        if ((row->limit && bits >= row->limit) || infinite) {
-            return out_of_range(row, bits, what, err);
+        uint64_t bits = element_bits(field, value, 0);
+        bool infinite = field->type == OCTET_FIELD_F32 && (bits & 0x7F800000u) == 0x7F800000u;
+        if ((field->limit && bits >= field->limit) || infinite) {
+            return out_of_range(field, bits, what, err);
         }
-        if (bits != 0 && !(row->scope >> kind & 1)) {
-            return out_of_scope(row, value, what, err);
+        if (bits != 0 && !(field->scope >> kind & 1)) {
+            return out_of_scope(field, value, what, err);
         }
     }
     return OCTET_OK;
 }
 
-const octet_field *oct_fields_find(const octet_field *rows, oct_span word) {
-    for (const octet_field *row = rows; row->name; row++) {
-        if (row->word && oct_span_is(word, row->word)) {
-            return row;
+const octet_field *oct_fields_find(const octet_field *fields, oct_span word) {
+    for (const octet_field *field = fields; field->name; field++) {
+        if (field->word && oct_span_is(word, field->word)) {
+            return field;
         }
     }
     return NULL;

@@ -57,7 +57,7 @@ static void put_first(oct_table_set *set, oct_entry *entry, int at) {
     set->ways[0] = entry;
 }
 
-/* A look costs little while another thread has the set: nothing is written. */
+/* Looking at a set that another thread uses is cheap: nothing is written. */
 static bool enter(const oct_table *table, oct_table_set *set) {
     for (int look = 0; !oct_enter_set(&set->in_use); look++) {
         while (look < table->looks &&
@@ -71,7 +71,7 @@ static bool enter(const oct_table *table, oct_table_set *set) {
     return true;
 }
 
-/* Where the entry of a key is; -1: nowhere. */
+/* The index of a key's entry; -1 if there is none. */
 static int way_of(const oct_table *table, const oct_table_set *set, uint64_t hash,
                   const void *key) {
     for (int i = 0; i < OCT_TABLE_WAYS && set->ways[i]; i++) {
@@ -107,7 +107,7 @@ oct_entry *oct_table_find(oct_table *table, uint64_t hash, const void *key) {
     return found;
 }
 
-/* In the place of the key's entry, or of the last. key may be NULL. */
+/* Puts the entry in place of the key's old entry, or of the last one. key may be NULL. */
 static void put(oct_table *table, oct_entry *entry, const void *key) {
     oct_table_set *set = set_of(table, entry->hash);
     if (!enter(table, set)) {

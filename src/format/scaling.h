@@ -129,13 +129,13 @@ static inline float oct_delayed_aim(uint8_t format, int32_t margin) {
     return (float)value;
 }
 
-/* Keeps the old scale unless the amax is positive and finite. */
+/* The old scale stays unless the amax is positive and finite. */
 static inline float oct_delayed_scale(float scale, float amax, float aim) {
     if (!(amax > 0) || !oct_is_finite(amax)) {
         return scale;
     }
-    float moved = aim / amax;
-    return oct_is_finite(moved) ? moved : FLT_MAX;
+    float updated = aim / amax;
+    return oct_is_finite(updated) ? updated : FLT_MAX;
 }
 
 #endif

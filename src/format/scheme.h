@@ -24,7 +24,7 @@ typedef struct oct_scheme {
     uint16_t block;       /* elements of a line that share a scale; 0: there are no blocks */
     uint8_t takes;        /* OCT_TAKES_... */
     bool one_scale;       /* for all of a tensor */
-    bool given;           /* the scale is the caller's live state */
+    bool given_scale;     /* the scale is the caller's live state */
     bool packed;          /* two codes a byte */
     bool as_rows;         /* columnwise bytes and scales lie as the rows do, else transposed */
     bool amax;            /* block scales count under an fp32 amax, a part of the tensor */
@@ -36,7 +36,7 @@ typedef struct oct_scheme {
     ROW(with, FP8_TENSOR, "fp8-tensor", OCT_TAKES_SCALING,                                     \
         .formats = {OCTET_E4M3, OCTET_E5M2}, .scale_format = OCTET_F32, .one_scale = true)     \
     ROW(with, FP8_DELAYED, "fp8-delayed", 0, .formats = {OCTET_E4M3, OCTET_E5M2},              \
-        .scale_format = OCTET_F32, .one_scale = true, .given = true)                           \
+        .scale_format = OCTET_F32, .one_scale = true, .given_scale = true)                     \
     ROW(with, FP8_BLOCK, "fp8-block", OCT_TAKES_BLOCKS | OCT_TAKES_SCALING,                    \
         .formats = {OCTET_E4M3, OCTET_E5M2}, .block = 128, .scale_format = OCTET_F32,          \
         .pow2 = 1, .split = true)                                                              \

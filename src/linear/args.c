@@ -23,14 +23,14 @@ static const char *const save_words[] = {"speed", "memory", NULL};
 #define FLAG(member, word, about) OCT_FLAG(A, member, word, OCT_ANY, about)
 #define WORD(member, word, words, about) OCT_WORD(A, member, word, words, OCT_ANY, about)
 
-const octet_field oct_linear_rows[] = {
-    OCT_STRUCT(A, input, NULL, oct_argument_rows, "x, (..., K)"),
-    OCT_STRUCT(A, weight, NULL, oct_argument_rows, "w, (N, K)"),
-    OCT_STRUCT(A, bias, NULL, oct_argument_rows, "b, (N)"),
-    OCT_STRUCT(A, gamma, NULL, oct_argument_rows, "the factor of a norm, (K)"),
-    OCT_STRUCT(A, beta, NULL, oct_argument_rows, "what a LayerNorm adds, (K)"),
+const octet_field oct_linear_fields[] = {
+    OCT_STRUCT(A, input, NULL, oct_argument_fields, "x, (..., K)"),
+    OCT_STRUCT(A, weight, NULL, oct_argument_fields, "w, (N, K)"),
+    OCT_STRUCT(A, bias, NULL, oct_argument_fields, "b, (N)"),
+    OCT_STRUCT(A, gamma, NULL, oct_argument_fields, "the factor of a norm, (K)"),
+    OCT_STRUCT(A, beta, NULL, oct_argument_fields, "what a LayerNorm adds, (K)"),
     WORD(output_dtype, "out", oct_dtype_words, "dtype of y; none: the input's"),
-    OCT_STRUCT(A, recipe, NULL, oct_recipe_rows, "which quantizer each role gets"),
+    OCT_STRUCT(A, recipe, NULL, oct_recipe_fields, "which quantizer each role gets"),
     FLAG(input_requires_grad, NULL, "x wants a gradient"),
     FLAG(weight_requires_grad, NULL, "w wants a gradient"),
     FLAG(bias_requires_grad, NULL, "b wants a gradient"),
@@ -51,7 +51,7 @@ const octet_field oct_linear_rows[] = {
     WORD(bias_main_grad, "bias_main_grad", main_grad_words, "likewise the bias's gradient"),
     WORD(bias_main_grad_dtype, "bias_main_grad_dtype", oct_dtype_words, "its dtype; none: f32"),
     FLAG(delay_wgrad, "delay_wgrad", "wgrad runs as a plan of its own"),
-    FLAG(calibrate, "calibrate", "high precision, recording amaxes"),
+    FLAG(calibrate, "calibrate", "high precision, measuring delayed scaling's amaxes"),
     FLAG(raise_amax, "raise_amax", "amaxes are raised in the caller's, not returned"),
     FLAG(skip_amax, "skip_amax", "delayed scaling's amaxes are not measured"),
     WORD(parallel, "parallel", parallel_words, "which side of the weight is split"),
@@ -61,18 +61,19 @@ const octet_field oct_linear_rows[] = {
     OCT_NUMBER(A, tp_size, "tp", OCTET_FIELD_U32, OCT_ANY,
                "ranks of the tensor-parallel group"),
     OCT_NUMBER(A, chunks, "chunks", OCTET_FIELD_U32, OCT_ANY,
-               "pieces of a product that is scattered over the ranks"),
+               "chunks of a product that is scattered over the ranks"),
     OCT_NUMBER(A, gather_chunks, "gather_chunks", OCTET_FIELD_U32, OCT_ANY,
-               "pieces of a product whose operand ranks gather"),
+               "chunks of a product whose operand ranks gather"),
     OCT_NUMBER(A, threads, "threads", OCTET_FIELD_U32, OCT_ANY, "CPU workers with workspace"),
-    OCT_ROWS_END,
+    OCT_FIELDS_END,
 };
 
-const octet_field oct_linear_backward_rows[] = {
-    OCT_STRUCT(octet_linear_backward_args, forward, NULL, oct_linear_rows, "the forward call"),
-    OCT_STRUCT(octet_linear_backward_args, grad_output, NULL, oct_argument_rows,
+const octet_field oct_linear_backward_fields[] = {
+    OCT_STRUCT(octet_linear_backward_args, forward, NULL, oct_linear_fields,
+               "the forward call"),
+    OCT_STRUCT(octet_linear_backward_args, grad_output, NULL, oct_argument_fields,
                "dy, (..., N)"),
-    OCT_ROWS_END,
+    OCT_FIELDS_END,
 };
 
 oct_facts oct_linear_facts(const octet_linear_args *args) {
@@ -131,7 +132,7 @@ octet_status oct_absent_check(const octet_proto *proto, const char *name, octet_
 
 static octet_status check_device(const octet_proto *input, const octet_proto *other,
                                  const char *name, octet_error *err) {
-    if (oct_fields_equal(oct_device_rows, &input->device, &other->device)) {
+    if (oct_fields_equal(oct_device_fields, &input->device, &other->device)) {
         return OCTET_OK;
     }
     char here[32], there[32];
@@ -245,7 +246,7 @@ static octet_status check_parallel(const octet_linear_args *args, const oct_fact
 /* Options that contradict one another. */
 static octet_status check_options(const octet_linear_args *args, const oct_facts *f,
                                   octet_error *err) {
-    bool delayed_input = oct_scheme_of(&f->role[OCTET_INPUT])->given;
+    bool delayed_input = oct_scheme_of(&f->role[OCTET_INPUT])->given_scale;
     const char *why = NULL;
     if (args->quantize_output && !oct_quantizer_is(&f->role[OCTET_OUTPUT])) {
         why = "quantize_output needs a recipe with an output quantizer";
@@ -278,9 +279,9 @@ static octet_status check_options(const octet_linear_args *args, const oct_facts
     } else if (args->output_dtype && !oct_dtype_is_high_precision(args->output_dtype)) {
         why = "output_dtype must be f32, bf16 or f16";
     } else if (args->calibrate && args->recipe.kind == OCTET_RECIPE_NONE) {
-        why = "calibrate records amaxes for a recipe, and there is none";
+        why = "calibrate measures amaxes for a recipe, and there is none";
     } else if (args->skip_amax && (args->raise_amax || args->calibrate)) {
-        why = "skip_amax measures no amax, but raise_amax and calibrate record them: drop one";
+        why = "skip_amax measures no amax, but raise_amax and calibrate measure them: drop one";
     }
     return why ? oct_fail(err, OCTET_INVALID, "%s", why) : OCTET_OK;
 }
@@ -309,8 +310,8 @@ octet_status oct_linear_check(const octet_linear_args *args, oct_facts *facts,
     octet_status status = oct_need(args, "args", err);
     status =
         status ? status : oct_need_size(args->size, sizeof *args, "octet_linear_args", err);
-    status =
-        status ? status : oct_fields_check(oct_linear_rows, args, 0, "octet_linear_args", err);
+    status = status ? status
+                    : oct_fields_check(oct_linear_fields, args, 0, "octet_linear_args", err);
     status = status ? status
                     : oct_need_zero(args->reserved, sizeof args->reserved,
                                     "octet_linear_args.reserved", err);
@@ -332,20 +333,20 @@ octet_status octet_linear_check(const octet_linear_args *args, octet_error *err)
 }
 
 bool octet_linear_equal(const octet_linear_args *a, const octet_linear_args *b) {
-    return oct_fields_equal(oct_linear_rows, a, b);
+    return oct_fields_equal(oct_linear_fields, a, b);
 }
 
 uint64_t octet_linear_hash(const octet_linear_args *args) {
-    return oct_fields_hash(oct_linear_rows, args);
+    return oct_fields_hash(oct_linear_fields, args);
 }
 
 bool octet_linear_backward_equal(const octet_linear_backward_args *a,
                                  const octet_linear_backward_args *b) {
-    return oct_fields_equal(oct_linear_backward_rows, a, b);
+    return oct_fields_equal(oct_linear_backward_fields, a, b);
 }
 
 uint64_t octet_linear_backward_hash(const octet_linear_backward_args *args) {
-    return oct_fields_hash(oct_linear_backward_rows, args);
+    return oct_fields_hash(oct_linear_backward_fields, args);
 }
 
 /* y's leading axes are x's; sequence parallel multiplies or divides the first of them. */

@@ -4,8 +4,8 @@
 
 #include "core/fields.h"
 
-extern const octet_field oct_linear_rows[];
-extern const octet_field oct_linear_backward_rows[];
+extern const octet_field oct_linear_fields[];
+extern const octet_field oct_linear_backward_fields[];
 
 /* Questions that every planner asks, answered once. args has passed octet_linear_check. */
 typedef struct oct_facts {
@@ -53,7 +53,8 @@ uint32_t oct_linear_row_multiple(const octet_linear_args *args, const oct_facts 
 uint32_t oct_linear_col_multiple(const octet_linear_args *args, const oct_facts *facts);
 uint32_t oct_linear_piece_multiple(const octet_linear_args *args, const oct_facts *facts);
 /* The quantizer of the shards that ranks join; NULL where they join none, or plain ones. */
-const octet_quantizer *oct_linear_joined(const octet_linear_args *args, const oct_facts *facts);
+const octet_quantizer *oct_gathered_quantizer(const octet_linear_args *args,
+                                              const oct_facts *facts);
 octet_status oct_linear_check_chunks(const octet_linear_args *args, octet_error *err);
 
 #endif

@@ -20,16 +20,23 @@ octet_status octet_plan_chain(octet_chain *out, const octet_linear_backward_args
     *out = OCTET_SIZED(octet_chain);
     out->count = 1;
     status = oct_plan_forward(&plans[0], &args->forward, err);
-    /* Inference has no second plan. */
+    /* Inference has no second plan.
+     * e.g. `recipe=mxfp8 grad=none`: no "linear backward" */
     if (!status && wants_gradient(&args->forward)) {
         out->count = 2;
         status = oct_plan_backward(&plans[1], &plans[0], args, err);
     }
-    /* Backward left wgrad for later. Example: pipeline parallelism computes dx first, because
-     * the stage before waits for it, and dw in a gap. */
+    /* Backward left wgrad for later: pipeline parallelism computes dx first, because the stage
+     * before waits for it, and dw in a gap.
+     * e.g. `delay_wgrad`: "linear wgrad: m=256"
+     * e.g. `delay_wgrad grad=x`: no "linear wgrad" */
     if (!status && args->forward.delay_wgrad && args->forward.weight_requires_grad) {
         out->count = 3;
         status = oct_plan_later_wgrad(&plans[2], &plans[1], args, err);
+    }
+    /* Sizes that a plan's chunks do not divide would leave a last chunk that reads too far. */
+    for (int i = 0; i < out->count && !status; i++) {
+        status = oct_plan_check_chunks(&plans[i], &plans[i].extents, err);
     }
     return status;
 }

@@ -6,7 +6,11 @@
 
 /* Whether a plan has the product that ends in a reduce-scatter: each rank receives its rows of
  * the sum over ranks. With sequence parallelism this is dgrad of a column parallel layer, and
- * fprop of a row parallel one. Only that product is made in chunks. */
+ * fprop of a row parallel one. Only that product is made in chunks of columns.
+ * e.g. `parallel=row sequence tp=2 chunks=2`: "fprop output.partial = input x weight, chunk 1
+ * of 2"
+ * e.g. `parallel=column sequence tp=2 chunks=2`: "dgrad grad_input.partial = grad_output x
+ * weight, chunk 1 of 2" */
 static bool scatters(const oct_facts *f, octet_plan_kind kind) {
     bool dgrad = kind == OCTET_PLAN_LINEAR_BACKWARD && f->dgrad;
     return f->sequence &&
@@ -15,7 +19,12 @@ static bool scatters(const oct_facts *f, octet_plan_kind kind) {
 
 /* Whether it has a product whose operand ranks gather in chunks: fprop of column parallel, and
  * dgrad of row parallel. Values that are quantized after they were gathered are not cut: blocks
- * of the whole would have rows of several pieces. Example: 40 rows a rank under MXFP8. */
+ * of the whole would have rows of several pieces.
+ * e.g. `parallel=column sequence tp=2 gather_chunks=2`: "fprop output.piece = input.piece"
+ * e.g. `parallel=row sequence tp=2 gather_chunks=2`: "dgrad grad_input.piece =
+ * grad_output.piece"
+ * e.g. `m=40 recipe=mxfp8 parallel=column sequence tp=2 gather_chunks=2 gather=high_precision`:
+ * no "chunk 1" */
 static bool gathers_chunks(const octet_linear_args *args, const oct_facts *f,
                            octet_plan_kind kind) {
     bool column = f->parallel == OCTET_PARALLEL_COLUMN;
@@ -31,20 +40,20 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
                               const octet_linear_args *args, octet_error *err) {
     oct_planner p = {.b = b, .args = args, .facts = oct_linear_facts(args)};
     p.sums = p.x = p.stats = p.gamma = p.beta = p.packed = OCTET_ABSENT;
-    oct_terms terms = {.kind = kind,
-                       .device = args->input.device,
-                       .extents = p.facts.extents,
-                       .recipe = (octet_recipe_kind)args->recipe.kind,
-                       .dtype = p.facts.dtype,
-                       .ranks = p.facts.tp,
-                       .threads = args->threads,
-                       .slots = kind == OCTET_PLAN_LINEAR ? OCTET_FORWARD_SLOTS
-                                                          : OCTET_BACKWARD_SLOTS,
-                       .raises = args->raise_amax,
-                       .skips = args->skip_amax,
-                       .exact = args->recipe.product == OCTET_MX_EXACT,
-                       .invariant = args->recipe.batch_invariant};
-    *b = oct_build_start(plan, &terms, err);
+    oct_build_options options = {.kind = kind,
+                                 .device = args->input.device,
+                                 .extents = p.facts.extents,
+                                 .recipe = (octet_recipe_kind)args->recipe.kind,
+                                 .dtype = p.facts.dtype,
+                                 .ranks = p.facts.tp,
+                                 .threads = args->threads,
+                                 .slots = kind == OCTET_PLAN_LINEAR ? OCTET_FORWARD_SLOTS
+                                                                    : OCTET_BACKWARD_SLOTS,
+                                 .raises = args->raise_amax,
+                                 .skips = args->skip_amax,
+                                 .exact = args->recipe.product == OCTET_MX_EXACT,
+                                 .invariant = args->recipe.batch_invariant};
+    *b = oct_build_start(plan, &options, err);
     plan->row_multiple = oct_linear_row_multiple(args, &p.facts);
     if (scatters(&p.facts, kind)) {
         plan->chunks = (uint8_t)p.facts.chunks;
@@ -61,6 +70,9 @@ oct_planner oct_planner_start(oct_builder *b, octet_plan *plan, octet_plan_kind 
 }
 
 oct_operand oct_gathered(oct_planner *p, uint8_t tensor, octet_use use, octet_place place) {
+    /* In pieces, of which the caller's product takes one after the other.
+     * e.g. `parallel=column sequence tp=2 gather_chunks=2`: "all-gather input -> input.piece,
+     * chunk 1 of 2" */
     if (p->b->plan->by_rows) {
         p->pieces = oct_gather_pieces(p->b, tensor, use);
         return (oct_operand){p->pieces.at[0], (uint8_t)use};
@@ -72,8 +84,10 @@ oct_operand oct_gathered(oct_planner *p, uint8_t tensor, octet_use use, octet_pl
 
 /* grad_output has the rows of the output. m counts the rows of this rank's input. Without
  * sequence parallelism these are the output's. Column parallel gathers them: the output has tp
- * times as many. Row parallel scatters the output: it has a tp-th of them. Example: tp=4 and
- * m=64: dy has 64, 256 and 16 rows. */
+ * times as many. Row parallel scatters the output: it has a tp-th of them.
+ * e.g. `m=64 parallel=column tp=4`: "grad_output bf16 (64, 256)"
+ * e.g. `m=64 parallel=column sequence tp=4`: "grad_output bf16 (256, 256)"
+ * e.g. `m=64 parallel=row sequence tp=4`: "grad_output bf16 (16, 256)" */
 static octet_dim grad_output_rows(const oct_facts *f) {
     return !f->sequence                           ? oct_dim_of(OCTET_AXIS_M, 1, 1)
            : f->parallel == OCTET_PARALLEL_COLUMN ? oct_axis_times(OCTET_AXIS_M, f->tp)

@@ -14,9 +14,14 @@ static uint8_t same_tensor(oct_builder *b, const octet_plan_tensor *previous) {
 
 /* Gives the tensor one saved buffer of the previous plan. There are three cases:
  * - an alias, such as x itself: the caller hands the same tensor over again, as an argument;
- * - a buffer in forward's block (port 0);
- * - a buffer in backward's block (port 1): only a later wgrad reads one. Example: its x lies in
- *   the block of forward, and its dy in the block of backward. */
+ *   e.g. `grad=w`: "restored from the plan before 0 input bf16 (256, 256) 128.0 KiB, is
+ * argument 1"
+ * - a buffer in forward's arena (port 0);
+ *   e.g. `recipe=mxfp8 grad=w`: "input.quantized columnwise data u8 (256, 256) 64.0 KiB, stored
+ *   by forward"
+ * - a buffer in backward's arena (port 1): only a later wgrad reads one.
+ *   e.g. `recipe=mxfp8 delay_wgrad`: "grad_output.quantized columnwise data u8 (256, 256) 64.0
+ *   KiB, stored by backward" */
 static void restore_part(oct_builder *b, uint8_t tensor, const octet_plan_buffer *saved) {
     bool alias = saved->place == OCTET_PLACE_ARG || saved->place == OCTET_PLACE_OUT;
     bool by_backward =
@@ -30,8 +35,10 @@ static void restore_part(oct_builder *b, uint8_t tensor, const octet_plan_buffer
     }
 }
 
-/* A tensor of which only some parts were saved has only their directions. Example: forward made
- * both directions of x, and only the columnwise one is here. */
+/* A tensor of which only some parts were saved has only their directions: forward made both
+ * directions of x, and only the columnwise one is here.
+ * e.g. `recipe=mxfp8 grad=w`: "restored from the plan before 0 input.quantized columnwise data"
+ */
 static void trim_usage(octet_plan_tensor *tensor) {
     octet_quantizer *q = &tensor->quantizer;
     if (q->scheme != OCTET_SCHEME_NONE) {

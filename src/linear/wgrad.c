@@ -4,9 +4,11 @@
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 
-/* How an input that was saved as it was given becomes columnwise bytes. Under delayed scaling
- * it is quantized by the scale that forward used, which was saved with it. */
-static oct_quantizing input_quantizing(const oct_planner *p) {
+/* How an input that was saved as the argument that it is becomes columnwise bytes. Under
+ * delayed scaling it is quantized by the scale that forward used, which was saved with it. e.g.
+ * `recipe=delayed qin=mxfp8:e4m3+row`: "input.requantized fp8-delayed:e4m3+row by
+ * input_scale.cast" */
+static oct_quantizing input_recast(const oct_planner *p) {
     oct_quantizing how =
         oct_quantizing_of(OCTET_FORM_QUANTIZED, &p->facts.role[OCTET_INPUT], false, true);
     uint8_t scale = oct_restored(p->b, OCTET_NAME_INPUT_SCALE);
@@ -22,18 +24,25 @@ static oct_operand input_values(oct_planner *p, uint8_t x) {
         p->args->recipe.override_ == OCTET_OVERRIDE_DEQUANTIZED && p->facts.quantized;
     bool plain = oct_tensor_is_plain(p->b, x);
     bool own_bytes = oct_tensor_at(p->b, x)->form == OCTET_FORM_QUANTIZED;
-    /* Column parallel with sequence: each rank saved its rows of x, and wgrad sums over all of
-     * them. The bytes of forward's own cast are joined as they are: their ranks agreed on a
-     * scale. Anything else travels as values. */
     if (oct_gathers_input(p) && own_bytes) {
+        /* Column parallel with sequence: each rank saved its rows of x, and wgrad sums over all
+         * of them. The bytes of forward's own cast are joined as they are: their ranks agreed
+         * on a scale.
+         * e.g. `recipe=mxfp8:override=dequantized parallel=column sequence tp=2`: "dequantize
+         * input.gathered rowwise -> input.dequantized" */
         x = oct_gather_bytes(p->b, x, OCTET_USE_ROW, OCTET_PLACE_WORK);
     } else if (oct_gathers_input(p)) {
+        /* The same of a tensor that is no cast of forward's: it travels as values.
+         * e.g. `parallel=column sequence tp=2`: "wgrad grad_weight = grad_output x
+         * input.gathered" */
         x = oct_values(p->b, x, p->facts.dtype, OCTET_PLACE_EXCHANGE);
         x = oct_gather_values(p->b, x, OCTET_PLACE_WORK);
     }
     /* Backward multiplies what forward multiplied, decoded, but x itself was saved: forward's
-     * rowwise cast is repeated. Example: save_original_input. */
-    oct_quantizing how = input_quantizing(p);
+     * rowwise cast is repeated.
+     * e.g. `recipe=mxfp8:override=dequantized save_original_input`: "3 quantize input ->
+     * input.quantized mxfp8:e4m3/1x32+row 4 dequantize input.quantized rowwise" */
+    oct_quantizing how = input_recast(p);
     if (decoded && plain && oct_quantizer_is(&how.quantizer)) {
         how.quantizer.rowwise = 1;
         how.quantizer.columnwise = 0;
@@ -46,27 +55,39 @@ static oct_operand input_values(oct_planner *p, uint8_t x) {
 /* Column parallel with sequence: each rank saved its rows of x, and wgrad wants all of them,
  * columnwise. */
 static uint8_t gathered_input(oct_planner *p, uint8_t x) {
-    oct_quantizing how = input_quantizing(p);
+    oct_quantizing how = input_recast(p);
     const octet_plan_tensor *saved = oct_tensor_at(p->b, x);
     octet_quantizer q = saved->quantizer;
     bool columnwise = q.columnwise && q.hadamard == oct_wgrad_hadamard(p);
     /* Bytes that are joined as they are: those of forward's own cast, whose ranks agreed on a
      * scale, or the caller's, if they are columnwise and no scale covers rows of two ranks.
-     * Rowwise ones (one scale) are turned after they are joined. */
+     * Rowwise ones (one scale) are transposed after they are joined.
+     * e.g. `recipe=mxfp8 parallel=column sequence tp=2`: "all-gather input.quantized columnwise
+     * data -> input.gathered columnwise data"
+     * e.g. `recipe=mxfp8 qin=mxfp8:e4m3 parallel=column sequence tp=2`: "all-gather input
+     * columnwise data -> input.gathered columnwise data" */
     bool own = saved->form == OCTET_FORM_QUANTIZED;
     bool callers = columnwise && !oct_shares_scale(&q) && !p->args->gather;
     if (!oct_tensor_is_plain(p->b, x) && (own || callers)) {
         return oct_gather_bytes(p->b, x, columnwise ? OCTET_USE_COL : OCTET_USE_ROW,
                                 OCTET_PLACE_WORK);
     }
-    /* Values are gathered and quantized after that, as forward did. */
+    /* Values are gathered and quantized after that, as forward did.
+     * e.g. `m=40 recipe=mxfp8 parallel=column sequence tp=2 gather=high_precision`: "all-gather
+     * input -> input.gathered 5 quantize input.gathered -> input.quantized
+     * mxfp8:e4m3/1x32+col" */
     if (p->args->gather == OCTET_GATHER_HIGH_PRECISION || !oct_quantizer_is(&how.quantizer)) {
         uint8_t values = oct_values(p->b, x, p->facts.dtype, OCTET_PLACE_EXCHANGE);
         return oct_gather_values(p->b, values, OCTET_PLACE_WORK);
     }
     /* x itself was saved (save_original_input), or the caller's bytes cannot be joined: each
      * rank quantizes its rows, by an amax that the ranks agree on, and bytes are gathered. With
-     * one scale they travel rowwise, so that the ranks' rows lie one after the other. */
+     * one scale they travel rowwise, so that the ranks' rows lie one after the other.
+     * e.g. `recipe=mxfp8 save_original_input parallel=column sequence tp=2`: "quantize input ->
+     * input.quantized mxfp8:e4m3/1x32+col 5 all-gather input.quantized columnwise data"
+     * e.g. `recipe=current qin=fp8-tensor:e4m3 parallel=column sequence tp=2`: "8 quantize
+     * input.dequantized -> input.quantized fp8-tensor:e4m3+row by input.reduced 9 all-gather"
+     */
     bool rowwise = oct_quantizer_one_scale(&how.quantizer);
     how.quantizer.rowwise = rowwise;
     how.quantizer.columnwise = !rowwise;
@@ -81,13 +102,16 @@ static uint8_t gathered_input(oct_planner *p, uint8_t x) {
 /* What was saved of the input, as wgrad reads it. */
 static oct_operand wgrad_input(oct_planner *p) {
     uint8_t x = oct_prologue_input(p);
-    oct_quantizing how = input_quantizing(p);
+    oct_quantizing how = input_recast(p);
     bool bytes = oct_quantizer_is(&how.quantizer) || !oct_tensor_is_plain(p->b, x);
     /* High precision: no recipe, a recipe whose backward is not quantized, or one that leaves
-     * the input alone. */
+     * the input alone.
+     * e.g. `recipe=custom:weight=mxfp8:e4m3`: "wgrad grad_weight = grad_output x input" */
     if (!p->facts.quantized_back || !bytes) {
         return input_values(p, x);
     }
+    /* Other ranks have the other rows.
+     * e.g. `recipe=mxfp8 parallel=column sequence tp=2`: "x input.gathered columnwise" */
     if (oct_gathers_input(p)) {
         x = gathered_input(p, x);
     }
@@ -106,13 +130,18 @@ void oct_plan_wgrad(oct_planner *p, oct_operand grad_output) {
                            p->args->main_grad == OCTET_MAIN_GRAD_ADD,
                            p->facts.quantized_back && p->args->recipe.split_wgrad};
     /* Gradients are accumulated in the caller's main_grad: the product writes or adds there,
-     * and the plan has no output for dw. */
+     * and the plan has no output for dw.
+     * e.g. `main_grad=add`: "wgrad main_grad += grad_output x input", no "grad_weight"
+     * e.g. `main_grad=overwrite`: "wgrad main_grad = grad_output x input" */
     if (p->args->main_grad) {
         product.dst = oct_written_argument(p, OCTET_NAME_MAIN_GRAD, &p->args->weight,
                                            p->args->main_grad_dtype);
         oct_gemm(p->b, &product);
         return;
     }
+    /* An output, quantized where the recipe says so.
+     * e.g. `recipe=custom:grad_weight=fp8-tensor:e5m2`: "quantize grad_weight.high_precision ->
+     * grad_weight fp8-tensor:e5m2+row" */
     oct_result result = {OCTET_NAME_GRAD_WEIGHT,         p->args->weight.dtype,
                          oct_dim_of(OCTET_AXIS_N, 1, 1), oct_dim_of(OCTET_AXIS_K, 1, 1),
                          OCTET_COLLECTIVE_NONE,          OCTET_ABSENT,
@@ -127,11 +156,14 @@ static oct_operand saved_grad(oct_planner *p) {
     how.slot = OCTET_SLOT_GRAD_OUTPUT;
     uint8_t saved = oct_restored(p->b, OCTET_NAME_GRAD_OUTPUT);
     /* Bytes: backward's cast, or a quantized dy as it was given, whose columnwise direction may
-     * have to be made. */
+     * have to be made.
+     * e.g. `recipe=mxfp8 delay_wgrad`: "steps 1 wgrad grad_weight = grad_output.quantized
+     * columnwise" */
     if (p->facts.quantized_back && !oct_tensor_is_plain(p->b, saved)) {
         return oct_direction(p->b, saved, OCTET_USE_COL, &how, oct_wgrad_hadamard(p));
     }
-    /* High precision. */
+    /* High precision.
+     * e.g. `delay_wgrad`: "steps 1 wgrad grad_weight = grad_output x input" */
     return (oct_operand){oct_values(p->b, saved, p->facts.dtype, OCTET_PLACE_WORK),
                          OCTET_USE_VALUES};
 }
@@ -153,7 +185,7 @@ octet_status octet_plan_linear_wgrad(octet_plan *out, const octet_linear_backwar
     octet_status status = oct_need(out, "out", err);
     status = status ? status : oct_need_size(out->size, sizeof *out, "octet_plan", err);
     status = status ? status : octet_plan_chain(&chain, args, err);
-    if (!status && chain.count < 3) {
+    if (!status && chain.count < OCTET_CHAIN_PLANS) {
         status = oct_fail(err, OCTET_INVALID,
                           "backward leaves no wgrad for later: delay_wgrad is "
                           "%u and weight_requires_grad is %u",

@@ -19,16 +19,18 @@ static bool number_port(octet_port *port, const octet_extents *extents) {
     return number_dims(port->shape, &port->bytes, port->dims, port->ndim, extents);
 }
 
-/* Puts a buffer of SAVED or WORK at the end of its block. */
-static bool append_to_block(octet_plan_buffer *buffer, int64_t *total) {
+/* Puts a buffer at the end of its arena. */
+static bool append_to_arena(octet_plan_buffer *buffer, int64_t *total) {
     int64_t aligned;
     buffer->offset = *total;
     return oct_size_round_up(&aligned, buffer->bytes, OCTET_ALIGN) &&
            oct_size_add(total, *total, aligned);
 }
 
-/* Whether a padded copy is needed at these sizes. Example: rows of whole 16 bytes: 100 bytes
- * are rounded up to 112, and 96 are not. */
+/* Whether a padded copy is needed at these sizes. For rows of whole 16 bytes 100 bytes are
+ * rounded up to 112, and 96 are not.
+ * e.g. `k=100 recipe=current device=cuda:0/90 grad=none`: "operands padded"
+ * e.g. `k=96 recipe=current device=cuda:0/90 grad=none`: no "padded" */
 static bool is_rounded_up(const octet_plan_buffer *buffer, const octet_extents *extents) {
     bool rounded = false;
     for (int i = 0; i < buffer->ndim; i++) {
@@ -61,6 +63,12 @@ static bool number_scratch(octet_plan *plan, octet_plan_buffer *buffer) {
     return true;
 }
 
+/* Amaxes come first in an arena, one beside the other: a GPU zeroes them all at once. */
+static bool comes_first(const octet_plan *plan, const octet_plan_buffer *buffer) {
+    return plan->tensors[buffer->tensor].form == OCTET_FORM_MEASURED ||
+           (OCT_AMAX_PARTS >> buffer->part & 1);
+}
+
 static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
     buffer->bytes = octet_dtype_bits(buffer->dtype) / 8;
     if (!number_dims(buffer->shape, &buffer->bytes, buffer->dims, buffer->ndim,
@@ -74,15 +82,22 @@ static bool number_buffer(octet_plan *plan, octet_plan_buffer *buffer) {
     if (buffer->ragged && !is_rounded_up(buffer, &plan->extents)) {
         buffer->bytes = 0;
     }
-    return buffer->place == OCTET_PLACE_SAVED  ? append_to_block(buffer, &plan->saved_bytes)
-           : buffer->place == OCTET_PLACE_WORK ? append_to_block(buffer, &plan->workspace_bytes)
-                                               : true;
+    bool first = comes_first(plan, buffer);
+    return buffer->place == OCTET_PLACE_SAVED ? append_to_arena(buffer, &plan->saved_bytes)
+           : buffer->place == OCTET_PLACE_WORK && first
+               ? append_to_arena(buffer, &plan->workspace_bytes)
+               : true;
 }
 
-/* Amaxes come first in a block, one beside the other: a GPU zeroes them all at once. */
-static bool comes_first(const octet_plan *plan, const octet_plan_buffer *buffer) {
-    return plan->tensors[buffer->tensor].form == OCTET_FORM_MEASURED ||
-           (OCT_AMAX_PARTS >> buffer->part & 1);
+/* Buffers of the workspace that may share bytes, as bits. */
+static uint64_t sharing(const octet_plan *plan) {
+    uint64_t bits = 0;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        const octet_plan_buffer *b = &plan->buffers[i];
+        bool shares = b->place == OCTET_PLACE_WORK && !comes_first(plan, b);
+        bits |= shares ? (uint64_t)1 << i : 0;
+    }
+    return bits;
 }
 
 static bool number_buffers(octet_plan *plan) {
@@ -95,10 +110,10 @@ static bool number_buffers(octet_plan *plan) {
             }
         }
     }
-    return fits;
+    return fits && oct_share_workspace(plan, sharing(plan));
 }
 
-int octet_block_buffers(uint8_t out[OCTET_PLAN_BUFFERS], const octet_plan *plan) {
+int octet_arena_buffers(uint8_t out[OCTET_PLAN_BUFFERS], const octet_plan *plan) {
     int count = 0;
     for (int rest = 0; rest < 2; rest++) {
         for (int i = 0; i < plan->buffer_count; i++) {
@@ -119,7 +134,7 @@ static bool number_ports(octet_port *ports, int count, const octet_extents *exte
     return fits;
 }
 
-/* What the next plan reads that lies outside of the saved block. */
+/* What the next plan reads that lies outside of the saved arena. */
 static bool number_aliased(octet_plan *plan) {
     bool fits = true;
     for (int i = 0; i < plan->saved_count; i++) {
@@ -180,7 +195,7 @@ static octet_status check_sizes(const octet_plan *plan, const octet_extents *siz
                           "negative",
                           (long long)sizes->m, (long long)sizes->k, (long long)sizes->n);
     }
-    /* Sequence parallel: a block or a share would be cut. */
+    /* Sequence parallel: a block of elements, or a rank's share of rows, would be cut. */
     if (!status && sizes->m % plan->row_multiple) {
         status = oct_fail(err, OCTET_INVALID,
                           "m is %lld; the plan's ranks share rows by %lu: pad them, or plan "
@@ -215,7 +230,7 @@ static octet_status check_previous(const octet_plan *plan, const octet_plan *pre
     return OCTET_OK;
 }
 
-/* Where in their block the buffers lie that earlier plans saved. */
+/* Where in their arena the buffers lie that earlier plans saved. */
 static void take_offsets(octet_plan *plan, const octet_plan *previous) {
     for (int i = 0; i < plan->restored_count; i++) {
         octet_plan_buffer *buffer = &plan->buffers[plan->restored[i]];

@@ -15,37 +15,38 @@ _Static_assert(sizeof(octet_plan) ==
                    40 + sizeof(octet_extents) + 24 +
                        sizeof(octet_port) *
                            (OCTET_PLAN_ARGS + OCTET_PLAN_OUTS + OCTET_PLAN_EXCHANGES) +
-                       2 * OCTET_PLAN_SLOTS + sizeof(octet_plan_tensor) * OCTET_PLAN_TENSORS +
+                       2 * OCTET_PLAN_SAVED + sizeof(octet_plan_tensor) * OCTET_PLAN_TENSORS +
                        sizeof(octet_plan_buffer) * OCTET_PLAN_BUFFERS +
                        sizeof(octet_step) * OCTET_PLAN_STEPS,
                "a plan has no padding");
 
-oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_error *err) {
+oct_builder oct_build_start(octet_plan *plan, const oct_build_options *options,
+                            octet_error *err) {
     oct_builder b = {.plan = plan,
-                     .device = terms->device,
-                     .target = oct_target_of(&terms->device),
-                     .dtype = terms->dtype,
-                     .exact = terms->exact,
-                     .invariant = terms->invariant,
+                     .device = options->device,
+                     .target = oct_target_of(&options->device),
+                     .dtype = options->dtype,
+                     .exact = options->exact,
+                     .invariant = options->invariant,
                      .err = err,
                      .seed = OCTET_ABSENT,
-                     .slots = terms->slots,
-                     .raises = terms->raises,
-                     .skips = terms->skips,
-                     .threads = terms->threads > 1 ? terms->threads : 1,
+                     .slots = options->slots,
+                     .raises = options->raises,
+                     .skips = options->skips,
+                     .threads = options->threads > 1 ? options->threads : 1,
                      .scratch = OCTET_ABSENT,
                      .applied = {.x = OCTET_ABSENT}};
     memset(b.scale, OCTET_ABSENT, sizeof b.scale);
     memset(b.amax, OCTET_ABSENT, sizeof b.amax);
     memset(plan, 0, sizeof *plan);
     plan->size = sizeof *plan;
-    plan->kind = (uint8_t)terms->kind;
-    plan->recipe = (uint8_t)terms->recipe;
-    plan->tp_size = terms->ranks;
+    plan->kind = (uint8_t)options->kind;
+    plan->recipe = (uint8_t)options->recipe;
+    plan->tp_size = options->ranks;
     plan->row_multiple = plan->chunk_multiple = 1;
     plan->chunks = 1;
     plan->device = b.device;
-    plan->extents = terms->extents;
+    plan->extents = options->extents;
     if (b.target->check) {
         b.status = b.target->check(&b.device, err);
     }
@@ -138,7 +139,7 @@ static uint8_t add_port(oct_builder *b, const octet_plan_tensor *tensor,
     } else if (buffer->place == OCTET_PLACE_EXCHANGE) {
         ports = plan->exchanges, count = &plan->exchange_count, most = OCTET_PLAN_EXCHANGES;
     } else if (buffer->place != OCTET_PLACE_ARG) {
-        /* In a block or the workspace, at an offset that binding gives. */
+        /* In an arena, at an offset that binding gives. */
         return 0;
     }
     if (*count == most) {
@@ -157,7 +158,8 @@ static uint8_t add_port(oct_builder *b, const octet_plan_tensor *tensor,
     return (*count)++;
 }
 
-void oct_place_row(oct_builder *b, uint8_t index, const octet_buffer *row, octet_place place) {
+void oct_place_entry(oct_builder *b, uint8_t index, const octet_buffer *entry,
+                     octet_place place) {
     octet_plan *plan = b->plan;
     if (plan->buffer_count == OCTET_PLAN_BUFFERS) {
         oct_build_fail(b, "the plan needs more buffers than OCTET_PLAN_BUFFERS");
@@ -166,13 +168,13 @@ void oct_place_row(oct_builder *b, uint8_t index, const octet_buffer *row, octet
     octet_plan_tensor *tensor = &plan->tensors[index];
     octet_plan_buffer *buffer = &plan->buffers[plan->buffer_count];
     buffer->tensor = index;
-    buffer->part = row->part;
-    buffer->dtype = row->dtype;
+    buffer->part = entry->part;
+    buffer->dtype = entry->dtype;
     buffer->place = (uint8_t)place;
-    buffer->ndim = row->ndim;
+    buffer->ndim = entry->ndim;
     bool stacked = tensor->form == OCTET_FORM_STACKED;
-    for (int i = 0; i < row->ndim; i++) {
-        buffer->dims[i + stacked] = compose(&row->dims[i], tensor);
+    for (int i = 0; i < entry->ndim; i++) {
+        buffer->dims[i + stacked] = compose(&entry->dims[i], tensor);
     }
     /* Every rank's shard: one more axis, in front. */
     if (stacked) {
@@ -180,34 +182,34 @@ void oct_place_row(oct_builder *b, uint8_t index, const octet_buffer *row, octet
         buffer->ndim++;
     }
     buffer->port = add_port(b, tensor, buffer);
-    tensor->buffers[row->part] = plan->buffer_count++;
+    tensor->buffers[entry->part] = plan->buffer_count++;
 }
 
 /* A plain tensor's one buffer: a matrix, or a vector where it has one row by nature. */
-static octet_buffer plain_row(const octet_plan_tensor *tensor) {
-    octet_buffer row = {.part = OCTET_PART_VALUES, .dtype = tensor->dtype, .ndim = 2};
-    row.dims[0] = oct_dim_of(OCTET_AXIS_LEADING, 1, 1);
-    row.dims[1] = oct_dim_of(OCTET_AXIS_K, 1, 1);
+static octet_buffer plain_buffer(const octet_plan_tensor *tensor) {
+    octet_buffer only = {.part = OCTET_PART_VALUES, .dtype = tensor->dtype, .ndim = 2};
+    only.dims[0] = oct_dim_of(OCTET_AXIS_LEADING, 1, 1);
+    only.dims[1] = oct_dim_of(OCTET_AXIS_K, 1, 1);
     if (tensor->rows.axis == OCTET_AXIS_ONE && tensor->rows.mul == 1) {
-        row.ndim = 1;
-        row.dims[0] = row.dims[1];
-        row.dims[1] = (octet_dim){0, 0, 0, 0, 0};
+        only.ndim = 1;
+        only.dims[0] = only.dims[1];
+        only.dims[1] = (octet_dim){0, 0, 0, 0, 0};
     }
-    return row;
+    return only;
 }
 
 void oct_place(oct_builder *b, uint8_t tensor, uint32_t parts, octet_place place) {
     octet_layout layout = {.count = 1};
     octet_plan_tensor *t = oct_tensor_at(b, tensor);
     if (oct_tensor_is_plain(b, tensor)) {
-        layout.buffers[0] = plain_row(t);
+        layout.buffers[0] = plain_buffer(t);
     } else {
         oct_layout_fill(&layout, &t->quantizer);
     }
     for (int i = 0; i < layout.count; i++) {
-        const octet_buffer *row = &layout.buffers[i];
-        if ((parts >> row->part & 1) && t->buffers[row->part] == OCTET_ABSENT) {
-            oct_place_row(b, tensor, row, place);
+        const octet_buffer *entry = &layout.buffers[i];
+        if ((parts >> entry->part & 1) && t->buffers[entry->part] == OCTET_ABSENT) {
+            oct_place_entry(b, tensor, entry, place);
         }
     }
 }
@@ -235,8 +237,8 @@ void oct_save(oct_builder *b, uint8_t tensor, uint32_t parts) {
         if (!(parts >> part & 1) || t->buffers[part] == OCTET_ABSENT) {
             continue;
         }
-        if (plan->saved_count == OCTET_PLAN_SLOTS) {
-            oct_build_fail(b, "the plan saves more buffers than OCTET_PLAN_SLOTS");
+        if (plan->saved_count == OCTET_PLAN_SAVED) {
+            oct_build_fail(b, "the plan saves more buffers than OCTET_PLAN_SAVED");
             return;
         }
         plan->saved[plan->saved_count++] = t->buffers[part];
@@ -263,8 +265,10 @@ static uint32_t phases_of(const octet_plan *plan, int buffer) {
 }
 
 /* A workspace lives for one phase. What a later phase reads becomes an exchange, which the
- * caller holds between phases. Example: column parallel with sequence: phase 0 casts w, and
- * phase 1, after the gather of x, multiplies it. */
+ * caller holds between phases: dy's columnwise bytes of the first phase, which wgrad reads
+ * after the gather of x.
+ * e.g. `recipe=mxfp8 parallel=column sequence tp=2`: "3 grad_output.quantized columnwise data
+ * u8 (512, 256) 128.0 KiB" */
 static void carry_between_phases(oct_builder *b) {
     octet_plan *plan = b->plan;
     uint64_t read = 0;

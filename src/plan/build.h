@@ -1,4 +1,4 @@
-/* build.h - the pieces a planner puts a plan together from. */
+/* build.h - what a planner puts a plan together from: tensors, buffers, steps. */
 #ifndef OCT_PLAN_BUILD_H
 #define OCT_PLAN_BUILD_H
 
@@ -34,7 +34,7 @@ typedef struct oct_builder {
 } oct_builder;
 
 /* What a plan is for, known before its first tensor. */
-typedef struct oct_terms {
+typedef struct oct_build_options {
     octet_plan_kind kind;
     octet_device device;
     octet_extents extents;
@@ -47,7 +47,7 @@ typedef struct oct_terms {
     bool skips;       /* or they are not measured */
     bool exact;       /* no product is folded */
     bool invariant;   /* rows of fprop and dgrad do not depend on other rows */
-} oct_terms;
+} oct_build_options;
 
 /* A tensor and which of its bytes a step is to read. */
 typedef struct oct_operand {
@@ -64,11 +64,15 @@ typedef struct oct_operand {
 #define OCT_AMAX_PARTS (OCT_PART(ROW_AMAX) | OCT_PART(COL_AMAX))
 #define OCT_ALL_PARTS UINT32_MAX
 
-oct_builder oct_build_start(octet_plan *plan, const oct_terms *terms, octet_error *err);
+oct_builder oct_build_start(octet_plan *plan, const oct_build_options *options,
+                            octet_error *err);
 /* The last passes over all steps, and then the numbers. */
 octet_status oct_build_finish(oct_builder *b);
 /* Numbers, offsets and totals of a plan's extents. */
 octet_status oct_plan_number(octet_plan *plan, octet_error *err);
+/* Gives these buffers their places in the workspace, behind what is there; false: a size does
+ * not fit. */
+bool oct_share_workspace(octet_plan *plan, uint64_t bits);
 /* Whether what a plan cuts into chunks can be cut so. */
 octet_status oct_plan_check_chunks(const octet_plan *plan, const octet_extents *sizes,
                                    octet_error *err);
@@ -84,8 +88,9 @@ uint8_t oct_tensor(oct_builder *b, octet_plan_name name, octet_plan_form form, u
                    const octet_quantizer *quantizer);
 void oct_tensor_shape(oct_builder *b, uint8_t tensor, octet_dim rows, octet_dim cols);
 octet_plan_tensor *oct_tensor_at(oct_builder *b, uint8_t tensor);
-/* Gives the tensor the buffer of one row of its layout. */
-void oct_place_row(oct_builder *b, uint8_t tensor, const octet_buffer *row, octet_place place);
+/* Gives the tensor the buffer of one entry of its layout. */
+void oct_place_entry(oct_builder *b, uint8_t tensor, const octet_buffer *entry,
+                     octet_place place);
 /* Gives the tensor those of `parts` that its layout has and it has not; a plain one VALUES. */
 void oct_place(oct_builder *b, uint8_t tensor, uint32_t parts, octet_place place);
 /* The tensor reads another's buffers as its own. */

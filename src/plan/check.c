@@ -19,7 +19,7 @@ static octet_status wrong(octet_error *err, const char *what, int index, const c
     return oct_fail(err, OCTET_INVALID, "%s %d of the plan %s", what, index, why);
 }
 
-/* ---- form: afterwards every index may be followed ---------------------------------------- */
+/* ---- fields: afterwards every index may be followed -------------------------------------- */
 
 static bool is_index(uint8_t index, int count) {
     return index == OCTET_ABSENT || index < count;
@@ -29,7 +29,7 @@ static bool are_counts(const octet_plan *p) {
     return p->kind < OCTET_PLAN_KINDS && p->recipe < OCTET_RECIPES && p->phases > 0 &&
            p->phases <= OCTET_PLAN_STEPS + 1 && p->arg_count <= OCTET_PLAN_ARGS &&
            p->out_count <= OCTET_PLAN_OUTS && p->exchange_count <= OCTET_PLAN_EXCHANGES &&
-           p->saved_count <= OCTET_PLAN_SLOTS && p->restored_count <= OCTET_PLAN_SLOTS &&
+           p->saved_count <= OCTET_PLAN_SAVED && p->restored_count <= OCTET_PLAN_SAVED &&
            p->tensor_count <= OCTET_PLAN_TENSORS && p->buffer_count <= OCTET_PLAN_BUFFERS &&
            p->step_count <= OCTET_PLAN_STEPS && p->chunks >= 1 &&
            p->chunks <= OCTET_MOST_CHUNKS && p->tp_size >= 1 && p->tp_size <= OCT_MOST_RANKS &&
@@ -121,16 +121,16 @@ static octet_status check_ports(const octet_port *ports, int count, int args, co
     return status;
 }
 
-static octet_status check_slots(const octet_plan *p, octet_error *err) {
+static octet_status check_saved(const octet_plan *p, octet_error *err) {
     for (int i = 0; i < p->saved_count; i++) {
         uint8_t at = p->saved[i];
         if (at >= p->buffer_count || p->buffers[at].place == OCTET_PLACE_WORK) {
-            return wrong(err, "saved slot", i, "is no buffer that outlives the call");
+            return wrong(err, "saved buffer", i, "is no buffer that outlives the call");
         }
     }
     for (int i = 0; i < p->restored_count; i++) {
         if (p->restored[i] >= p->buffer_count) {
-            return wrong(err, "restored slot", i, "is no buffer");
+            return wrong(err, "restored buffer", i, "is no buffer");
         }
     }
     return OCTET_OK;
@@ -147,8 +147,8 @@ static octet_status check_rest(const octet_plan *p, octet_error *err) {
         {p->args, sizeof p->args[0], p->arg_count, OCTET_PLAN_ARGS},
         {p->outs, sizeof p->outs[0], p->out_count, OCTET_PLAN_OUTS},
         {p->exchanges, sizeof p->exchanges[0], p->exchange_count, OCTET_PLAN_EXCHANGES},
-        {p->saved, 1, p->saved_count, OCTET_PLAN_SLOTS},
-        {p->restored, 1, p->restored_count, OCTET_PLAN_SLOTS},
+        {p->saved, 1, p->saved_count, OCTET_PLAN_SAVED},
+        {p->restored, 1, p->restored_count, OCTET_PLAN_SAVED},
         {p->tensors, sizeof p->tensors[0], p->tensor_count, OCTET_PLAN_TENSORS},
         {p->buffers, sizeof p->buffers[0], p->buffer_count, OCTET_PLAN_BUFFERS},
         {p->steps, sizeof p->steps[0], p->step_count, OCTET_PLAN_STEPS},
@@ -162,12 +162,12 @@ static octet_status check_rest(const octet_plan *p, octet_error *err) {
     return status;
 }
 
-static octet_status check_form(const octet_plan *p, octet_error *err) {
+static octet_status check_fields(const octet_plan *p, octet_error *err) {
     octet_status status =
         are_counts(p) ? OCTET_OK
                       : oct_fail(err, OCTET_INVALID, "a count of the plan is out of range");
-    status =
-        status ? status : oct_fields_check(oct_device_rows, &p->device, 0, "octet_device", err);
+    status = status ? status
+                    : oct_fields_check(oct_device_fields, &p->device, 0, "octet_device", err);
     status = status ? status : check_rest(p, err);
     status = status ? status : check_ports(p->args, p->arg_count, 0, "argument", err);
     status = status ? status : check_ports(p->outs, p->out_count, p->arg_count, "output", err);
@@ -186,7 +186,7 @@ static octet_status check_form(const octet_plan *p, octet_error *err) {
         status = is_step(p, &p->steps[i]) ? OCTET_OK
                                           : wrong(err, "step", i, "has a field out of range");
     }
-    return status ? status : check_slots(p, err);
+    return status ? status : check_saved(p, err);
 }
 
 /* ---- numbers ----------------------------------------------------------------------------- */
@@ -249,7 +249,7 @@ static octet_status check_numbers(const octet_plan *p, octet_error *err) {
     return status;
 }
 
-/* The port of a buffer; NULL: it lies in a block. */
+/* The port of a buffer; NULL: it lies in an arena. */
 static const octet_port *port_of(const octet_plan *p, const octet_plan_buffer *b) {
     return b->place == OCTET_PLACE_ARG        ? &p->args[b->port]
            : b->place == OCTET_PLACE_OUT      ? &p->outs[b->port]
@@ -268,7 +268,7 @@ static octet_status check_places(const octet_plan *p, octet_error *err) {
         }
         if (b->place == OCTET_PLACE_RESTORED &&
             (b->offset % OCTET_ALIGN || b->offset > INT64_MAX - b->bytes)) {
-            return wrong(err, "buffer", i, "does not lie in its block");
+            return wrong(err, "buffer", i, "does not lie in its arena");
         }
         /* A matrix that is the whole argument may have a stride; a part of one may not. */
         if (port && b->bytes != port->bytes && b->ndim > 1) {
@@ -295,8 +295,26 @@ static bool collide(const octet_plan_buffer *x, const octet_plan_buffer *y) {
            x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
 }
 
-/* What a step writes, the caller lets it write, and no other buffer has a part in it. */
+/* Buffers of the workspace that share bytes with what a step writes, as bits: what they had is
+ * gone. */
+static uint64_t spoiled(const octet_plan *p, const octet_step *step) {
+    uint64_t bits = 0;
+    for (int i = 0; i < p->buffer_count; i++) {
+        const octet_plan_buffer *b = &p->buffers[i];
+        for (int j = 0; (step->writes >> i & 1) && j < p->buffer_count; j++) {
+            bool lost = j != i && b->place == OCTET_PLACE_WORK && collide(b, &p->buffers[j]);
+            bits |= lost ? (uint64_t)1 << j : 0;
+        }
+    }
+    return bits;
+}
+
+/* What a step writes, the caller lets it write, and no other buffer has a part in it; of the
+ * workspace, none that the step reads or writes, too. */
 static octet_status check_writes(const octet_plan *p, int step, octet_error *err) {
+    if (spoiled(p, &p->steps[step]) & (p->steps[step].reads | p->steps[step].writes)) {
+        return wrong(err, "step", step, "writes a buffer that overlaps another");
+    }
     for (int i = 0; i < p->buffer_count; i++) {
         const octet_plan_buffer *b = &p->buffers[i];
         if (!(p->steps[step].writes >> i & 1)) {
@@ -310,7 +328,7 @@ static octet_status check_writes(const octet_plan *p, int step, octet_error *err
             return wrong(err, "step", step, "writes what is the caller's to read");
         }
         for (int j = 0; j < p->buffer_count; j++) {
-            if (j != i && collide(b, &p->buffers[j])) {
+            if (j != i && b->place != OCTET_PLACE_WORK && collide(b, &p->buffers[j])) {
                 return wrong(err, "step", step, "writes a buffer that overlaps another");
             }
         }
@@ -366,7 +384,7 @@ static octet_status check_order(const octet_plan *p, octet_plan *room, octet_err
         }
         status = check_writes(p, i, err);
         arriving |= collective ? step->writes : 0;
-        there |= collective ? 0 : step->writes;
+        there = collective ? there : (there & ~spoiled(p, step)) | step->writes;
         if (collective && (step->writes | step->reads) & work) {
             return wrong(err, "step", i, "exchanges what lies in the workspace");
         }
@@ -382,7 +400,7 @@ octet_status octet_plan_check(const octet_plan *plan, octet_error *err) {
     octet_plan room;
     octet_status status = oct_need(plan, "plan", err);
     status = status ? status : oct_need_size(plan->size, sizeof *plan, "octet_plan", err);
-    status = status ? status : check_form(plan, err);
+    status = status ? status : check_fields(plan, err);
     for (int i = 0; !status && i < plan->step_count; i++) {
         oct_checking at = {plan, err, i};
         status = oct_check_operands(&at);

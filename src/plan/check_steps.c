@@ -135,15 +135,16 @@ static const char *check_amax(const operands *o) {
     return parts && same(&o->a, &o->dst) ? NULL : "measures for a tensor that has no such amax";
 }
 
-/* Bytes of the direction that is used, in lines of whole vectors: as they lie, packed codes two
+/* Bytes of the direction that is used, in rows of whole vectors: as they lie, packed codes two
  * a byte. */
 static bool is_padded(const sides *copy, const sides *of, uint8_t use) {
     const oct_scheme *scheme = oct_scheme_of(&of->tensor->quantizer);
-    bool turned = use == OCTET_USE_COL && !scheme->as_rows;
-    int64_t lines = turned ? of->cols : of->rows, deep = turned ? of->rows : of->cols;
-    deep = scheme->packed ? deep / 2 + deep % 2 : deep;
+    bool transposed = use == OCTET_USE_COL && !scheme->as_rows;
+    int64_t outer = transposed ? of->cols : of->rows;
+    int64_t depth = transposed ? of->rows : of->cols;
+    depth = scheme->packed ? depth / 2 + depth % 2 : depth;
     return of->quantized && !copy->quantized && copy->tensor->dtype == OCTET_U8 &&
-           has(copy, OCTET_PART_VALUES) && copy->rows >= lines && copy->cols >= deep;
+           has(copy, OCTET_PART_VALUES) && copy->rows >= outer && copy->cols >= depth;
 }
 
 /* What an operand decodes to or is folded to, or its bytes with zeros behind them. */
@@ -189,7 +190,7 @@ static const char *check_quantize(const operands *o) {
     bool one = scheme->one_scale;
     if ((s->scale != OCTET_ABSENT && !is_scalar(o->plan, s->scale, OCTET_F32)) ||
         (s->amax != OCTET_ABSENT && !is_scalar(o->plan, s->amax, OCTET_F32)) ||
-        (scheme->given && s->scale == OCTET_ABSENT) ||
+        (scheme->given_scale && s->scale == OCTET_ABSENT) ||
         (one && s->scale == OCTET_ABSENT && s->amax == OCTET_ABSENT)) {
         return "quantizes without its scale or its amax";
     }
@@ -218,15 +219,15 @@ static const char *check_bytes(const operands *o) {
         return is_plain(&o->dst) && same(&o->a, &o->dst) ? NULL : "decodes into another shape";
     }
     if (!is_quantized(&o->dst) || !same(&o->a, &o->dst) || !same_code(&o->a, &o->dst)) {
-        return "turns bytes into those of another tensor";
+        return "reorders bytes into those of another tensor";
     }
     const octet_quantizer *q = &o->dst.tensor->quantizer;
     bool row = o->step->a_use == OCTET_USE_ROW;
-    bool turned = row ? q->columnwise && !q->rowwise : q->rowwise && !q->columnwise;
+    bool transposed = row ? q->columnwise && !q->rowwise : q->rowwise && !q->columnwise;
     bool swizzles = o->step->op == OCTET_OP_SWIZZLE;
-    return swizzles || (turned && octet_quantizer_transposable(q))
+    return swizzles || (transposed && octet_quantizer_transposable(q))
                ? NULL
-               : "turns bytes that cannot be turned";
+               : "transposes bytes that cannot be transposed";
 }
 
 /* Whether dst has every part that a has. */
@@ -273,6 +274,15 @@ static const char *check_join(const operands *o) {
                : "joins a piece into another shape";
 }
 
+/* As much of b as a GEMM multiplies: of a chunk, what makes these columns of the result. A
+ * padded copy has that alone; other copies are of all of b, and every chunk reads them. */
+static sides multiplied_b(const operands *o) {
+    sides b = o->b;
+    bool padded = o->b_copy.tensor && o->b_copy.tensor->form == OCTET_FORM_PADDED;
+    *(o->step->gemm == OCTET_FPROP ? &b.rows : &b.cols) /= padded ? chunks_of(o) : 1;
+    return b;
+}
+
 static const char *check_gemm(const operands *o) {
     const octet_step *s = o->step;
     if (!is_used(&o->a, s->a_use) || !is_used(&o->b, s->b_use) || !is_plain(&o->dst) ||
@@ -284,15 +294,16 @@ static const char *check_gemm(const operands *o) {
         return "has no memory of its own to work in";
     }
     bool wgrad = s->gemm == OCTET_WGRAD, dgrad = s->gemm == OCTET_DGRAD;
-    int64_t rows = wgrad ? o->a.cols : o->a.rows, deep = wgrad ? o->a.rows : o->a.cols;
+    int64_t rows = wgrad ? o->a.cols : o->a.rows, depth = wgrad ? o->a.rows : o->a.cols;
     int64_t cols = wgrad || dgrad ? o->b.cols : o->b.rows;
-    int64_t deep_b = wgrad || dgrad ? o->b.rows : o->b.cols;
-    if (rows != o->dst.rows || deep != deep_b || cols / chunks_of(o) != o->dst.cols ||
+    int64_t depth_b = wgrad || dgrad ? o->b.rows : o->b.cols;
+    if (rows != o->dst.rows || depth != depth_b || cols / chunks_of(o) != o->dst.cols ||
         cols % chunks_of(o)) {
         return "multiplies operands whose shapes do not fit";
     }
+    sides b = multiplied_b(o);
     if (!is_vector(o->plan, s->bias, o->dst.cols) || !is_copy(&o->a_copy, &o->a, s->a_use) ||
-        !is_copy(&o->b_copy, &o->b, s->b_use)) {
+        !is_copy(&o->b_copy, &b, s->b_use)) {
         return "has a bias or copies that do not fit";
     }
     const oct_target *target = oct_target_of(&o->plan->device);

@@ -36,9 +36,11 @@ static bool reads_copy(const octet_plan *plan, uint64_t bits, uint8_t copy, uint
     return true;
 }
 
-/* Bytes of one direction need not be written if the cast writes what they decode to, and the
- * bytes themselves have no reader. Example: MXFP8 on an H200 without gradients: fprop
- * multiplies the bf16 copy of x, and nobody reads x's bytes. */
+/* Bytes of one direction need not be written if the cast writes what they decode or fold to,
+ * and the bytes themselves have no reader. Of MXFP8 on an H200 fprop multiplies the folded copy
+ * of x, and nobody reads x's rowwise bytes: wgrad reads the columnwise ones.
+ * e.g. `recipe=mxfp8 device=cuda:0/90`: "quantize input -> input.quantized
+ * mxfp8:e4m3/1x32+row+col, rowwise folded" */
 static bool may_drop(const octet_plan *plan, const octet_step *step, octet_use use) {
     uint8_t copy = use == OCTET_USE_ROW ? step->a_copy : step->b_copy;
     uint64_t bits = bytes_of(plan, step->dst, use);

@@ -1,35 +1,45 @@
 /* gemm.c - one product: whether the device takes the bytes as they are, and what it needs. */
+#include "format/hadamard.h"
 #include "plan/ops.h"
 #include "quant/layout.h"
 #include "quant/quantizer.h"
 #include "quant/support.h"
 
-/* Whether an operand decodes to bf16, which has 8 significant bits, without rounding. Example:
- * MXFP8 has elements of 4 and scales of 1, NVFP4 elements of 2 and scales of 4: both fit. A
- * scale or an amax of the whole tensor multiplies the sums, and does not count. Only blocks
- * with a float for a scale need f32, unless it is a power of two. */
+/* Whether an operand decodes to bf16, which has 8 significant bits, without rounding. MXFP8 has
+ * elements of 4 and scales of 1, NVFP4 elements of 2 and scales of 4: both fit. A scale or an
+ * amax of the whole tensor multiplies the sums, and does not count. Only blocks with a float
+ * for a scale need f32, unless it is a power of two.
+ * e.g. `recipe=nvfp4 device=cuda:0/90`: "emulated exactly in bf16"
+ * e.g. `recipe=block+nopow2 device=cuda:0/80`: "emulated exactly in f32"
+ * e.g. `recipe=block device=cuda:0/80`: "emulated exactly in bf16" */
 static bool exact_in_bf16(const octet_plan_tensor *t) {
     const octet_quantizer *q = &t->quantizer;
-    /* A plain operand beside a quantized one: a recipe that quantizes only one of them. */
+    /* A plain operand beside a quantized one: a recipe that quantizes only one of them.
+     * e.g. `in=f32 recipe=custom:weight=mxfp8:e4m3 device=cuda:0/90`: "fprop output = input x
+     * weight.quantized rowwise, fast accumulation, emulated exactly in f32" */
     if (!oct_quantizer_is(q)) {
         return t->dtype == OCTET_BF16;
     }
     return !oct_has_float_scales(q) || q->pow2;
 }
 
-/* Columns that make rows of whole `row_bytes`, which the device reads best. Example: 16 bytes
- * are 16 of FP8, 8 of bf16. */
-static octet_dim whole(const oct_builder *b, octet_dim cols, uint8_t dtype) {
+/* Columns that make rows of whole `row_bytes`, which the device reads best: 16 bytes are 16
+ * elements of FP8, or 8 of bf16. */
+static octet_dim in_whole_rows(const oct_builder *b, octet_dim cols, uint8_t dtype) {
     int elements = b->target->row_bytes * 8 / octet_dtype_bits((octet_dtype)dtype);
     cols.align = (uint16_t)(elements > 1 ? elements : 1);
     return cols;
 }
 
 /* The cast of this phase that makes an operand's bytes and can write what a product reads
- * instead of them, too. */
-static octet_step *maker_of(const oct_builder *b, oct_operand operand) {
+ * instead of them, too. NULL: none, so that the product makes it from the bytes.
+ * e.g. `recipe=mxfp8 device=cuda:0/90`: "quantize weight -> weight.quantized
+ * mxfp8:e4m3/1x32+row+col, rowwise folded" */
+static octet_step *cast_of(const oct_builder *b, oct_operand operand) {
     const octet_quantizer *q = &b->plan->tensors[operand.tensor].quantizer;
-    /* Beside pieces that are gathered, the weight is cast in a phase before the product's. */
+    /* Beside pieces that are gathered, the weight is cast in a phase before the product's.
+     * e.g. `m=512 recipe=mxfp8 parallel=column sequence tp=2 gather_chunks=2 device=cuda:0/90`:
+     * "5 quantize weight -> weight.quantized mxfp8:e4m3/1x32+row+col, rowwise folded" */
     bool before = b->plan->by_rows;
     bool may = oct_has_byte_scales(q) && !q->four_over_six && (before || !b->after_collective);
     for (int i = 0; may && i < b->plan->step_count; i++) {
@@ -43,8 +53,8 @@ static octet_step *maker_of(const oct_builder *b, oct_operand operand) {
 }
 
 /* The copy that a cast writes beside the bytes of a direction; OCTET_ABSENT: none yet. */
-static uint8_t *copy_of(octet_step *maker, uint8_t use) {
-    return use == OCTET_USE_ROW ? &maker->a_copy : &maker->b_copy;
+static uint8_t *copy_of(octet_step *cast, uint8_t use) {
+    return use == OCTET_USE_ROW ? &cast->a_copy : &cast->b_copy;
 }
 
 /* What an emulated GEMM multiplies instead of an operand; none for values that are right
@@ -52,64 +62,75 @@ static uint8_t *copy_of(octet_step *maker, uint8_t use) {
  * again. */
 static uint8_t decoded(oct_builder *b, oct_operand operand, uint8_t dtype) {
     octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
-    /* Plain and in the right dtype: multiplied as it is. */
+    /* Plain and in the right dtype: multiplied as it is.
+     * e.g. `recipe=custom:weight=mxfp8:e4m3 device=cuda:0/90`: "fprop output = input x" */
     if (oct_tensor_is_plain(b, operand.tensor) && from.dtype == dtype) {
         return OCTET_ABSENT;
     }
-    octet_step *maker = dtype == OCTET_BF16 ? maker_of(b, operand) : NULL;
-    /* Another product had it decoded by the same cast. */
-    if (maker && *copy_of(maker, operand.use) != OCTET_ABSENT) {
-        return *copy_of(maker, operand.use);
+    octet_step *cast = dtype == OCTET_BF16 ? cast_of(b, operand) : NULL;
+    /* Another product of the plan had it decoded by the same cast. */
+    if (cast && *copy_of(cast, operand.use) != OCTET_ABSENT) {
+        return *copy_of(cast, operand.use);
     }
     uint8_t copy = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_EMULATED, dtype, NULL);
     octet_dim rows = from.rows;
-    /* The transform mixes 16 rows, so the last group fills up. Example: 20 rows become 32. */
+    /* The transform mixes 16 rows, so the last group fills up: 20 rows become 32.
+     * e.g. `m=20 recipe=nvfp4 device=cuda:0/90`: "input.quantized columnwise, split
+     * accumulation, emulated exactly in bf16" */
     if (from.quantizer.hadamard && operand.use == OCTET_USE_COL) {
-        rows.align = 16;
+        rows.align = OCT_HADAMARD_ROWS;
     }
-    oct_tensor_shape(b, copy, rows, whole(b, from.cols, dtype));
+    oct_tensor_shape(b, copy, rows, in_whole_rows(b, from.cols, dtype));
     oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
-    /* The cast writes the copy as well; else the product decodes the bytes first. */
-    if (maker) {
-        *copy_of(maker, operand.use) = copy;
-        oct_step_done(b, maker);
+    /* The cast writes the copy as well; else the product decodes the bytes first.
+     * e.g. `recipe=nvfp4 device=cuda:0/90`: "both decoded to bf16"
+     * e.g. `recipe=nvfp4 qw=nvfp4:e2m1 grad=none device=cuda:0/90`: "x weight rowwise, split
+     * accumulation, emulated exactly in bf16" */
+    if (cast) {
+        *copy_of(cast, operand.use) = copy;
+        oct_step_done(b, cast);
     }
     return copy;
 }
 
 /* What a folded GEMM multiplies instead of an operand: FP8 in blocks of 128 along the product,
  * which the device multiplies. Sizes are rounded up to what its library takes, so that nothing
- * is padded later. by_rows: the product runs along the operand's rows. */
-static uint8_t folded(oct_builder *b, oct_operand operand, bool by_rows) {
+ * is padded later. along_rows: the product runs along the operand's rows. */
+static uint8_t folded(oct_builder *b, oct_operand operand, bool along_rows) {
     octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
-    /* Square blocks may lie across the product: then the product folds them itself. */
-    bool along = by_rows == (operand.use == OCTET_USE_COL);
-    octet_step *maker = along ? maker_of(b, operand) : NULL;
-    /* Another product had it folded by the same cast. */
-    if (maker && *copy_of(maker, operand.use) != OCTET_ABSENT) {
-        return *copy_of(maker, operand.use);
+    /* Square blocks may lie across the product: then the product folds them itself.
+     * e.g. `recipe=mxfp8+2d device=cuda:0/90`: "dgrad grad_input = grad_output.quantized
+     * rowwise x weight.quantized rowwise, split accumulation, folded into blocks of 128" */
+    bool along = along_rows == (operand.use == OCTET_USE_COL);
+    octet_step *cast = along ? cast_of(b, operand) : NULL;
+    /* Another product of the plan had it folded by the same cast. */
+    if (cast && *copy_of(cast, operand.use) != OCTET_ABSENT) {
+        return *copy_of(cast, operand.use);
     }
     octet_quantizer q = oct_quantizer_default(OCTET_FP8_BLOCK);
     q.format = from.quantizer.format;
-    q.rowwise = !by_rows;
-    q.columnwise = by_rows;
+    q.rowwise = !along_rows;
+    q.columnwise = along_rows;
     uint8_t copy = oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_FOLDED, from.dtype, &q);
-    octet_dim *lines = by_rows ? &from.cols : &from.rows;
-    octet_dim *depth = by_rows ? &from.rows : &from.cols;
-    lines->align = b->target->lines(OCTET_FP8_BLOCK);
-    *depth = whole(b, *depth, OCTET_U8);
+    octet_dim *outer = along_rows ? &from.cols : &from.rows;
+    octet_dim *depth = along_rows ? &from.rows : &from.cols;
+    outer->align = b->target->outer_multiple(OCTET_FP8_BLOCK);
+    *depth = in_whole_rows(b, *depth, OCTET_U8);
     oct_tensor_shape(b, copy, from.rows, from.cols);
     oct_place(b, copy, OCT_ALL_PARTS, OCTET_PLACE_WORK);
-    /* The cast writes it as well; else the product folds the bytes first. */
-    if (maker) {
-        *copy_of(maker, operand.use) = copy;
-        oct_step_done(b, maker);
+    /* The cast writes it as well; else the product folds the bytes first.
+     * e.g. `recipe=mxfp8 device=cuda:0/90`: "both folded" */
+    if (cast) {
+        *copy_of(cast, operand.use) = copy;
+        oct_step_done(b, cast);
     }
     return copy;
 }
 
 /* How the device multiplies two operands; folding is left out where exact products are asked
- * for, by the recipe or by the environment. */
+ * for, by the recipe or by the environment.
+ * e.g. `recipe=mxfp8:product=exact device=cuda:0/90`: "emulated exactly in bf16"
+ * e.g. `recipe=mxfp8 device=cuda:0/90`: "folded into blocks of 128" */
 static octet_support support_of(oct_builder *b, const octet_quantizer *x,
                                 const octet_quantizer *y) {
     octet_support support = b->target->multiplies(&b->device, x, y);
@@ -137,31 +158,38 @@ static uint8_t padded(oct_builder *b, uint8_t of, uint8_t dtype, octet_dim rows,
 }
 
 /* Padded copies of the operands of a native product. A GPU's library takes rows of whole 16
- * bytes, of both operands and of dst, and outer indices of 128-blocks in eights (`lines`). A
+ * bytes, of both operands and of dst, and outer indices of 128-blocks in eights (`multiple`). A
  * tensor's own layout is public and stays as it is: the product multiplies a copy with longer
- * rows. Example: FP8 with k=100 is copied into rows of 112 bytes. At sizes that need no padding
- * the copies have no bytes: bind.c.
+ * rows. FP8 with k=100 is copied into rows of 112 bytes. At sizes that need no padding the
+ * copies have no bytes: bind.c.
+ * e.g. `k=100 recipe=current device=cuda:0/90`: "fast accumulation, operands padded"
+ * e.g. `recipe=current device=cuda:0/90`: no "padded"
  *
- * An operand lies across if its stored rows run along dst, and not along the sum. Example:
- * wgrad reads rowwise bytes of dy. Then rows of whole 16 bytes mean rounding up dst's columns
- * for b, and its rows for a. Rows of 128-blocks are not rounded up: the few behind whole eights
- * are multiplied apart. dst and scales are padded by the device, in its scratch. */
-static void pad(oct_builder *b, octet_step *step, uint16_t lines) {
+ * An operand lies across if its stored rows run along dst, and not along the sum: wgrad that
+ * reads rowwise bytes of dy. Then rows of whole 16 bytes mean rounding up dst's columns for b,
+ * and its rows for a. Rows of 128-blocks are not rounded up: the few behind whole eights are
+ * multiplied apart. dst and scales are padded by the device, in its scratch.
+ * e.g. `recipe=current device=cuda:0/100`: "wgrad grad_weight = grad_output.quantized rowwise"
+ * e.g. `m=20 recipe=block device=cuda:0/90`: "rows behind whole eights: 4" */
+static void pad(oct_builder *b, octet_step *step, uint16_t multiple) {
     const octet_plan_tensor *x = oct_tensor_at(b, step->a), *dst = oct_tensor_at(b, step->dst);
     bool a_across = (step->gemm == OCTET_WGRAD) != (step->a_use == OCTET_USE_COL);
     bool b_across = (step->gemm != OCTET_FPROP) != (step->b_use == OCTET_USE_COL);
     octet_dim rows = dst->rows, cols = dst->cols;
     octet_dim depth = step->gemm == OCTET_WGRAD ? x->rows : x->cols;
     if (oct_quantizer_one_scale(&x->quantizer)) {
-        /* One scale: whole rows of b, where it lies across, or of dst; and of a likewise. */
-        cols = whole(b, cols, b_across ? (uint8_t)OCTET_U8 : dst->dtype);
-        rows = a_across ? whole(b, rows, OCTET_U8) : rows;
+        /* One scale: whole rows of b, where it lies across, or of dst; and of a likewise.
+         * e.g. `n=100 recipe=current device=cuda:0/90`: "fast accumulation, operands and sums
+         * padded" */
+        cols = in_whole_rows(b, cols, b_across ? (uint8_t)OCTET_U8 : dst->dtype);
+        rows = a_across ? in_whole_rows(b, rows, OCTET_U8) : rows;
     } else {
-        /* 128-blocks: dst's columns in eights. */
-        cols.align = lines;
+        /* 128-blocks: dst's columns in eights.
+         * e.g. `n=100 recipe=block device=cuda:0/90`: "operands and sums padded" */
+        cols.align = multiple;
     }
     /* If both lie across, no row runs along the sum, and it need not be rounded up. */
-    depth = a_across && b_across ? depth : whole(b, depth, OCTET_U8);
+    depth = a_across && b_across ? depth : in_whole_rows(b, depth, OCTET_U8);
     step->a_copy =
         padded(b, step->a, OCTET_U8, a_across ? depth : rows, a_across ? rows : depth);
     step->b_copy =
@@ -175,7 +203,10 @@ static oct_operand swizzled(oct_builder *b, oct_operand operand) {
     octet_plan_tensor from = *oct_tensor_at(b, operand.tensor);
     octet_quantizer q = oct_for_gemm(b, from.quantizer);
     /* The product reads scales in plain order, or they are in its order already: our own casts
-     * write them so (oct_for_gemm). Left are the caller's tensors, and gathered ones. */
+     * write them so (oct_for_gemm). Left are the caller's tensors, and gathered ones.
+     * e.g. `recipe=mxfp8 device=cuda:0/100`: "mxfp8:e4m3/1x32+row+col+swizzled"
+     * e.g. `recipe=mxfp8 qw=mxfp8:e4m3 device=cuda:0/100`: "swizzle scales of weight rowwise ->
+     * weight.swizzled" */
     if (!q.swizzled || from.quantizer.swizzled) {
         return operand;
     }
@@ -241,24 +272,31 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     oct_operand x = product->a, y = product->b;
     octet_quantizer qx = oct_tensor_at(b, x.tensor)->quantizer;
     octet_quantizer qy = oct_tensor_at(b, y.tensor)->quantizer;
-    /* wgrad sums over the rows: it cannot leave out the others. */
+    /* wgrad sums over the rows: it cannot leave out the others.
+     * e.g. `recipe=mxfp8+batch_invariant device=cuda:0/90`: "input.quantized columnwise, split
+     * accumulation, folded into blocks of 128" */
     bool invariant = b->invariant && product->gemm != OCTET_WGRAD;
     octet_support support = invariant ? OCTET_SUPPORT_NATIVE : support_of(b, &qx, &qy);
     bool native = support == OCTET_SUPPORT_NATIVE, folds = support == OCTET_SUPPORT_FOLDED;
     uint8_t x_copy = OCTET_ABSENT, y_copy = OCTET_ABSENT;
     if (invariant) {
-        /* The device multiplies the bytes, with scales in any order. */
+        /* The device multiplies the bytes, with scales in any order.
+         * e.g. `recipe=mxfp8+batch_invariant device=cuda:0/90`: "fast accumulation, invariant
+         * in m" */
     } else if (native) {
-        /* The device multiplies the bytes. Example: FP8 with one scale on an H200. */
+        /* The device multiplies the bytes: FP8 with one scale on an H200.
+         * e.g. `recipe=current device=cuda:0/90`: no "emulated", no "folded" */
         x = swizzled(b, x);
         y = swizzled(b, y);
     } else if (folds) {
-        /* MXFP8 on an H200: it multiplies FP8 in blocks of 128, not of 32. */
+        /* MXFP8 on an H200: it multiplies FP8 in blocks of 128, not of 32.
+         * e.g. `recipe=mxfp8 device=cuda:0/90`: "folded into blocks of 128" */
         x_copy = folded(b, x, product->gemm == OCTET_WGRAD);
         y_copy = folded(b, y, product->gemm != OCTET_FPROP);
     } else {
         /* The operands are decoded, and multiplied as bf16 if both are exact in it: that is
-         * faster than f32, and the products are the same. Example: NVFP4 on an H200. */
+         * faster than f32, and the products are the same. NVFP4 on an H200.
+         * e.g. `recipe=nvfp4 device=cuda:0/90`: "emulated exactly in bf16" */
         bool exact = exact_in_bf16(oct_tensor_at(b, x.tensor)) &&
                      exact_in_bf16(oct_tensor_at(b, y.tensor));
         x_copy = decoded(b, x, exact ? OCTET_BF16 : OCTET_F32);
@@ -280,16 +318,19 @@ void oct_gemm(oct_builder *b, const oct_product *product) {
     step->a_copy = x_copy;
     step->b_copy = y_copy;
     step->scratch = scratch;
-    uint16_t lines = b->target->lines((octet_scheme)qx.scheme);
+    uint16_t multiple = b->target->outer_multiple((octet_scheme)qx.scheme);
     /* The library takes whole rows only; whether any is ragged, binding to sizes says. */
-    if (native && lines && !invariant) {
-        pad(b, step, lines);
+    if (native && multiple && !invariant) {
+        pad(b, step, multiple);
     }
     oct_step_done(b, step);
 }
 
-/* Pieces are not folded: scales of 1 x 128 blocks lie in rows with a place for each column of
- * the whole product, and a GPU's library takes all of a row. */
+/* Chunks of columns are not folded: scales of 1 x 128 blocks lie in rows with a place for each
+ * column of the whole product, and a GPU's library takes all of a row.
+ * e.g. `recipe=mxfp8 parallel=row sequence tp=2 chunks=2 device=cuda:0/90`: "fprop
+ * output.partial = input.quantized rowwise x weight.quantized rowwise, fast accumulation,
+ * emulated exactly in bf16, chunk 1 of 2" */
 int oct_gemm_chunks(oct_builder *b, const oct_product *product) {
     bool exact = b->exact;
     b->exact = true;

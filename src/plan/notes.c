@@ -8,6 +8,7 @@
 
 #include "format/scheme.h"
 #include "plan/build.h"
+#include "plan/product.h"
 #include "quant/layout.h"
 
 #define NOTES 2 /* products that a cast leaves notes for, at most */
@@ -26,8 +27,8 @@ static uint64_t factor_of(const octet_plan *plan, uint8_t tensor, uint8_t use) {
                            use == OCTET_USE_COL ? OCTET_PART_COL_AMAX : OCTET_PART_ROW_AMAX);
 }
 
-/* The amaxes that make a product's factor, as bits; 0: not both operands have one. Example: a
- * recipe that quantizes only the weight. */
+/* The amaxes that make a product's factor, as bits; 0: not both operands have one.
+ * e.g. `recipe=custom:weight=nvfp4:e2m1 device=cuda:0/90`: no "notes" */
 static uint64_t factors_of(const octet_plan *plan, const octet_step *gemm) {
     uint64_t a = factor_of(plan, gemm->a, gemm->a_use);
     uint64_t b = factor_of(plan, gemm->b, gemm->b_use);
@@ -47,8 +48,10 @@ static bool may_make(const octet_plan *plan, const octet_step *step, uint64_t fa
 
 /* The last step before a product that can compute its factor. Steps that write one of the
  * amaxes end the search: before them it is not known. A cast serves NOTES products at most:
- * bits of `full` are casts that do. Example: the cast of dy serves dgrad and wgrad. */
-static uint8_t maker_of(const octet_plan *plan, int gemm, uint64_t full) {
+ * bits of `full` are casts that do. The cast of dy serves dgrad and wgrad.
+ * e.g. `recipe=nvfp4 device=cuda:0/90`: "by seed stream 0, both decoded to bf16, notes for
+ * products" */
+static uint8_t noter_of(const octet_plan *plan, int gemm, uint64_t full) {
     uint64_t factors = factors_of(plan, &plan->steps[gemm]);
     for (int i = gemm - 1; factors && i >= 0 && !(plan->steps[i].writes & factors); i--) {
         if (!(full >> i & 1) && may_make(plan, &plan->steps[i], factors)) {
@@ -58,12 +61,7 @@ static uint8_t maker_of(const octet_plan *plan, int gemm, uint64_t full) {
     return OCTET_ABSENT;
 }
 
-_Static_assert(OCTET_PLAN_STEPS <= 64 && NOTES == 2, "casts with notes are bits of a word");
-
-/* Whether a GEMM is the second or a later chunk of a product: all chunks read one note. */
-static bool follows(const octet_step *gemm) {
-    return gemm->chunk != OCTET_ABSENT && gemm->chunk;
-}
+_Static_assert(OCTET_PLAN_STEPS <= 64 && NOTES == 2, "casts with notes are bits of a uint64_t");
 
 /* Of each GEMM, by step, the QUANTIZE that leaves it a note; OCTET_ABSENT: none could. */
 static void find_makers(uint8_t makers[OCTET_PLAN_STEPS], const octet_plan *plan) {
@@ -71,10 +69,10 @@ static void find_makers(uint8_t makers[OCTET_PLAN_STEPS], const octet_plan *plan
     uint8_t last = OCTET_ABSENT;
     memset(makers, OCTET_ABSENT, OCTET_PLAN_STEPS);
     for (int i = 0; i < plan->step_count; i++) {
-        if (plan->steps[i].op == OCTET_OP_GEMM && follows(&plan->steps[i])) {
+        if (plan->steps[i].op == OCTET_OP_GEMM && oct_is_later_chunk(&plan->steps[i])) {
             makers[i] = last;
         } else if (plan->steps[i].op == OCTET_OP_GEMM) {
-            makers[i] = last = maker_of(plan, i, full);
+            makers[i] = last = noter_of(plan, i, full);
             uint64_t bit = makers[i] == OCTET_ABSENT ? 0 : (uint64_t)1 << makers[i];
             full |= some & bit;
             some |= bit;
@@ -106,11 +104,14 @@ void oct_place_notes(oct_builder *b) {
     }
     find_makers(makers, plan);
     for (int i = 0; i < plan->step_count && !b->status; i++) {
-        /* Example: fprop of NVFP4, after the casts of x and w. Where both operands arrived
-         * quantized there is no such cast. */
+        /* fprop of NVFP4, after the casts of x and w. Where both operands arrived quantized
+         * there is no such cast.
+         * e.g. `recipe=nvfp4 device=cuda:0/100`: "+swizzled, notes for products"
+         * e.g. `recipe=nvfp4 qin=nvfp4:e2m1 qw=nvfp4:e2m1 grad=none device=cuda:0/100`: no
+         * "notes" */
         if (makers[i] != OCTET_ABSENT) {
             octet_step *gemm = &plan->steps[i], *cast = &plan->steps[makers[i]];
-            if (!follows(gemm)) {
+            if (!oct_is_later_chunk(gemm)) {
                 add_note(b, cast);
             }
             if (b->status) {

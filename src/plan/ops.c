@@ -1,4 +1,4 @@
-/* ops.c - one step and the tensors it makes: quantize, decode, turn, multiply. */
+/* ops.c - one step and the tensors it makes: quantize, decode, transpose. */
 #include "plan/ops.h"
 
 #include "core/dtype.h"
@@ -43,26 +43,34 @@ static octet_place part_place(const oct_quantizing *how, uint8_t part) {
     bool rowwise = one_scale ? q->rowwise : (OCT_ROW_PARTS >> part & 1) != 0;
     octet_place place = rowwise ? how->row_place : how->col_place;
     /* Shards that are gathered for a later wgrad: what all ranks have alike is not gathered, so
-     * it is saved from here. Example: the one scale of an FP8 gradient. */
+     * it is saved from here.
+     * e.g. `recipe=current parallel=row sequence tp=2 delay_wgrad`: "grad_output.gathered
+     * scale_inv f32 (1) 4 B, stored" */
     if (how->saves_shared && (one_scale || part == OCTET_PART_COL_AMAX)) {
         return OCTET_PLACE_SAVED;
     }
     /* The scale of both directions is saved if one of them is. Ranks agree on it before the
-     * cast, so no collective reads it. */
+     * cast, so no collective reads it.
+     * e.g. `recipe=current device=cuda:0/90`: "input.quantized scale_inv f32 (1) 4 B, stored"
+     */
     if (one_scale) {
         bool saved = q->columnwise && how->col_place == OCTET_PLACE_SAVED;
         place = saved ? OCTET_PLACE_SAVED : place;
         return place == OCTET_PLACE_EXCHANGE ? OCTET_PLACE_WORK : place;
     }
     /* An amax that ranks reduce is where a collective sees it. Other parts go where their
-     * direction goes. */
+     * direction goes.
+     * e.g. `recipe=nvfp4 parallel=column sequence tp=2`: "all-reduce max input.amax rowwise
+     * amax
+     * -> input.quantized rowwise amax" */
     bool is_amax = (OCT_AMAX_PARTS >> part & 1) != 0;
     return is_amax && how->reduce ? visible(place) : place;
 }
 
 /* The prologue that makes a tensor in this phase: it can measure on the way. NULL: none, or it
- * measures already. */
-static octet_step *maker_of(oct_builder *b, uint8_t tensor) {
+ * measures already.
+ * e.g. `recipe=current prologue=gelu`: "gelu of input -> input.prologue, amax to input.amax" */
+static octet_step *prologue_of(oct_builder *b, uint8_t tensor) {
     for (int i = 0; i < b->plan->step_count && !b->after_collective; i++) {
         octet_step *step = &b->plan->steps[i];
         if (step->op == OCTET_OP_PROLOGUE && step->dst == tensor && step->phase == b->phase &&
@@ -87,8 +95,10 @@ static void set_source(const oct_builder *b, octet_step *step, uint8_t source) {
 }
 
 /* The amax of a tensor with one scale: a scalar, agreed on by the ranks if need be. Unless
- * ranks are to see it, it may be the maxima of parts: a GPU need not zero these to begin with.
- */
+ * ranks are to see it, it may be the maxima of shares: a GPU need not zero these to begin with.
+ * e.g. `recipe=current`: "amax of input -> input.amax"
+ * e.g. `recipe=current parallel=column sequence tp=2`: "all-reduce max input.amax ->
+ * input.reduced" */
 static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
     octet_plan_name name = (octet_plan_name)oct_tensor_at(b, source)->name;
     uint8_t measured = oct_tensor(b, name, OCTET_FORM_MEASURED, OCTET_F32, NULL);
@@ -96,7 +106,7 @@ static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
         oct_tensor_at(b, measured)->cols = oct_axis_times(OCTET_AXIS_ONE, b->target->amaxes);
     }
     oct_place(b, measured, OCT_ALL_PARTS, reduce ? OCTET_PLACE_EXCHANGE : OCTET_PLACE_WORK);
-    octet_step *step = maker_of(b, source);
+    octet_step *step = prologue_of(b, source);
     if (!step) {
         step = oct_step(b, OCTET_OP_AMAX);
         set_source(b, step, source);
@@ -115,7 +125,10 @@ static uint8_t measure_tensor(oct_builder *b, uint8_t source, bool reduce) {
 
 /* The amaxes of NVFP4 are parts of the quantized tensor, so they are measured into it. If ranks
  * reduce them, they are measured into a tensor of their own, and the collective brings the
- * largest. An amax for each row is never reduced: no other rank has that row. */
+ * largest. An amax for each row is never reduced: no other rank has that row.
+ * e.g. `recipe=nvfp4`: "amax of input -> input.quantized"
+ * e.g. `recipe=nvfp4+norht+rowscaled parallel=column sequence tp=2 grad=x`: no "all-reduce max
+ * input" */
 static void measure_parts(oct_builder *b, uint8_t source, uint8_t dst,
                           const oct_quantizing *how) {
     bool reduce = how->reduce;
@@ -164,22 +177,28 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     octet_layout layout;
     oct_layout_fill(&layout, q);
     for (int i = 0; i < layout.count; i++) {
-        oct_place_row(b, dst, &layout.buffers[i], part_place(how, layout.buffers[i].part));
+        oct_place_entry(b, dst, &layout.buffers[i], part_place(how, layout.buffers[i].part));
     }
     uint8_t scale = OCTET_ABSENT, amax = OCTET_ABSENT;
-    if (oct_scheme_of(q)->given) {
-        /* Delayed scaling: by the layer's scale, and the amax is recorded on the way, unless
-         * the call records none. A tensor that is quantized again takes the scale that forward
-         * saved; its amax is recorded already. */
+    if (oct_scheme_of(q)->given_scale) {
+        /* Delayed scaling: by the layer's scale, and the amax is measured on the way, unless
+         * the call skips it. A tensor that is quantized again takes the scale that forward
+         * saved; its amax is measured already.
+         * e.g. `recipe=delayed`: "by scale[0], amax to amax[0]"
+         * e.g. `recipe=delayed skip_amax`: "by scale[0]", no "amax"
+         * e.g. `recipe=delayed fsdp`: "fp8-delayed:e4m3+row by weight_scale.cast" */
         bool restored = how->restored_scale != OCTET_ABSENT;
         scale = restored ? how->restored_scale : oct_scale_slot(b, how->slot);
         amax = restored || b->skips ? OCTET_ABSENT : oct_amax_slot(b, how->slot);
     } else if (oct_quantizer_one_scale(q)) {
-        /* Current scaling: the amax is measured first, over the whole tensor. */
+        /* Current scaling: the amax is measured first, over the whole tensor.
+         * e.g. `recipe=current`: "amax of weight -> weight.amax 4 quantize weight" */
         amax = measure_tensor(b, source, how->reduce);
     } else if (oct_scheme_of(q)->amax) {
         /* NVFP4: likewise, for the factor above its block scales. Other block scales (MXFP8,
-         * 128-blocks) are found block by block in the cast itself. */
+         * 128-blocks) are found block by block in the cast itself.
+         * e.g. `recipe=nvfp4`: "amax of weight -> weight.quantized 4 quantize weight"
+         * e.g. `recipe=mxfp8`: no "amax" */
         measure_parts(b, source, dst, how);
     }
     octet_step *step = oct_step(b, OCTET_OP_QUANTIZE);
@@ -188,7 +207,8 @@ uint8_t oct_quantize(oct_builder *b, uint8_t source, const oct_quantizing *how) 
     step->scale = scale;
     step->amax = amax;
     step->accumulate = b->raises && scale != OCTET_ABSENT && amax != OCTET_ABSENT;
-    /* Rounded at random, by bits of the caller's seed. */
+    /* Rounded at random, by bits of the caller's seed.
+     * e.g. `recipe=nvfp4`: "nvfp4:e2m1/1x16+row+col+rht+sr by seed stream 0" */
     if (q->stochastic) {
         step->seed = oct_seed(b);
         step->stream = stream_of(b, from.name);
@@ -223,8 +243,10 @@ uint8_t oct_values(oct_builder *b, uint8_t tensor, uint8_t dtype, octet_place pl
     bool plain = oct_tensor_is_plain(b, tensor);
     uint8_t found =
         plain && from.dtype == dtype ? tensor : find_values(b, tensor, dtype, place);
-    /* It is what is wanted, or an earlier step made that. Example: dgrad and wgrad both decode
-     * a quantized dy. */
+    /* It is what is wanted, or an earlier step made that: dgrad and wgrad both decode a
+     * quantized dy.
+     * e.g. `qdy=mxfp8:e4m3`: "1 dequantize grad_output rowwise -> grad_output.dequantized 2
+     * dgrad", no "3 dequantize" */
     if (found != OCTET_ABSENT) {
         return found;
     }
@@ -266,7 +288,8 @@ bool oct_reads_across(const oct_builder *b, const octet_quantizer *q) {
 }
 
 octet_quantizer oct_for_gemm(const oct_builder *b, octet_quantizer q) {
-    /* Example: MXFP8 on compute capability 10.0, whose tensor cores have their own order. */
+    /* Tensor cores of compute capability 10.0 have their own order.
+     * e.g. `recipe=mxfp8 device=cuda:0/100`: "+swizzled" */
     if (b->target->reads_swizzled(&b->device, (octet_scheme)q.scheme)) {
         q.swizzled = 1;
     }
@@ -278,21 +301,28 @@ oct_way oct_way_to(const oct_builder *b, uint8_t tensor, octet_use want, uint8_t
     bool row = want == OCTET_USE_ROW;
     octet_part data = row ? OCTET_PART_ROW_DATA : OCTET_PART_COL_DATA;
     octet_part other = row ? OCTET_PART_COL_DATA : OCTET_PART_ROW_DATA;
-    /* Numbers: there are no bytes yet. */
+    /* Numbers: there are no bytes yet.
+     * e.g. `recipe=mxfp8 fsdp`: "quantize weight -> weight.quantized mxfp8:e4m3/1x32+col" */
     if (oct_tensor_is_plain(b, tensor)) {
         return OCT_WAY_QUANTIZE;
     }
     /* The direction is there. Columnwise bytes must carry the transform that the other operand
-     * of wgrad carries, or it would not cancel. */
+     * of wgrad carries, or it would not cancel.
+     * e.g. `recipe=nvfp4 qin=nvfp4:e2m1+rht`: "x input columnwise"
+     * e.g. `recipe=nvfp4 qin=nvfp4:e2m1`: "x input.requantized columnwise" */
     if (oct_tensor_has(b, tensor, data) && (row || q->hadamard == hadamard)) {
         return OCT_WAY_READ;
     }
     /* The other direction is there, and the bytes of one are the transpose of the other's: one
-     * scale, or square blocks. Then they are read across or turned. Else (MXFP8: blocks along
-     * one direction only) the tensor is decoded and quantized again. */
-    bool turns = oct_tensor_has(b, tensor, other) && octet_quantizer_transposable(q) &&
-                 (row || hadamard == OCTET_HADAMARD_NONE);
-    return !turns                   ? OCT_WAY_QUANTIZE
+     * scale, or square blocks. Then they are read across or transposed. Else (MXFP8: blocks
+     * along one direction only) the tensor is decoded and quantized again.
+     * e.g. `recipe=current qw=fp8-tensor:e4m3+row`: "x weight rowwise, split accumulation"
+     * e.g. `recipe=current qw=fp8-tensor:e4m3+row device=cuda:0/90`: "transpose weight rowwise"
+     * e.g. `recipe=mxfp8 qw=mxfp8:e4m3+row`: "quantize weight.dequantized ->
+     * weight.requantized" */
+    bool is_transpose = oct_tensor_has(b, tensor, other) && octet_quantizer_transposable(q) &&
+                        (row || hadamard == OCTET_HADAMARD_NONE);
+    return !is_transpose            ? OCT_WAY_QUANTIZE
            : oct_reads_across(b, q) ? OCT_WAY_READ_ACROSS
                                     : OCT_WAY_TRANSPOSE;
 }
@@ -312,12 +342,16 @@ oct_operand oct_direction(oct_builder *b, uint8_t tensor, octet_use want,
         break;
     }
     uint8_t values = oct_values(b, tensor, oct_tensor_at(b, tensor)->dtype, OCTET_PLACE_WORK);
-    /* A quantized argument in a role that the recipe leaves alone: the product takes values. */
+    /* A quantized argument in a role that the recipe leaves alone: the product takes values.
+     * e.g. `recipe=custom:input=mxfp8:e4m3 qw=mxfp8:e4m3+row`: "grad_output x
+     * weight.dequantized" */
     if (!oct_quantizer_is(&how->quantizer)) {
         values = oct_values(b, values, b->dtype, OCTET_PLACE_WORK);
         return (oct_operand){values, OCTET_USE_VALUES};
     }
-    /* Columnwise bytes are wanted, and the device reads rowwise ones across: those are made. */
+    /* Columnwise bytes are wanted, and the device reads rowwise ones across: those are made.
+     * e.g. `recipe=current fsdp`: "quantize weight -> weight.quantized fp8-tensor:e4m3+row by"
+     */
     oct_quantizing made = *how;
     bool across = !row && oct_reads_across(b, &made.quantizer);
     made.quantizer.rowwise = row || across;

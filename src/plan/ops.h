@@ -1,4 +1,4 @@
-/* ops.h - what planners do with tensors: quantize, turn, gather, multiply. */
+/* ops.h - what planners do with tensors: quantize, transpose, gather, multiply. */
 #ifndef OCT_PLAN_OPS_H
 #define OCT_PLAN_OPS_H
 
@@ -9,11 +9,11 @@ typedef struct oct_quantizing {
     octet_plan_form form;
     octet_quantizer quantizer; /* its usages say which directions are made */
     octet_place row_place, col_place;
-    int slot; /* delayed scaling's slot; its scale is read and its amax recorded */
+    int slot; /* delayed scaling's slot; its scale is read and its amax measured */
     uint8_t restored_scale; /* a scale buffer to read instead of the slot's; then no amax is
-                               recorded */
+                               measured */
     bool reduce;            /* amaxes are reduced over the ranks before they give a scale */
-    bool saves_shared; /* what columnwise shards have in common goes into the saved block */
+    bool saves_shared; /* what columnwise shards have in common goes into the saved arena */
     uint8_t sums;      /* a tensor for column sums; or OCTET_ABSENT */
 } oct_quantizing;
 
@@ -55,23 +55,24 @@ void oct_collective(oct_builder *b, octet_collective kind, uint8_t from, uint8_t
 /* Every rank's rows. The shards must be where a collective can read them. */
 uint8_t oct_gather_values(oct_builder *b, uint8_t tensor, octet_place place);
 uint8_t oct_gather_bytes(oct_builder *b, uint8_t tensor, octet_use use, octet_place place);
-/* The same in two steps, so that several gathers can share a phase: first all collectives, then
- * what has to be rearranged. */
-typedef struct oct_joining {
-    uint8_t whole;
+/* A gather that has begun, so that several can share a phase: first all collectives, then what
+ * has to be rearranged. */
+typedef struct oct_gathering {
+    uint8_t whole;   /* every rank's rows; it is there when the gather is finished */
     uint8_t stacked; /* OCTET_ABSENT: nothing is left to rearrange */
-} oct_joining;
-oct_joining oct_gather_start(oct_builder *b, uint8_t tensor, octet_use use, octet_place place);
-uint8_t oct_gather_finish(oct_builder *b, oct_joining joining);
+} oct_gathering;
+oct_gathering oct_gather_start(oct_builder *b, uint8_t tensor, octet_use use,
+                               octet_place place);
+uint8_t oct_gather_finish(oct_builder *b, oct_gathering gathering);
 /* The rows of all ranks together, of one rank's. */
 octet_dim oct_all_rows(const oct_builder *b, octet_dim rows);
 /* How a part of the whole comes from the parts of the shards. */
-typedef enum oct_part_joining {
+typedef enum oct_part_gathering {
     OCT_PART_SAME,         /* all ranks have the same. Example: the one scale they agreed on */
     OCT_PART_CONCATENATED, /* rank after rank. Example: rowwise bytes, m rows each */
     OCT_PART_REARRANGED    /* Example: columnwise bytes, (k, m): ranks lie side by side */
-} oct_part_joining;
-oct_part_joining oct_joining_of(const octet_buffer *row);
+} oct_part_gathering;
+oct_part_gathering oct_part_gathering_of(const octet_buffer *entry);
 
 /* A tensor that ranks gather in the plan's chunks: each is a tensor of its own, with a chunk of
  * every rank's rows, rank after rank. */

@@ -15,20 +15,23 @@ static void gather_chunk(oct_builder *b, uint8_t from, uint8_t to, int chunk) {
     oct_step_done(b, step);
 }
 
-static bool is_data(const octet_buffer *row) {
-    return row->part == OCTET_PART_VALUES || row->part == OCTET_PART_ROW_DATA;
+static bool is_data(const octet_buffer *entry) {
+    return entry->part == OCTET_PART_VALUES || entry->part == OCTET_PART_ROW_DATA;
 }
 
 /* Scales, and amaxes of rows, are few bytes: they are gathered whole, before the first chunk,
- * and each piece takes its own of them. What all ranks have alike is shared. */
-static void gather_scales(oct_builder *b, oct_pieces *pieces, const octet_buffer *row) {
+ * and each piece takes its own of them. What all ranks have alike is shared.
+ * e.g. `recipe=mxfp8 parallel=column sequence tp=2 gather_chunks=2`: "all-gather
+ * input.quantized rowwise scale -> input.stacked rowwise scale"
+ * e.g. `recipe=current parallel=column sequence tp=2 gather_chunks=2`: no "stacked" */
+static void gather_scales(oct_builder *b, oct_pieces *pieces, const octet_buffer *entry) {
     octet_plan_tensor from = *oct_tensor_at(b, pieces->local);
-    bool same = oct_joining_of(row) == OCT_PART_SAME;
+    bool same = oct_part_gathering_of(entry) == OCT_PART_SAME;
     for (int i = 0; i < pieces->count; i++) {
         if (same) {
-            oct_share(b, pieces->at[i], pieces->local, 1u << row->part);
+            oct_share(b, pieces->at[i], pieces->local, 1u << entry->part);
         } else {
-            oct_place_row(b, pieces->at[i], row, OCTET_PLACE_WORK);
+            oct_place_entry(b, pieces->at[i], entry, OCTET_PLACE_WORK);
         }
     }
     if (same) {
@@ -39,9 +42,9 @@ static void gather_scales(oct_builder *b, oct_pieces *pieces, const octet_buffer
                                      from.dtype, &oct_tensor_at(b, pieces->at[0])->quantizer);
         oct_tensor_shape(b, pieces->stacked, from.rows, from.cols);
     }
-    oct_place_row(b, pieces->stacked, row, OCTET_PLACE_EXCHANGE);
-    oct_collective(b, OCTET_ALL_GATHER, from.buffers[row->part],
-                   oct_tensor_at(b, pieces->stacked)->buffers[row->part]);
+    oct_place_entry(b, pieces->stacked, entry, OCTET_PLACE_EXCHANGE);
+    oct_collective(b, OCTET_ALL_GATHER, from.buffers[entry->part],
+                   oct_tensor_at(b, pieces->stacked)->buffers[entry->part]);
 }
 
 static void gather_data(oct_builder *b, const oct_pieces *pieces, uint8_t part) {
@@ -91,6 +94,10 @@ oct_pieces oct_gather_pieces(oct_builder *b, uint8_t tensor, octet_use use) {
 }
 
 oct_operand oct_piece(oct_builder *b, const oct_pieces *pieces, int chunk) {
+    /* Its scales are among those that arrived before.
+     * e.g. `recipe=mxfp8 parallel=column sequence tp=2 gather_chunks=2`: "assemble
+     * input.stacked
+     * -> input.piece, chunk 1 of 2" */
     if (pieces->stacked != OCTET_ABSENT) {
         octet_step *step = oct_step(b, OCTET_OP_ASSEMBLE);
         step->a = pieces->stacked;
@@ -115,7 +122,9 @@ uint8_t oct_join_pieces(oct_builder *b, const oct_pieces *pieces, octet_place pl
     uint8_t whole =
         oct_tensor(b, (octet_plan_name)from.name, OCTET_FORM_GATHERED, from.dtype, &q);
     oct_tensor_shape(b, whole, oct_all_rows(b, from.rows), from.cols);
-    /* One scale: the whole reads the shard's, which is the whole's own where that is saved. */
+    /* One scale: the whole reads the shard's, which is the whole's own where that is saved.
+     * e.g. `recipe=current parallel=row sequence tp=2 gather_chunks=2 delay_wgrad`:
+     * "grad_output.gathered scale_inv f32 (1) 4 B, stored" */
     oct_share(b, whole, pieces->local, OCT_PART(SCALE));
     if (place == OCTET_PLACE_SAVED && oct_tensor_has(b, whole, OCTET_PART_SCALE)) {
         b->plan->buffers[from.buffers[OCTET_PART_SCALE]].tensor = whole;

@@ -87,12 +87,12 @@ static void write_padding(oct_writer *w, const octet_plan *plan, const octet_ste
 /* Of a product whose rows come in eights, those that are multiplied apart from the others. */
 static void write_rows_behind(oct_writer *w, const octet_plan *plan, const octet_step *s) {
     octet_scheme scheme = (octet_scheme)plan->tensors[s->a].quantizer.scheme;
-    int64_t rows = 0, lines = oct_target_of(&plan->device)->lines(scheme);
-    if (lines && s->a_copy != OCTET_ABSENT &&
+    int64_t rows = 0, multiple = oct_target_of(&plan->device)->outer_multiple(scheme);
+    if (multiple && s->a_copy != OCTET_ABSENT &&
         !octet_dim_eval(&rows, &plan->tensors[s->dst].rows, &plan->extents, NULL) &&
-        rows % lines) {
+        rows % multiple) {
         oct_write(w, ", rows behind whole eights: ");
-        oct_write_i64(w, rows % lines);
+        oct_write_i64(w, rows % multiple);
     }
 }
 
@@ -303,7 +303,7 @@ static void write_step(oct_writer *w, const octet_plan *plan, int index) {
     oct_write(w, "\n");
 }
 
-static void write_slot(oct_writer *w, const octet_plan *plan, int index, uint8_t at) {
+static void write_saved_buffer(oct_writer *w, const octet_plan *plan, int index, uint8_t at) {
     static const char *const places[OCTET_PLACES] = {
         [OCTET_PLACE_ARG] = ", is argument ",
         [OCTET_PLACE_OUT] = ", is output ",
@@ -328,12 +328,12 @@ static void write_slot(oct_writer *w, const octet_plan *plan, int index, uint8_t
     oct_write(w, "\n");
 }
 
-static void write_slots(oct_writer *w, const octet_plan *plan, const char *title,
-                        const uint8_t *slots, int count) {
+static void write_saved(oct_writer *w, const octet_plan *plan, const char *title,
+                        const uint8_t *saved, int count) {
     oct_write(w, title);
     oct_write(w, count ? "\n" : ": nothing\n");
     for (int i = 0; i < count; i++) {
-        write_slot(w, plan, i, slots[i]);
+        write_saved_buffer(w, plan, i, saved[i]);
     }
 }
 
@@ -399,7 +399,7 @@ size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
     write_head(w, plan);
     write_ports(w, "arguments", plan->args, plan->arg_count);
     if (plan->kind == OCTET_PLAN_LINEAR_BACKWARD || plan->kind == OCTET_PLAN_LINEAR_WGRAD) {
-        write_slots(w, plan, "restored from the plan before", plan->restored,
+        write_saved(w, plan, "restored from the plan before", plan->restored,
                     plan->restored_count);
     }
     oct_write(w, "steps\n");
@@ -410,7 +410,7 @@ size_t octet_plan_print(char *text, size_t size, const octet_plan *plan) {
                 plan->exchanges, plan->exchange_count);
     write_ports(w, "outputs", plan->outs, plan->out_count);
     if (plan->kind <= OCTET_PLAN_LINEAR_WGRAD) {
-        write_slots(w, plan, "saved for the next plan", plan->saved, plan->saved_count);
+        write_saved(w, plan, "saved for the next plan", plan->saved, plan->saved_count);
     }
     oct_write(w, "saves ");
     write_bytes(w, plan->saved_bytes);

@@ -10,10 +10,10 @@
 /* A builder for one tensor; delayed scaling has one slot. */
 static oct_builder start(octet_plan *plan, octet_plan_kind kind, const octet_proto *tensor,
                          octet_error *err) {
-    oct_terms terms = {
+    oct_build_options options = {
         .kind = kind, .device = tensor->device, .dtype = tensor->dtype, .ranks = 1, .slots = 1};
-    (void)oct_proto_extents(&terms.extents, tensor);
-    return oct_build_start(plan, &terms, err);
+    (void)oct_proto_extents(&options.extents, tensor);
+    return oct_build_start(plan, &options, err);
 }
 
 /* Its rows are M, its columns K. */

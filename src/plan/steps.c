@@ -128,7 +128,7 @@ static void gemm_masks(const oct_builder *b, octet_step *step) {
 
 /* TRANSPOSE reads the bytes and amax of one direction: both share the tensor's one scale.
  * SWIZZLE reads the block scales alone. */
-static uint64_t turned_bits(const oct_builder *b, const octet_step *step) {
+static uint64_t reordered_bits(const oct_builder *b, const octet_step *step) {
     uint32_t scales = OCT_PART(ROW_SCALE) | OCT_PART(COL_SCALE);
     uint32_t parts = use_parts(step->a_use) & ~OCT_PART(SCALE);
     return part_bits(b, step->a, step->op == OCTET_OP_SWIZZLE ? parts & scales : parts);
@@ -173,7 +173,7 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         break;
     case OCTET_OP_TRANSPOSE:
     case OCTET_OP_SWIZZLE:
-        step->reads = turned_bits(b, step);
+        step->reads = reordered_bits(b, step);
         step->writes = own_bits(b, step->dst);
         break;
     case OCTET_OP_ASSEMBLE: /* only what was stacked; the rest was concatenated */
@@ -197,7 +197,7 @@ void oct_step_done(oct_builder *b, octet_step *step) {
         prologue_masks(b, step);
         made_masks(b, step, step->sums);
         break;
-    case OCTET_OP_BIAS_GRAD: /* where an earlier step summed dy, it joins those sums */
+    case OCTET_OP_BIAS_GRAD: /* where an earlier step summed dy, it adds those sums up */
         step->reads = is_made(b, step->sums) ? 0 : part_bits(b, step->a, values);
         step->writes = part_bits(b, step->dst, values);
         step->reads |= step->accumulate ? step->writes : 0;

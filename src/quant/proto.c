@@ -14,29 +14,29 @@ _Static_assert(sizeof(octet_proto) == 16 + 8 * OCTET_MAX_RANK + 32, "a proto has
 
 const char *const oct_device_words[3] = {"cpu", "cuda", NULL};
 
-const octet_field oct_device_rows[] = {
+const octet_field oct_device_fields[] = {
     OCT_WORD(octet_device, kind, "device", oct_device_words, OCT_ANY, "cpu or cuda"),
     OCT_NUMBER(octet_device, index, NULL, OCTET_FIELD_U8, OCT_ANY, "which one"),
     OCT_NUMBER(octet_device, arch, NULL, OCTET_FIELD_U16, OCT_ANY, "10 * major + minor"),
-    OCT_ROWS_END,
+    OCT_FIELDS_END,
 };
 
 #define P octet_proto
 
-/* Every row but requires_grad, which a call says of its arguments itself. */
+/* Every field but requires_grad, which a call says of its arguments itself. */
 #define ARGUMENT_ROWS                                                                          \
     OCT_WORD(P, dtype, NULL, oct_dtype_words, OCT_ANY, "the dtype it stands for"),             \
         OCT_NUMBER(P, rank, NULL, OCTET_FIELD_U8, OCT_ANY, "number of axes"),                  \
         OCT_ARRAY(P, shape, OCTET_FIELD_I64, NULL, "lengths of the axes"),                     \
-        OCT_STRUCT(P, device, NULL, oct_device_rows, "where it is"),                           \
-        OCT_STRUCT(P, quantizer, NULL, oct_quantizer_rows, "how it is stored")
+        OCT_STRUCT(P, device, NULL, oct_device_fields, "where it is"),                         \
+        OCT_STRUCT(P, quantizer, NULL, oct_quantizer_fields, "how it is stored")
 
-const octet_field oct_argument_rows[] = {ARGUMENT_ROWS, OCT_ROWS_END};
+const octet_field oct_argument_fields[] = {ARGUMENT_ROWS, OCT_FIELDS_END};
 
-const octet_field oct_proto_rows[] = {
+const octet_field oct_proto_fields[] = {
     ARGUMENT_ROWS,
     OCT_FLAG(P, requires_grad, NULL, OCT_ANY, "whether a gradient is wanted"),
-    OCT_ROWS_END,
+    OCT_FIELDS_END,
 };
 
 octet_proto octet_proto_make(octet_dtype dtype, int rank, const int64_t *shape) {
@@ -78,9 +78,10 @@ octet_status octet_proto_check(const octet_proto *proto, octet_error *err) {
     octet_status status = oct_need(proto, "proto", err);
     status = status ? status : oct_need_size(proto->size, sizeof *proto, "octet_proto", err);
     status = status ? status : check_shape(proto, err);
-    status = status ? status : oct_fields_check(oct_proto_rows, proto, 0, "octet_proto", err);
-    status = status ? status
-                    : oct_fields_check(oct_device_rows, &proto->device, 0, "octet_device", err);
+    status = status ? status : oct_fields_check(oct_proto_fields, proto, 0, "octet_proto", err);
+    status = status
+                 ? status
+                 : oct_fields_check(oct_device_fields, &proto->device, 0, "octet_device", err);
     status = status ? status : oct_need_zero(&proto->reserved, 1, "octet_proto.reserved", err);
     status = status ? status
                     : oct_need_zero(&proto->reserved2, sizeof proto->reserved2,
@@ -105,11 +106,11 @@ octet_status octet_proto_check(const octet_proto *proto, octet_error *err) {
 }
 
 bool octet_proto_equal(const octet_proto *a, const octet_proto *b) {
-    return oct_fields_equal(oct_proto_rows, a, b);
+    return oct_fields_equal(oct_proto_fields, a, b);
 }
 
 uint64_t octet_proto_hash(const octet_proto *proto) {
-    return oct_fields_hash(oct_proto_rows, proto);
+    return oct_fields_hash(oct_proto_fields, proto);
 }
 
 bool oct_proto_extents(octet_extents *out, const octet_proto *proto) {

@@ -4,10 +4,10 @@
 
 #include "core/fields.h"
 
-extern const octet_field oct_proto_rows[];
+extern const octet_field oct_proto_fields[];
 /* Without requires_grad: of its arguments a call says itself who wants a gradient. */
-extern const octet_field oct_argument_rows[];
-extern const octet_field oct_device_rows[];
+extern const octet_field oct_argument_fields[];
+extern const octet_field oct_device_fields[];
 extern const char *const oct_device_words[3];
 
 /* M and K of the proto flattened; false when the product overflows. n is left 0. */

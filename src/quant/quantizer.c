@@ -18,7 +18,7 @@ const char *const oct_four_over_six_words[4] = {"none", "mae", "mse", NULL};
 #define BIT(what, name, word, takes, ...) | ((takes) & (what) ? 1u << OCTET_##name : 0u)
 #define ON(what) (0u OCT_SCHEME_ROWS(BIT, OCT_TAKES_##what))
 
-const octet_field oct_quantizer_rows[] = {
+const octet_field oct_quantizer_fields[] = {
     OCT_WORD(Q, scheme, NULL, oct_scheme_words, OCT_ANY, "how scales are chosen"),
     OCT_WORD(Q, format, NULL, oct_dtype_words, QUANTIZED, "element format"),
     OCT_NUMBER(Q, block_rows, NULL, OCTET_FIELD_U16, ON(BLOCKS), "rows of a rowwise block"),
@@ -37,7 +37,7 @@ const octet_field oct_quantizer_rows[] = {
     OCT_FLAG(Q, max256, "max256", ON(FACTOR), "four-over-six scales reach 256, not 448"),
     OCT_FLAG(Q, swizzled, "swizzled", ON(SWIZZLED),
              "scales in the order tensor cores read them"),
-    OCT_ROWS_END,
+    OCT_FIELDS_END,
 };
 
 octet_quantizer oct_quantizer_default(octet_scheme scheme) {
@@ -119,7 +119,7 @@ octet_status octet_quantizer_check(const octet_quantizer *quantizer, octet_error
                      quantizer->scheme, OCTET_SCHEMES);
     }
     if (!status) {
-        status = oct_fields_check(oct_quantizer_rows, quantizer, quantizer->scheme,
+        status = oct_fields_check(oct_quantizer_fields, quantizer, quantizer->scheme,
                                   "octet_quantizer", err);
     }
     status = status ? status
@@ -135,11 +135,11 @@ octet_status octet_quantizer_check(const octet_quantizer *quantizer, octet_error
 }
 
 bool octet_quantizer_equal(const octet_quantizer *a, const octet_quantizer *b) {
-    return oct_fields_equal(oct_quantizer_rows, a, b);
+    return oct_fields_equal(oct_quantizer_fields, a, b);
 }
 
 uint64_t octet_quantizer_hash(const octet_quantizer *quantizer) {
-    return oct_fields_hash(oct_quantizer_rows, quantizer);
+    return oct_fields_hash(oct_quantizer_fields, quantizer);
 }
 
 octet_status octet_quantizer_with_usage(octet_quantizer *out, const octet_quantizer *quantizer,

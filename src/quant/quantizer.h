@@ -5,7 +5,7 @@
 #include "core/fields.h"
 #include "format/scheme.h"
 
-extern const octet_field oct_quantizer_rows[];
+extern const octet_field oct_quantizer_fields[];
 extern const char *const oct_hadamard_words[4];
 extern const char *const oct_four_over_six_words[4];
 

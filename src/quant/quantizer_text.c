@@ -7,21 +7,21 @@
 
 #define MOST_OPTIONS 16
 
-static bool offered(const octet_field *row, uint8_t scheme) {
-    return row->word && (row->scope >> scheme & 1);
+static bool offered(const octet_field *field, uint8_t scheme) {
+    return field->word && (field->scope >> scheme & 1);
 }
 
-static bool is_usage(const octet_field *row) {
-    return row->offset == offsetof(octet_quantizer, rowwise) ||
-           row->offset == offsetof(octet_quantizer, columnwise);
+static bool is_usage(const octet_field *field) {
+    return field->offset == offsetof(octet_quantizer, rowwise) ||
+           field->offset == offsetof(octet_quantizer, columnwise);
 }
 
 /* The words a scheme offers, NULL-terminated, for messages. */
 static void offered_words(const char *words[MOST_OPTIONS], uint8_t scheme) {
     int n = 0;
-    for (const octet_field *row = oct_quantizer_rows; row->name; row++) {
-        if (offered(row, scheme)) {
-            words[n++] = row->word;
+    for (const octet_field *field = oct_quantizer_fields; field->name; field++) {
+        if (offered(field, scheme)) {
+            words[n++] = field->word;
         }
     }
     words[n] = NULL;
@@ -40,29 +40,29 @@ static octet_status parse_option(octet_quantizer *q, oct_span option, uint32_t *
                                  octet_error *err) {
     oct_span rest = option;
     oct_span word = oct_span_take(&rest, "=");
-    const octet_field *row = oct_fields_find(oct_quantizer_rows, word);
-    bool off = !row && oct_span_starts(word, "no");
+    const octet_field *field = oct_fields_find(oct_quantizer_fields, word);
+    bool off = !field && oct_span_starts(word, "no");
     if (off) {
-        row = oct_fields_find(oct_quantizer_rows, oct_span_skip(word, 2));
+        field = oct_fields_find(oct_quantizer_fields, oct_span_skip(word, 2));
     }
     bool bare = rest.length == 0;
-    if (!row || !offered(row, q->scheme) ||
-        (off && (row->type == OCTET_FIELD_F32 || is_usage(row) || !bare))) {
+    if (!field || !offered(field, q->scheme) ||
+        (off && (field->type == OCTET_FIELD_F32 || is_usage(field) || !bare))) {
         return unknown_option(word, q->scheme, err);
     }
-    uint32_t bit = 1u << (row - oct_quantizer_rows);
+    uint32_t bit = 1u << (field - oct_quantizer_fields);
     if (*seen & bit) {
         return oct_fail_at(err, word.column, "'%.*s' is given twice", OCT_SHOW(word));
     }
     *seen |= bit;
     if (!bare) {
-        return oct_field_parse(row, q, oct_span_skip(rest, 1), err);
+        return oct_field_parse(field, q, oct_span_skip(rest, 1), err);
     }
-    if (row->type == OCTET_FIELD_F32) {
-        return oct_fail_at(err, word.column, "'%s' needs a value: %s=1e-12", row->word,
-                           row->word);
+    if (field->type == OCTET_FIELD_F32) {
+        return oct_fail_at(err, word.column, "'%s' needs a value: %s=1e-12", field->word,
+                           field->word);
     }
-    oct_field_set(row, q, !off);
+    oct_field_set(field, q, !off);
     return OCTET_OK;
 }
 
@@ -181,17 +181,17 @@ void oct_quantizer_write(oct_writer *writer, const octet_quantizer *q) {
         oct_write(writer, "x");
         oct_write_i64(writer, q->block_cols);
     }
-    for (const octet_field *row = oct_quantizer_rows; row->name; row++) {
-        int64_t value = oct_field_get(row, q);
-        int64_t as_usual = is_usage(row) ? 0 : oct_field_get(row, &usual);
-        if (!offered(row, q->scheme) || value == as_usual) {
+    for (const octet_field *field = oct_quantizer_fields; field->name; field++) {
+        int64_t value = oct_field_get(field, q);
+        int64_t as_usual = is_usage(field) ? 0 : oct_field_get(field, &usual);
+        if (!offered(field, q->scheme) || value == as_usual) {
             continue;
         }
         oct_write(writer, value ? "+" : "+no");
-        oct_write(writer, row->word);
-        if (value && (value != 1 || row->type == OCTET_FIELD_F32)) {
+        oct_write(writer, field->word);
+        if (value && (value != 1 || field->type == OCTET_FIELD_F32)) {
             oct_write(writer, "=");
-            oct_field_write(row, q, writer);
+            oct_field_write(field, q, writer);
         }
     }
 }

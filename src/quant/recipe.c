@@ -22,8 +22,6 @@ static const char *const product_words[] = {"folded", "exact", NULL};
 static const char *const split_words[] = {"fast", "split", NULL};
 static const char *const scope_words[] = {"none", "weights", "activations", "all", NULL};
 
-#define MOST_MARGIN 64
-
 #define Q octet_qparams
 #define R octet_recipe
 #define ON(kind) (1u << OCTET_RECIPE_##kind)
@@ -38,12 +36,12 @@ static const char *const scope_words[] = {"none", "weights", "activations", "all
         OCT_FLAG(Q, two_d, "2d", two_d_scope, "square blocks"),                                \
         OCT_NUMBER(Q, epsilon, "eps", OCTET_FIELD_F32, ON(CURRENT) | ON(BLOCK),                \
                    "the least amax a scale is made from"),                                     \
-        OCT_ROWS_END
+        OCT_FIELDS_END
 
 static const octet_field activation_rows[] = {PARAMETER_ROWS(ON(BLOCK) | FP4)};
-const octet_field oct_qparams_rows[] = {PARAMETER_ROWS(ON(BLOCK) | ON(MXFP8) | FP4)};
+const octet_field oct_qparams_fields[] = {PARAMETER_ROWS(ON(BLOCK) | ON(MXFP8) | FP4)};
 
-const octet_field oct_recipe_rows[] = {
+const octet_field oct_recipe_fields[] = {
     OCT_WORD(R, kind, NULL, oct_recipe_words, OCT_ANY, "the recipe"),
     OCT_WORD(R, format, "format", format_words,
              ON(DELAYED) | ON(CURRENT) | ON(BLOCK) | ON(MXFP8),
@@ -66,10 +64,10 @@ const octet_field oct_recipe_rows[] = {
     OCT_NUMBER(R, margin, "margin", OCTET_FIELD_I32, ON(DELAYED), "scales are over 2^margin"),
     OCT_NUMBER(R, history, "history", OCTET_FIELD_U32, ON(DELAYED), "length of the history"),
     OCT_STRUCT(R, input, "x", activation_rows, "inputs and outputs"),
-    OCT_STRUCT(R, weight, "w", oct_qparams_rows, "weights"),
+    OCT_STRUCT(R, weight, "w", oct_qparams_fields, "weights"),
     OCT_STRUCT(R, grad, "g", activation_rows, "gradients"),
-    OCT_ARRAY(R, custom, OCTET_FIELD_STRUCT, oct_quantizer_rows, "quantizers by role"),
-    OCT_ROWS_END,
+    OCT_ARRAY(R, custom, OCTET_FIELD_STRUCT, oct_quantizer_fields, "quantizers by role"),
+    OCT_FIELDS_END,
 };
 
 static const uint8_t kind_scheme[OCTET_RECIPES] = {
@@ -83,30 +81,30 @@ static const oct_scheme *scheme_of(int kind) {
     return &oct_schemes[kind_scheme[kind]];
 }
 
-int oct_recipe_groups(int kind, const octet_field *row) {
-    if (!(row->scope >> kind & 1)) {
+int oct_recipe_groups(int kind, const octet_field *field) {
+    if (!(field->scope >> kind & 1)) {
         return 0;
     }
     int groups = OCT_GROUP_WEIGHT;
     for (const octet_field *of = activation_rows; of->name; of++) {
-        if (of->offset == row->offset && (of->scope >> kind & 1)) {
+        if (of->offset == field->offset && (of->scope >> kind & 1)) {
             groups |= OCT_GROUP_INPUT | OCT_GROUP_GRAD;
         }
     }
     return groups;
 }
 
-int oct_recipe_shorthand(int kind, const octet_field *row) {
-    int groups = oct_recipe_groups(kind, row);
-    if (kind == OCTET_RECIPE_BLOCK && row->offset == offsetof(octet_qparams, two_d)) {
+int oct_recipe_shorthand(int kind, const octet_field *field) {
+    int groups = oct_recipe_groups(kind, field);
+    if (kind == OCTET_RECIPE_BLOCK && field->offset == offsetof(octet_qparams, two_d)) {
         return 0;
     }
     if (!(scheme_of(kind)->takes & OCT_TAKES_TRANSFORM) || !groups) {
         return groups;
     }
-    return row->offset == offsetof(octet_qparams, hadamard) ? OCT_GROUP_INPUT | OCT_GROUP_GRAD
-           : row->offset == offsetof(octet_qparams, two_d)  ? OCT_GROUP_WEIGHT
-                                                            : OCT_GROUP_GRAD;
+    return field->offset == offsetof(octet_qparams, hadamard) ? OCT_GROUP_INPUT | OCT_GROUP_GRAD
+           : field->offset == offsetof(octet_qparams, two_d)  ? OCT_GROUP_WEIGHT
+                                                              : OCT_GROUP_GRAD;
 }
 
 octet_qparams *oct_recipe_group(octet_recipe *recipe, int group) {
@@ -197,7 +195,7 @@ static octet_status check_groups(const octet_recipe *r, octet_error *err) {
     octet_status status =
         oct_fields_check(activation_rows, &r->input, r->kind, "octet_recipe.input", err);
     status = status ? status
-                    : oct_fields_check(oct_qparams_rows, &r->weight, r->kind,
+                    : oct_fields_check(oct_qparams_fields, &r->weight, r->kind,
                                        "octet_recipe.weight", err);
     return status
                ? status
@@ -206,11 +204,12 @@ static octet_status check_groups(const octet_recipe *r, octet_error *err) {
 
 /* Far beyond these a scale and its reciprocal do not fit a float together. */
 static octet_status check_margin(const octet_recipe *r, octet_error *err) {
-    if (r->margin >= -MOST_MARGIN && r->margin <= MOST_MARGIN) {
+    if (r->margin >= -OCT_MOST_MARGIN && r->margin <= OCT_MOST_MARGIN) {
         return OCTET_OK;
     }
     return oct_fail(err, OCTET_INVALID, "recipe %s: margin is %ld; it is from %d to %d",
-                    oct_recipe_words[r->kind], (long)r->margin, -MOST_MARGIN, MOST_MARGIN);
+                    oct_recipe_words[r->kind], (long)r->margin, -OCT_MOST_MARGIN,
+                    OCT_MOST_MARGIN);
 }
 
 /* Combinations that cannot mean anything. */
@@ -293,9 +292,9 @@ octet_status octet_recipe_check(const octet_recipe *recipe, octet_error *err) {
         status = oct_fail(err, OCTET_INVALID, "octet_recipe.kind is %u; it must be below %d",
                           recipe->kind, OCTET_RECIPES);
     }
-    status = status
-                 ? status
-                 : oct_fields_check(oct_recipe_rows, recipe, recipe->kind, "octet_recipe", err);
+    status =
+        status ? status
+               : oct_fields_check(oct_recipe_fields, recipe, recipe->kind, "octet_recipe", err);
     status = status ? status
                     : oct_need_zero(recipe->reserved, sizeof recipe->reserved,
                                     "octet_recipe.reserved", err);
@@ -362,11 +361,11 @@ octet_status octet_recipe_quantizer(octet_quantizer *out, const octet_recipe *re
 }
 
 bool octet_recipe_equal(const octet_recipe *a, const octet_recipe *b) {
-    return oct_fields_equal(oct_recipe_rows, a, b);
+    return oct_fields_equal(oct_recipe_fields, a, b);
 }
 
 uint64_t octet_recipe_hash(const octet_recipe *recipe) {
-    return oct_fields_hash(oct_recipe_rows, recipe);
+    return oct_fields_hash(oct_recipe_fields, recipe);
 }
 
 const char *octet_role_name(octet_role role) {

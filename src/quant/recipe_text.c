@@ -8,10 +8,10 @@
 static const char *const group_words[] = {
     [OCT_GROUP_INPUT] = "x.", [OCT_GROUP_WEIGHT] = "w.", [OCT_GROUP_GRAD] = "g."};
 
-/* What a word of the text sets: a row of the recipe, or one of some groups' parameters. */
+/* What a word of the text sets: a field of the recipe, or one of some groups' parameters. */
 typedef struct target {
-    const octet_field *row;
-    int groups; /* 0: the row is the recipe's own */
+    const octet_field *field;
+    int groups; /* 0: the field is the recipe's own */
     bool off;   /* the word began with "no" */
 } target;
 
@@ -22,10 +22,10 @@ static target find_target(int kind, oct_span word) {
                 : oct_span_starts(word, "g.") ? OCT_GROUP_GRAD
                                               : 0;
     oct_span name = oct_span_skip(word, group ? 2 : 0);
-    const octet_field *own = group ? NULL : oct_fields_find(oct_recipe_rows, name);
-    const octet_field *shared = oct_fields_find(oct_qparams_rows, name);
+    const octet_field *own = group ? NULL : oct_fields_find(oct_recipe_fields, name);
+    const octet_field *shared = oct_fields_find(oct_qparams_fields, name);
     if (own && own->type != OCTET_FIELD_STRUCT && (own->scope >> kind & 1)) {
-        found.row = own;
+        found.field = own;
     } else if (shared && group && (oct_recipe_groups(kind, shared) & group)) {
         found = (target){shared, group, false};
     } else if (shared && !group && oct_recipe_shorthand(kind, shared)) {
@@ -53,17 +53,17 @@ static target find_negated(int kind, oct_span word) {
 static octet_status unknown_word(int kind, oct_span word, octet_error *err) {
     char list[256];
     oct_writer writer = oct_writer_start(list, sizeof list);
-    for (const octet_field *row = oct_recipe_rows; row->name; row++) {
-        if (row->word && row->type != OCTET_FIELD_STRUCT && (row->scope >> kind & 1)) {
+    for (const octet_field *field = oct_recipe_fields; field->name; field++) {
+        if (field->word && field->type != OCTET_FIELD_STRUCT && (field->scope >> kind & 1)) {
             oct_write(&writer, writer.length ? ", " : "");
-            oct_write(&writer, row->word);
+            oct_write(&writer, field->word);
         }
     }
-    for (const octet_field *row = oct_qparams_rows; row->name; row++) {
-        if (oct_recipe_groups(kind, row)) {
+    for (const octet_field *field = oct_qparams_fields; field->name; field++) {
+        if (oct_recipe_groups(kind, field)) {
             oct_write(&writer, writer.length ? ", " : "");
-            oct_write(&writer, oct_recipe_shorthand(kind, row) ? row->word : "x|w|g.");
-            oct_write(&writer, oct_recipe_shorthand(kind, row) ? "" : row->word);
+            oct_write(&writer, oct_recipe_shorthand(kind, field) ? field->word : "x|w|g.");
+            oct_write(&writer, oct_recipe_shorthand(kind, field) ? "" : field->word);
         }
     }
     for (int role = 0; kind == OCTET_RECIPE_CUSTOM && role < OCTET_ROLES; role++) {
@@ -75,25 +75,25 @@ static octet_status unknown_word(int kind, oct_span word, octet_error *err) {
                        writer.length ? list : "nothing");
 }
 
-static bool is_switch(const octet_field *row) {
-    return row->type == OCTET_FIELD_FLAG || row->words == oct_hadamard_words;
+static bool is_switch(const octet_field *field) {
+    return field->type == OCTET_FIELD_FLAG || field->words == oct_hadamard_words;
 }
 
 /* A bare word switches its field on or off; otherwise the value is read. */
 static octet_status set_field(const target *found, void *where, oct_span value,
                               octet_error *err) {
     if (value.text) {
-        return oct_field_parse(found->row, where, value, err);
+        return oct_field_parse(found->field, where, value, err);
     }
-    oct_field_set(found->row, where, !found->off);
+    oct_field_set(found->field, where, !found->off);
     return OCTET_OK;
 }
 
 static octet_status set_target(octet_recipe *recipe, const target *found, oct_span word,
                                oct_span value, octet_error *err) {
-    if (!value.text && !is_switch(found->row)) {
+    if (!value.text && !is_switch(found->field)) {
         return oct_fail_at(err, word.column, "'%.*s' needs a value: %s=...", OCT_SHOW(word),
-                           found->row->word);
+                           found->field->word);
     }
     if (value.text && found->off) {
         return oct_fail_at(err, value.column, "'%.*s' takes no value", OCT_SHOW(word));
@@ -110,10 +110,11 @@ static octet_status set_target(octet_recipe *recipe, const target *found, oct_sp
     return status;
 }
 
-/* What the text has set so far, as bits: roles, the recipe's own rows, and the rows of groups,
- * each by the groups that it set: "pow2" may be followed by "x.nopow2", not by "nopow2". */
+/* What the text has set so far, as bits: roles, the recipe's own fields, and the fields of
+ * groups, each by the groups that it set: "pow2" may be followed by "x.nopow2", not by
+ * "nopow2". */
 typedef struct seen {
-    uint32_t roles, rows;
+    uint32_t roles, fields;
     uint64_t params;
 } seen;
 
@@ -126,11 +127,11 @@ static bool first_role(seen *seen, int role) {
 
 static bool first_target(seen *seen, const target *found) {
     bool own = !found->groups;
-    uint32_t row = own ? (uint32_t)1 << (found->row - oct_recipe_rows) : 0;
+    uint32_t field = own ? (uint32_t)1 << (found->field - oct_recipe_fields) : 0;
     uint64_t param =
-        own ? 0 : (uint64_t)1 << ((found->row - oct_qparams_rows) * 8 + found->groups);
-    bool first = !(seen->rows & row) && !(seen->params & param);
-    seen->rows |= row;
+        own ? 0 : (uint64_t)1 << ((found->field - oct_qparams_fields) * 8 + found->groups);
+    bool first = !(seen->fields & field) && !(seen->params & param);
+    seen->fields |= field;
     seen->params |= param;
     return first;
 }
@@ -147,9 +148,9 @@ static octet_status parse_item(octet_recipe *recipe, seen *seen, oct_span item,
     target found = {NULL, 0, false};
     if (role < 0) {
         found = find_target(recipe->kind, word);
-        found = found.row ? found : find_negated(recipe->kind, word);
+        found = found.field ? found : find_negated(recipe->kind, word);
     }
-    if (role < 0 && !found.row) {
+    if (role < 0 && !found.field) {
         return unknown_word(recipe->kind, word, err);
     }
     if (!(role >= 0 ? first_role(seen, role) : first_target(seen, &found))) {
@@ -203,61 +204,61 @@ typedef struct pass {
     int count; /* values written so far */
 } pass;
 
-static void write_item(pass *pass, const char *prefix, const octet_field *row,
+static void write_item(pass *pass, const char *prefix, const octet_field *field,
                        const void *value) {
-    int64_t number = oct_field_get(row, value);
-    bool is_flag = is_switch(row) && number <= 1;
+    int64_t number = oct_field_get(field, value);
+    bool is_flag = is_switch(field) && number <= 1;
     if (is_flag == pass->values) {
         return;
     }
     oct_write(pass->writer, is_flag ? "+" : pass->count++ ? "," : ":");
     oct_write(pass->writer, prefix);
     oct_write(pass->writer, is_flag && !number ? "no" : "");
-    oct_write(pass->writer, row->word);
+    oct_write(pass->writer, field->word);
     if (!is_flag) {
         oct_write(pass->writer, "=");
-        oct_field_write(row, value, pass->writer);
+        oct_field_write(field, value, pass->writer);
     }
 }
 
 /* One parameter of the groups: by its short word where that says it all, else group by group.
  */
-static void write_param(pass *pass, const octet_field *row, octet_recipe *recipe,
+static void write_param(pass *pass, const octet_field *field, octet_recipe *recipe,
                         octet_recipe *usual) {
-    int together = oct_recipe_shorthand(recipe->kind, row);
+    int together = oct_recipe_shorthand(recipe->kind, field);
     int changed = 0;
     const octet_qparams *first = NULL;
     bool alike = true;
     for (int group = OCT_GROUP_INPUT; group <= OCT_GROUP_GRAD; group <<= 1) {
         const octet_qparams *params = oct_recipe_group(recipe, group);
-        bool differs =
-            oct_field_get(row, params) != oct_field_get(row, oct_recipe_group(usual, group));
+        bool differs = oct_field_get(field, params) !=
+                       oct_field_get(field, oct_recipe_group(usual, group));
         changed |= differs ? group : 0;
         if (together & group) {
             first = first ? first : params;
-            alike = alike && oct_field_get(row, params) == oct_field_get(row, first);
+            alike = alike && oct_field_get(field, params) == oct_field_get(field, first);
         }
     }
     if (together && alike && (changed & together) == together) {
-        write_item(pass, "", row, first);
+        write_item(pass, "", field, first);
         changed &= ~together;
     }
     for (int group = OCT_GROUP_INPUT; group <= OCT_GROUP_GRAD; group <<= 1) {
         if (changed & group) {
-            write_item(pass, group_words[group], row, oct_recipe_group(recipe, group));
+            write_item(pass, group_words[group], field, oct_recipe_group(recipe, group));
         }
     }
 }
 
 static void write_pass(pass *pass, octet_recipe *recipe, octet_recipe *usual) {
-    for (const octet_field *row = oct_recipe_rows; row->name; row++) {
-        if (row->word && row->type != OCTET_FIELD_STRUCT &&
-            oct_field_get(row, recipe) != oct_field_get(row, usual)) {
-            write_item(pass, "", row, recipe);
+    for (const octet_field *field = oct_recipe_fields; field->name; field++) {
+        if (field->word && field->type != OCTET_FIELD_STRUCT &&
+            oct_field_get(field, recipe) != oct_field_get(field, usual)) {
+            write_item(pass, "", field, recipe);
         }
     }
-    for (const octet_field *row = oct_qparams_rows; row->name; row++) {
-        write_param(pass, row, recipe, usual);
+    for (const octet_field *field = oct_qparams_fields; field->name; field++) {
+        write_param(pass, field, recipe, usual);
     }
 }
 

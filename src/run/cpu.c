@@ -36,16 +36,16 @@ static void do_amax(const oct_work *work, const oct_threads *threads) {
 static void quantize(const oct_work *work, const oct_matrix *source,
                      const oct_prologue_call *apply, const oct_threads *threads) {
     bool stored = work->step->scale != OCTET_ABSENT;
-    bool records = stored && work->amax;
+    bool measures = stored && work->amax;
     float amax = 0;
     oct_live live = {.scale = work->scale,
                      .amax = stored ? NULL : work->amax,
-                     .new_amax = records ? &amax : NULL,
+                     .new_amax = measures ? &amax : NULL,
                      .seed = work->seed ? (uint64_t)*work->seed : 0,
                      .stream = work->step->stream,
                      .apply = apply};
     oct_cpu_quantize(&work->dst, source, &live, threads);
-    if (records) {
+    if (measures) {
         put_amax(work, amax);
     }
 }

@@ -45,11 +45,12 @@ static uint64_t raised(const octet_plan *plan, int phase) {
     return bits;
 }
 
-/* Whether b follows a in the same block or port, with nothing but a block's padding between. */
-static bool follows(const octet_plan_buffer *a, const octet_plan_buffer *b) {
-    bool block = b->place == OCTET_PLACE_SAVED || b->place == OCTET_PLACE_WORK;
+/* Whether b adjoins a in the same arena or port, with nothing but an arena's padding between.
+ */
+static bool adjoins(const octet_plan_buffer *a, const octet_plan_buffer *b) {
+    bool in_arena = b->place == OCTET_PLACE_SAVED || b->place == OCTET_PLACE_WORK;
     int64_t gap = b->offset - a->offset - a->bytes;
-    return a->port == b->port && gap >= 0 && gap < (block ? OCTET_ALIGN : 1);
+    return a->port == b->port && gap >= 0 && gap < (in_arena ? OCTET_ALIGN : 1);
 }
 
 /* The first of these buffers that has bytes and lies in the place, from `from` on. */
@@ -68,7 +69,7 @@ static oct_cuda_span span_of(uint8_t *first, const octet_plan *plan, uint64_t bi
                              const octet_memory *memory) {
     octet_place place = (octet_place)plan->buffers[*first].place;
     uint8_t last = *first, next = next_of(plan, bits, place, last + 1);
-    while (next != OCTET_ABSENT && follows(&plan->buffers[last], &plan->buffers[next])) {
+    while (next != OCTET_ABSENT && adjoins(&plan->buffers[last], &plan->buffers[next])) {
         last = next;
         next = next_of(plan, bits, place, last + 1);
     }
@@ -84,7 +85,7 @@ static octet_status zero_raised(const oct_phase *phase, octet_error *err) {
     const octet_plan *plan = phase->plan;
     oct_cuda_on on = on_of(phase);
     oct_cuda_span spans[OCT_ZERO_SPANS];
-    uint64_t bits = raised(plan, phase->number);
+    uint64_t bits = raised(plan, phase->index);
     octet_status status = OCTET_OK;
     int count = 0;
     for (int place = 0; bits && !status && place < OCTET_PLACES; place++) {

@@ -1,9 +1,8 @@
 /* delayed.c - a layer's live state, wherever it lies: delayed scaling's. */
 #include "core/fail.h"
 #include "core/size.h"
+#include "quant/recipe.h"
 #include "run/run.h"
-
-#define MOST_MARGIN 64 /* as recipes have it */
 
 static octet_status check_sizes(const octet_delayed *state, octet_error *err) {
     int64_t entries;
@@ -34,9 +33,9 @@ static octet_status check_state(const octet_delayed *state, octet_error *err) {
                           "others are the caller's to compute",
                           state->algo);
     }
-    if (!status && (state->margin < -MOST_MARGIN || state->margin > MOST_MARGIN)) {
+    if (!status && (state->margin < -OCT_MOST_MARGIN || state->margin > OCT_MOST_MARGIN)) {
         status = oct_fail(err, OCTET_INVALID, "delayed scaling's margin is %ld; from %d to %d",
-                          (long)state->margin, -MOST_MARGIN, MOST_MARGIN);
+                          (long)state->margin, -OCT_MOST_MARGIN, OCT_MOST_MARGIN);
     }
     status = status ? status
                     : oct_need_zero(state->reserved, sizeof state->reserved,

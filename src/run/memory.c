@@ -5,7 +5,7 @@
 #include "core/size.h"
 #include "plan/names.h"
 
-_Static_assert(OCT_REGIONS <= 64, "regions are bits of a word");
+_Static_assert(OCT_REGIONS <= 64, "regions are bits of a uint64_t");
 
 static int region_of(const octet_plan_buffer *buffer) {
     static const uint8_t first[OCTET_PLACES] = {
@@ -33,7 +33,7 @@ int64_t oct_region_stride(const octet_memory *memory, int index) {
     return index < OCT_REGION_OUTS ? memory->arg_strides[index] : 0;
 }
 
-int64_t oct_region_given(const octet_memory *memory, int index) {
+int64_t oct_region_bytes(const octet_memory *memory, int index) {
     return index < OCT_REGION_SAVED    ? 0
            : index == OCT_REGION_SAVED ? memory->saved_bytes
            : index == OCT_REGION_WORK  ? memory->workspace_bytes
@@ -72,13 +72,13 @@ static void set_port(oct_region *r, const octet_port *port) {
     r->align = octet_dtype_bits((octet_dtype)port->dtype) / 8;
 }
 
-static void set_block(oct_region *r, int64_t need) {
+static void set_arena(oct_region *r, int64_t need) {
     r->port = NULL;
     r->need = need;
-    r->align = OCTET_BLOCK_ALIGN;
+    r->align = OCTET_ARENA_ALIGN;
 }
 
-/* The bytes of an earlier plan's block up to the last that this plan knows of. */
+/* The bytes of an earlier plan's arena up to the last that this plan knows of. */
 static int64_t restored_bytes(const octet_plan *plan, int port) {
     int64_t bytes = 0;
     for (int i = 0; i < plan->buffer_count; i++) {
@@ -94,7 +94,7 @@ static void set_region(oct_region *r, const octet_plan *plan, const octet_memory
     r->index = index;
     r->at = oct_region_start(m, index);
     r->stride = oct_region_stride(m, index);
-    r->given = oct_region_given(m, index);
+    r->bytes = oct_region_bytes(m, index);
     if (index < OCT_REGION_OUTS) {
         set_port(r, &plan->args[index]);
     } else if (index < OCT_REGION_EXCHANGES) {
@@ -102,7 +102,7 @@ static void set_region(oct_region *r, const octet_plan *plan, const octet_memory
     } else if (index < OCT_REGION_SAVED) {
         set_port(r, &plan->exchanges[index - OCT_REGION_EXCHANGES]);
     } else {
-        set_block(r, index == OCT_REGION_SAVED ? plan->saved_bytes
+        set_arena(r, index == OCT_REGION_SAVED ? plan->saved_bytes
                      : index == OCT_REGION_WORK
                          ? plan->workspace_bytes
                          : restored_bytes(plan, index - OCT_REGION_RESTORED));
@@ -143,10 +143,10 @@ static void find_used(oct_regions *out, const octet_plan *plan, int phase,
 /* "argument 2 (weight.cached rowwise data)", "the workspace". */
 static const char *name_of(char text[NAME_TEXT], const oct_region *r) {
     int index = r->index;
-    static const char *const blocks[] = {"saved", "restored[0]", "restored[1]", "workspace"};
+    static const char *const arenas[] = {"saved", "restored[0]", "restored[1]", "workspace"};
     oct_writer writer = oct_writer_start(text, NAME_TEXT);
     if (!r->port) {
-        oct_write(&writer, blocks[index - OCT_REGION_SAVED]);
+        oct_write(&writer, arenas[index - OCT_REGION_SAVED]);
         return text;
     }
     oct_write(&writer, index < OCT_REGION_OUTS        ? "argument "
@@ -197,9 +197,9 @@ static octet_status check_region(oct_region *r, octet_error *err) {
         return oct_fail(err, OCTET_INVALID, "%s is NULL; this phase uses %lld bytes of it",
                         name_of(name, r), (long long)r->need);
     }
-    if (!r->port && r->given < r->need) {
+    if (!r->port && r->bytes < r->need) {
         return oct_fail(err, OCTET_INVALID, "%s has %lld bytes; the plan needs %lld",
-                        name_of(name, r), (long long)r->given, (long long)r->need);
+                        name_of(name, r), (long long)r->bytes, (long long)r->need);
     }
     if ((uintptr_t)r->at % (uintptr_t)r->align) {
         return oct_fail(err, OCTET_INVALID, "%s is at %p; it must be aligned to %d bytes",

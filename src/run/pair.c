@@ -36,17 +36,17 @@ static uint8_t partner_of(const octet_plan *plan, int index, uint64_t taken) {
     return OCTET_ABSENT;
 }
 
-_Static_assert(OCTET_PLAN_STEPS <= 64, "steps are bits of a word");
+_Static_assert(OCTET_PLAN_STEPS <= 64, "steps are bits of a uint64_t");
 
-void oct_pairs_of(uint8_t with[OCTET_PLAN_STEPS], const octet_plan *plan, int phase) {
+void oct_pairs_of(uint8_t partner[OCTET_PLAN_STEPS], const octet_plan *plan, int phase) {
     uint64_t taken = 0;
-    memset(with, OCTET_ABSENT, OCTET_PLAN_STEPS);
+    memset(partner, OCTET_ABSENT, OCTET_PLAN_STEPS);
     for (int i = 0; i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
         bool may = step->op == OCTET_OP_AMAX || step->op == OCTET_OP_QUANTIZE;
         if (may && step->phase == phase && !(taken >> i & 1)) {
-            with[i] = partner_of(plan, i, taken);
-            taken |= with[i] == OCTET_ABSENT ? 0 : (uint64_t)1 << with[i];
+            partner[i] = partner_of(plan, i, taken);
+            taken |= partner[i] == OCTET_ABSENT ? 0 : (uint64_t)1 << partner[i];
         }
     }
 }

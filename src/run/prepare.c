@@ -30,7 +30,7 @@ static octet_status fill(octet_prepared *p, const octet_memory *like, const octe
                          octet_error *err) {
     const oct_runner *runner = oct_runner_of(&p->plan->device);
     octet_memory memory = *like;
-    oct_phase phase = {.plan = p->plan, .number = p->phase, .memory = &memory, .exec = exec};
+    oct_phase phase = {.plan = p->plan, .index = p->phase, .memory = &memory, .exec = exec};
     for (int i = 0; i < OCT_REGIONS; i++) {
         oct_region_put(&memory, i, runner->stand_in(i, oct_low_of(oct_region_start(like, i))));
     }

@@ -26,7 +26,7 @@ static bool takes(oct_starts *starts, const octet_prepared *p, const octet_memor
         const void *at = oct_region_start(memory, was->index);
         if (!at || oct_low_of(at) != oct_low_of(was->at) ||
             oct_region_stride(memory, was->index) != was->stride ||
-            (!was->port && oct_region_given(memory, was->index) < was->need)) {
+            (!was->port && oct_region_bytes(memory, was->index) < was->need)) {
             return false;
         }
         starts->at[was->index] = (uint64_t)(uintptr_t)at - oct_low_of(at);
@@ -51,7 +51,7 @@ octet_status octet_run_prepared(octet_prepared *prepared, const octet_memory *me
         return octet_run_phase(plan, prepared->phase, memory, exec, err);
     }
     oct_phase phase = {.plan = plan,
-                       .number = prepared->phase,
+                       .index = prepared->phase,
                        .memory = memory,
                        .exec = exec,
                        .list = prepared->list};

@@ -22,28 +22,28 @@ static octet_status check_structs(const octet_plan *plan, const octet_memory *me
     return status ? status : oct_runner_of(&plan->device)->check(plan, exec, err);
 }
 
-_Static_assert(OCTET_PLAN_STEPS <= 64, "steps that are done are bits of a word");
+_Static_assert(OCTET_PLAN_STEPS <= 64, "steps that are done are bits of a uint64_t");
 
 void oct_phase_decide(oct_phase *phase) {
     if (oct_runner_of(&phase->plan->device)->work_two) {
-        oct_pairs_of(phase->with, phase->plan, phase->number);
+        oct_pairs_of(phase->partner, phase->plan, phase->index);
     } else {
-        memset(phase->with, OCTET_ABSENT, sizeof phase->with);
+        memset(phase->partner, OCTET_ABSENT, sizeof phase->partner);
     }
 }
 
 octet_status oct_run_step(const oct_phase *phase, int index, uint64_t *done, octet_error *err) {
     const octet_plan *plan = phase->plan;
     const oct_runner *runner = oct_runner_of(&plan->device);
-    uint8_t with = phase->with[index];
+    uint8_t partner = phase->partner[index];
     oct_work work, other;
     *done |= (uint64_t)1 << index;
     oct_work_of(&work, plan, phase->memory, &plan->steps[index]);
-    if (with == OCTET_ABSENT) {
+    if (partner == OCTET_ABSENT) {
         return runner->work(&work, phase, err);
     }
-    *done |= (uint64_t)1 << with;
-    oct_work_of(&other, plan, phase->memory, &plan->steps[with]);
+    *done |= (uint64_t)1 << partner;
+    oct_work_of(&other, plan, phase->memory, &plan->steps[partner]);
     return runner->work_two(&work, &other, phase, err);
 }
 
@@ -58,7 +58,7 @@ octet_status oct_run_steps(oct_phase *phase, octet_error *err) {
     oct_phase_decide(phase);
     for (int i = 0; !status && i < plan->step_count; i++) {
         const octet_step *step = &plan->steps[i];
-        bool here = step->phase == phase->number && step->op != OCTET_OP_COLLECTIVE;
+        bool here = step->phase == phase->index && step->op != OCTET_OP_COLLECTIVE;
         if (here && !(done >> i & 1)) {
             status = oct_run_step(phase, i, &done, err);
         }
@@ -67,10 +67,10 @@ octet_status oct_run_steps(oct_phase *phase, octet_error *err) {
     return status;
 }
 
-static octet_status run_checked(const octet_plan *plan, int number, const octet_memory *memory,
+static octet_status run_checked(const octet_plan *plan, int index, const octet_memory *memory,
                                 const octet_exec *exec, octet_error *err) {
-    oct_phase phase = {.plan = plan, .number = number, .memory = memory, .exec = exec};
-    octet_status status = oct_memory_check(plan, number, memory, err);
+    oct_phase phase = {.plan = plan, .index = index, .memory = memory, .exec = exec};
+    octet_status status = oct_memory_check(plan, index, memory, err);
     return status ? status : oct_run_steps(&phase, err);
 }
 

@@ -8,24 +8,24 @@
 
 /* ---- memory ---- */
 
-/* A piece of memory that the caller hands over whole: a port's, or a block. */
+/* Memory that the caller hands over whole: a port's, or an arena. */
 typedef struct oct_region {
-    const octet_port *port; /* NULL: a block */
+    const octet_port *port; /* NULL: an arena */
     const void *at;
     int64_t stride; /* elements from row to row of an argument; 0: dense */
-    int64_t given;  /* bytes that a block has */
+    int64_t bytes;  /* that an arena has, as the caller says */
     int64_t need;   /* bytes that the plan uses */
     int align;
     int index;       /* its place in the order of regions */
     bool is_written; /* by a step of the phase */
 } oct_region;
 
-/* Ports one after the other, then the blocks. */
+/* Ports one after the other, then the arenas. */
 enum {
     OCT_REGION_OUTS = OCTET_PLAN_ARGS,
     OCT_REGION_EXCHANGES = OCT_REGION_OUTS + OCTET_PLAN_OUTS,
     OCT_REGION_SAVED = OCT_REGION_EXCHANGES + OCTET_PLAN_EXCHANGES,
-    OCT_REGION_RESTORED, /* two blocks: forward's, and behind it backward's */
+    OCT_REGION_RESTORED, /* two arenas: forward's, and behind it backward's */
     OCT_REGION_WORK = OCT_REGION_RESTORED + 2,
     OCT_REGIONS
 };
@@ -43,10 +43,10 @@ octet_status oct_memory_check(const octet_plan *plan, int phase, const octet_mem
 octet_status oct_memory_regions(oct_regions *used, const octet_plan *plan, int phase,
                                 const octet_memory *memory, octet_error *err);
 /* Where a region begins, and how far apart the rows of an argument are; and the bytes that the
- * caller says a block has. 0 for others. */
+ * caller says an arena has. 0 for others. */
 const void *oct_region_start(const octet_memory *memory, int index);
 int64_t oct_region_stride(const octet_memory *memory, int index);
-int64_t oct_region_given(const octet_memory *memory, int index);
+int64_t oct_region_bytes(const octet_memory *memory, int index);
 /* Makes it begin there. */
 void oct_region_put(octet_memory *memory, int index, void *at);
 
@@ -94,17 +94,17 @@ void oct_work_of(oct_work *out, const octet_plan *plan, const octet_memory *memo
 /* A phase of a plan that is being run. */
 typedef struct oct_phase {
     const octet_plan *plan;
-    int number;
+    int index;
     const octet_memory *memory;
     const octet_exec *exec;
     void *list;   /* what is launched goes there instead; NULL: it is not asked for */
     bool entered; /* what the runner's `begin` leaves for its `end` */
     /* What its device decides before the first step, by the plan alone: oct_phase_decide. */
-    uint8_t with[OCTET_PLAN_STEPS]; /* a later step that is done together with this one */
+    uint8_t partner[OCTET_PLAN_STEPS]; /* a later step that is done together with this one */
 } oct_phase;
 
 /* Which steps of a phase can be done two at a time: a pure function of the plan. */
-void oct_pairs_of(uint8_t with[OCTET_PLAN_STEPS], const octet_plan *plan, int phase);
+void oct_pairs_of(uint8_t partner[OCTET_PLAN_STEPS], const octet_plan *plan, int phase);
 
 /* Where the regions of a run begin, rounded down to OCT_START_ALIGN: all that a list of
  * launches needs to know of the memory. */

@@ -3,6 +3,7 @@
 
 #include "format/prologue.h"
 #include "format/scheme.h"
+#include "plan/product.h"
 #include "quant/layout.h"
 
 typedef struct running {
@@ -82,11 +83,6 @@ static bool leaves_notes(const octet_step *step) {
     return step->op == OCTET_OP_QUANTIZE && step->scratch != OCTET_ABSENT;
 }
 
-/* Whether a step is the second or a later chunk of a product. */
-static bool follows(const octet_step *step) {
-    return step->chunk != OCTET_ABSENT && step->chunk;
-}
-
 /* The two factors of a product (alpha and beta) among the notes of a cast, which lie in the
  * order of products. Example: the cast of dy leaves two for dgrad, and behind them two for
  * wgrad. */
@@ -94,7 +90,7 @@ static float *note_at(const running *r, const octet_step *cast, const octet_step
     float *notes = at(r, cast->scratch);
     bool counted = false; /* the chunks of a product have one note */
     for (const octet_step *s = cast + 1; s <= gemm; s++) {
-        bool first = reads_notes(s, cast) && !follows(s);
+        bool first = reads_notes(s, cast) && !oct_is_later_chunk(s);
         notes += first && counted ? 2 : 0;
         counted = counted || first;
     }
@@ -129,7 +125,7 @@ static void set_alphas(oct_alpha out[2], const running *r, const octet_step *cas
     const octet_step *end = r->plan->steps + r->plan->step_count;
     int count = 0;
     for (const octet_step *s = cast + 1; s < end && count < 2; s++) {
-        if (reads_notes(s, cast) && !follows(s)) {
+        if (reads_notes(s, cast) && !oct_is_later_chunk(s)) {
             set_alpha(&out[count++], r, cast, s);
         }
     }
@@ -145,8 +141,10 @@ static void set_chunk(oct_work *out, const octet_step *step) {
     int64_t first = step->chunk * out->a.cols;
     char *values = out->dst.parts[OCTET_PART_VALUES];
     const char *bias = out->bias.at;
-    out->dst.parts[OCTET_PART_VALUES] =
-        values + first * octet_dtype_bits((octet_dtype)out->dst.dtype) / 8;
+    if (values) { /* a result without elements may have no memory */
+        out->dst.parts[OCTET_PART_VALUES] =
+            values + first * octet_dtype_bits((octet_dtype)out->dst.dtype) / 8;
+    }
     out->dst.cols = out->a.cols;
     if (bias) {
         out->bias.at = bias + first * octet_dtype_bits((octet_dtype)out->bias.dtype) / 8;

@@ -1,9 +1,11 @@
 """octet verify and octet bench: the list of problems holds, and tables say what they ran."""
 
+import os
 import re
+import subprocess
 
 import pytest
-from program import ROOT, bad, good, lines_that_end_in_spaces
+from program import OCTET, ROOT, bad, good, lines_that_end_in_spaces
 
 LIST = ROOT / "tests" / "problems" / "linear.txt"
 SMALL = "linear m=24 k=32 n=40 in=bf16"
@@ -26,6 +28,24 @@ def test_verify__every_problem_of_the_list_is_within_its_bound(
     assert len(shares(out)) > 2.5 * len(PROBLEMS)
     assert max(shares(out)) <= 1
     assert lines_that_end_in_spaces(out.splitlines()) == []
+
+
+@pytest.mark.parametrize(("size", "told"), [(480, True), (24, False)])
+def test_verify__says_how_far_it_is_to_who_watches(size: int, told: bool) -> None:
+    """A terminal sees it; a file of results does not have it."""
+    problem = f"linear m=480 k=480 n={size} in=bf16 recipe=current grad=none"
+    ours, theirs = os.openpty()
+    done = subprocess.run(
+        [OCTET, "verify", problem], stderr=theirs, stdout=subprocess.PIPE, check=True
+    )
+    os.set_blocking(ours, False)
+    os.write(theirs, b"end")
+    seen = os.read(ours, 1 << 16)
+    os.close(ours)
+    os.close(theirs)
+    assert (b"% of a product" in seen) == told
+    assert b"of a product" not in done.stdout
+    good("verify", problem)  # which says that stderr has nothing
 
 
 def test_verify__names_each_result_once() -> None:

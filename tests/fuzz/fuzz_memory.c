@@ -54,7 +54,7 @@ static void *keep(fuzz_results *out, size_t bytes, size_t align) {
 }
 
 static void *filled(fuzz_results *out, int64_t bytes, int fill) {
-    void *at = keep(out, (size_t)bytes, OCTET_BLOCK_ALIGN);
+    void *at = keep(out, (size_t)bytes, OCTET_ARENA_ALIGN);
     memset(at, fill, (size_t)bytes);
     return at;
 }
@@ -191,7 +191,7 @@ static void run_plan(const octet_plan *plan, const octet_memory *memory,
     for (int phase = 0; phase < plan->phases; phase++) {
         if (octet_run_phase(plan, phase, memory, exec, &err)) {
             fprintf(stderr, "%s\n", err.text);
-            LAW(!"a plan on its own memory runs");
+            LAW(false && "a plan on its own memory runs");
         }
         for (int i = 0; i < plan->step_count; i++) {
             if (plan->steps[i].phase == phase && plan->steps[i].op == OCTET_OP_COLLECTIVE) {
@@ -294,7 +294,8 @@ void fuzz_same(const fuzz_results *a, const fuzz_results *b, const octet_chain *
                 char name[128];
                 (void)octet_plan_buffer_print(name, sizeof name, plan, i);
                 fprintf(stderr, "plan %d: %s, byte %zu\n", p, name, at);
-                LAW(!"results do not depend on splits, nor casts on the instruction set");
+                LAW(false &&
+                    "results do not depend on splits, nor casts on the instruction set");
             }
         }
     }

@@ -82,11 +82,6 @@ static void try_problem(octet_linear_backward_args *args, const fuzz_choice *cho
         fuzz_refused(status, &err, NULL);
         return;
     }
-    octet_extents sizes = chain.plans[0].extents;
-    if (octet_chain_bind(&chain, &sizes, &err)) { /* a product in chunks of uneven columns */
-        fuzz_refused(err.status, &err, NULL);
-        return;
-    }
     bind_there_and_back(&chain, choice->fill);
     try_chain(&chain, choice);
 }

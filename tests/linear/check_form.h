@@ -12,7 +12,7 @@ static inline bool check_counts(const octet_plan *plan) {
     return plan->size == sizeof *plan && plan->kind <= OCTET_PLAN_LINEAR_WGRAD &&
            plan->arg_count <= OCTET_PLAN_ARGS && plan->out_count <= OCTET_PLAN_OUTS &&
            plan->exchange_count <= OCTET_PLAN_EXCHANGES &&
-           plan->saved_count <= OCTET_PLAN_SLOTS && plan->restored_count <= OCTET_PLAN_SLOTS &&
+           plan->saved_count <= OCTET_PLAN_SAVED && plan->restored_count <= OCTET_PLAN_SAVED &&
            plan->tensor_count <= OCTET_PLAN_TENSORS &&
            plan->buffer_count <= OCTET_PLAN_BUFFERS && plan->step_count <= OCTET_PLAN_STEPS;
 }

@@ -77,10 +77,11 @@ static inline int64_t check_padded_bytes(const octet_plan *plan, const octet_ste
     bool whole = step->chunk == OCTET_ABSENT || plan->by_rows;
     bool added = lines / (whole ? 1 : plan->chunks) != b.outer;
     bool vectors = t->quantizer.scheme == OCTET_FP8_BLOCK && t->quantizer.block_rows == 1;
-    int64_t sums = (a.outer < 1024 ? a.outer : 1024) * b.outer * 4;
+    /* Of a spoiled plan any number will do, but it is no overflow. */
+    uint64_t sums = (uint64_t)(a.outer < 1024 ? a.outer : 1024) * (uint64_t)b.outer * 4;
     int64_t depth = b.across ? b.lines : b.length;
     int64_t scales = (depth + 127) / 128 * b.outer * 4;
-    return check_align(check_is_direct(plan, step, &a, &b) ? 0 : sums) +
+    return check_align(check_is_direct(plan, step, &a, &b) ? 0 : (int64_t)sums) +
            check_align(added && vectors ? scales : 0);
 }
 

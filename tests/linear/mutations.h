@@ -181,6 +181,26 @@ static inline bool overlap_two(check_chain *chain) {
     return false;
 }
 
+/* Two operands of one step. */
+static inline bool overlap_two_of_a_step(check_chain *chain) {
+    octet_plan *plan = fwd(chain);
+    for (int i = 0; i < plan->step_count; i++) {
+        uint64_t used = plan->steps[i].reads | plan->steps[i].writes;
+        for (int a = 0, first = -1; a < plan->buffer_count; a++) {
+            octet_plan_buffer *buffer = &plan->buffers[a];
+            if (!check_has(used, a) || !buffer->bytes || buffer->place != OCTET_PLACE_WORK) {
+                continue;
+            }
+            if (first >= 0) {
+                buffer->offset = plan->buffers[first].offset;
+                return true;
+            }
+            first = a;
+        }
+    }
+    return false;
+}
+
 static inline bool shrink_the_workspace(check_chain *chain) {
     int buffer = find_place(fwd(chain), OCTET_PLACE_WORK);
     fwd(chain)->workspace_bytes = buffer >= 0 ? fwd(chain)->buffers[buffer].offset : 0;

@@ -68,7 +68,7 @@ TEST(args__every_scalar_field_counts_in_equality_and_hash) {
     int fields = 0;
     for (const octet_field *row = octet_fields(OCTET_STRUCT_LINEAR_ARGS); row->name; row++) {
         octet_linear_args other = args;
-        size_t at = row->type == OCTET_FIELD_STRUCT ? row->rows[0].offset : 0;
+        size_t at = row->type == OCTET_FIELD_STRUCT ? row->fields[0].offset : 0;
         ((unsigned char *)&other)[row->offset + at] ^= 1;
         CHECK_OF(!octet_linear_equal(&args, &other), row->name);
         CHECK_OF(octet_linear_hash(&args) != octet_linear_hash(&other), row->name);

@@ -82,6 +82,7 @@ static const mutation mutations[] = {
     {"a restored slot is written", LAW_WRITES, write_a_restored_slot},
     {"an offset is not aligned", LAW_WRITES, shift_an_offset},
     {"two buffers overlap", LAW_WRITES, overlap_two},
+    {"two buffers of one step overlap", LAW_WRITES, overlap_two_of_a_step},
     {"the workspace is too small", LAW_WRITES, shrink_the_workspace},
     {"a buffer leaves its port", LAW_WRITES, leave_a_port},
     {"an output is not written", LAW_OUTPUTS, leave_an_output_unwritten},

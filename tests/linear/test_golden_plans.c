@@ -1,7 +1,7 @@
 /* test_golden_plans.c - plans stay what they were: digests by problem, in
  * tests/golden/plans.txt.
  *
- * A digest that moved is a plan that another release makes otherwise: other buffers, another
+ * A digest that changed is a plan that another release makes otherwise: other buffers, another
  * order, other bytes. If that is meant, say so in the changelog and renew the file:
  *
  *     build/tests/linear/test_golden_plans --renew */

@@ -56,6 +56,34 @@ TEST(plan_check__plans_of_one_tensor_pass) {
     }
 }
 
+/* Products in chunks, of columns and of rows: a padded copy is of a chunk, others of all. */
+TEST(plan_check__plans_in_chunks_pass) {
+    static const char *const recipes[] = {"delayed", "current", "block",
+                                          "mxfp8",   "nvfp4",   "none"};
+    static const char *const devices[] = {"cpu", "cuda:0/90", "cuda:0/100"};
+    static const char *const chunks[] = {"parallel=row sequence tp=2 chunks=4",
+                                         "parallel=column sequence tp=2 chunks=2",
+                                         "parallel=column sequence tp=2 gather_chunks=4",
+                                         "parallel=row sequence tp=2 gather_chunks=2"};
+    for (int i = 0; i < 6 * 3 * 4; i++) {
+        char text[OCTET_LINEAR_TEXT];
+        octet_error err = {OCTET_OK, 0, ""};
+        octet_linear_args args;
+        octet_linear_backward_args back;
+        static octet_chain chain;
+        (void)snprintf(text, sizeof text,
+                       "linear m=2048 k=1024 n=1024 in=bf16 recipe=%s %s device=%s",
+                       recipes[i % 6], chunks[i / 6 % 4], devices[i / 24]);
+        CHECK_OF(octet_linear_parse(&args, text, &err) == OCTET_OK, err.text);
+        CHECK_EQ_INT(octet_linear_backward_make(&back, &args, &err), OCTET_OK);
+        CHECK_OF(octet_plan_chain(&chain, &back, &err) == OCTET_OK, err.text);
+        CHECK(chain.plans[0].chunks > 1 || chain.plans[1].chunks > 1);
+        for (int n = 0; n < chain.count; n++) {
+            CHECK_OF(octet_plan_check(&chain.plans[n], &err) == OCTET_OK, err.text);
+        }
+    }
+}
+
 /* What could make a run read or write where it must not, or what nobody wrote. */
 static const struct {
     const char *name;
@@ -70,6 +98,7 @@ static const struct {
     {"a restored slot is written", write_a_restored_slot},
     {"an offset is not aligned", shift_an_offset},
     {"two buffers overlap", overlap_two},
+    {"two buffers of one step overlap", overlap_two_of_a_step},
     {"the workspace is too small", shrink_the_workspace},
     {"a buffer leaves its port", leave_a_port},
     {"a written output is called an alias", call_an_output_an_alias},
@@ -145,7 +174,7 @@ TEST(plan_check__every_flipped_mask_is_refused) {
 
 static void *exactly(int64_t bytes) {
     /* A sanitizer sees the first byte behind it. */
-    void *made = bytes ? aligned_alloc(OCTET_BLOCK_ALIGN, (size_t)bytes) : NULL;
+    void *made = bytes ? aligned_alloc(OCTET_ARENA_ALIGN, (size_t)bytes) : NULL;
     if (made) {
         memset(made, 0, (size_t)bytes);
     }
@@ -153,7 +182,7 @@ static void *exactly(int64_t bytes) {
 }
 
 static int64_t rounded(int64_t bytes) {
-    return (bytes + OCTET_BLOCK_ALIGN - 1) / OCTET_BLOCK_ALIGN * OCTET_BLOCK_ALIGN;
+    return (bytes + OCTET_ARENA_ALIGN - 1) / OCTET_ARENA_ALIGN * OCTET_ARENA_ALIGN;
 }
 
 static bool run_exactly(const octet_plan *plan) {
@@ -226,8 +255,44 @@ TEST(plan_check__nothing_is_refused_by_name) {
     CHECK(strstr(err.text, "octet_plan.size is 3") != NULL);
 }
 
-TEST_MAIN(plan_check__every_plan_of_the_library_passes, plan_check__plans_of_one_tensor_pass,
-          plan_check__faults_that_touch_memory_are_refused,
+/* Plans whose rows are gathered in pieces, and the same where a piece is none. */
+TEST(plan_check__gathers_in_chunks_join_pieces) {
+    static const char *const words[] = {
+        "in=bf16 recipe=mxfp8 parallel=column tp=2 sequence gather_chunks=2",
+        "in=bf16 recipe=none parallel=column tp=2 sequence gather_chunks=2",
+        "in=bf16 recipe=block parallel=row tp=2 sequence gather_chunks=4",
+        "in=bf16 recipe=current parallel=column tp=2 sequence gather_chunks=2 delay_wgrad",
+    };
+    static octet_chain chain;
+    for (int w = 0; w < 4; w++) {
+        const int64_t sizes[] = {1024, 512, 512};
+        octet_linear_backward_args args;
+        octet_error err = {OCTET_OK, 0, ""};
+        int joins = 0;
+        CHECK_OF(!octet_linear_backward_parse_words(&args, words[w], sizes, 3, &err), err.text);
+        CHECK_OF(!octet_plan_chain(&chain, &args, &err), err.text);
+        for (int i = 0; i < chain.count; i++) {
+            CHECK_OF(!octet_plan_check(&chain.plans[i], &err), err.text);
+            for (int at = 0; at < chain.plans[i].step_count; at++) {
+                octet_plan spoiled = chain.plans[i];
+                if (spoiled.steps[at].op != OCTET_OP_JOIN) {
+                    continue;
+                }
+                joins++;
+                spoiled.steps[at].chunk = OCTET_ABSENT;
+                CHECK_EQ_INT(octet_plan_check(&spoiled, &err), OCTET_INVALID);
+                spoiled = chain.plans[i];
+                spoiled.tensors[spoiled.steps[at].a].rows.mul++;
+                CHECK_EQ_INT(octet_plan_check(&spoiled, &err), OCTET_INVALID);
+            }
+        }
+        CHECK_OF(joins > 1, words[w]);
+    }
+}
+
+TEST_MAIN(plan_check__gathers_in_chunks_join_pieces,
+          plan_check__every_plan_of_the_library_passes, plan_check__plans_of_one_tensor_pass,
+          plan_check__plans_in_chunks_pass, plan_check__faults_that_touch_memory_are_refused,
           plan_check__every_flipped_mask_is_refused,
           plan_check__a_spoiled_byte_is_refused_or_harmless,
           plan_check__nothing_is_refused_by_name)

@@ -128,7 +128,7 @@ TEST(signature__has_a_bias_main_grad) {
     CHECK_EQ_INT(forward.lent_count, 2);
     CHECK_EQ_INT(forward.lent[0], OCTET_LENT_MAIN_GRAD);
     CHECK_EQ_INT(forward.lent[1], OCTET_LENT_BIAS_MAIN_GRAD);
-    int first = 1 + forward.saved_count + forward.saves_block;
+    int first = 1 + forward.saved_count + forward.saves_arena;
     CHECK_EQ_INT(backward.written_count, 2);
     CHECK_EQ_INT(backward.written[0], first);
     CHECK_EQ_INT(backward.written[1], first + 1);

@@ -128,7 +128,7 @@ TEST(refused__nothing_is_printed_of_nothing) {
         octet_port_print(text, sizeof text, NULL),
         octet_plan_tensor_print(text, sizeof text, NULL, 0),
         octet_plan_buffer_print(text, sizeof text, NULL, 0),
-        octet_group_print(text, sizeof text, NULL),
+        octet_call_tensor_print(text, sizeof text, NULL),
         octet_cuda_print(text, sizeof text, NULL),
     };
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
@@ -177,7 +177,21 @@ TEST(refused__an_architecture_below_the_least_is_not_planned) {
     CHECK_EQ_INT(octet_plan_linear(&plan, &args, &err), OCTET_OK);
 }
 
+/* 45 columns in 2 chunks would be 23 and 23: one more than the weight has. */
+TEST(refused__chunks_that_do_not_divide_the_columns) {
+    octet_linear_args args =
+        parsed("linear m=8 k=64 n=45 in=bf16 parallel=row sequence tp=2 chunks=2");
+    octet_linear_backward_args back;
+    octet_error err = {OCTET_OK, 0, ""};
+    static octet_chain chain;
+    CHECK_EQ_INT(octet_linear_backward_make(&back, &args, &err), OCTET_OK);
+    CHECK_EQ_INT(octet_plan_chain(&chain, &back, &err), OCTET_INVALID);
+    CHECK_OF(strstr(err.text, "n is 45; a product in 2 chunks has a multiple of 32 columns"),
+             err.text);
+}
+
 TEST_MAIN(refused__an_axis_that_a_zero_hides, refused__an_absent_tensor_with_leftovers,
           refused__reserved_bytes_that_are_not_zero, refused__nothing_is_printed_of_nothing,
           refused__messages_say_what_is_wrong_and_point_at_it,
-          refused__an_architecture_below_the_least_is_not_planned)
+          refused__an_architecture_below_the_least_is_not_planned,
+          refused__chunks_that_do_not_divide_the_columns)

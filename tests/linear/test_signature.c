@@ -43,9 +43,9 @@ static octet_backward_signature sign_backward(const char *words) {
     return s;
 }
 
-static bool is(const octet_group *group, const char *name, int start, int count) {
+static bool is(const octet_call_tensor *group, const char *name, int start, int count) {
     char text[64];
-    (void)octet_group_print(text, sizeof text, group);
+    (void)octet_call_tensor_print(text, sizeof text, group);
     return !strcmp(text, name) && group->start == start && group->count == count;
 }
 
@@ -93,7 +93,7 @@ TEST(signature__of_a_plain_call) {
     CHECK_EQ_INT(s.out_count, 1);
     CHECK(is(&s.outs[0], "output", 0, 1));
     CHECK_EQ_INT(s.returned, 2); /* the output and the block */
-    CHECK(s.saves_block && s.saved_count == 0 && s.lent_count == 0 && s.has_backward);
+    CHECK(s.saves_arena && s.saved_count == 0 && s.lent_count == 0 && s.has_backward);
     CHECK_EQ_INT(s.collective_count, 0);
 }
 
@@ -113,7 +113,7 @@ TEST(signature__backward_finds_its_arguments_in_the_pool) {
     octet_signature s = sign("in=bf16 bias", false);
     octet_backward_signature b = sign_backward("in=bf16 bias");
     CHECK_EQ_INT(s.saved_count, 2);
-    CHECK(!s.saves_block);
+    CHECK(!s.saves_arena);
     CHECK_EQ_INT(b.read_count, 3); /* the gradient, and the two that were saved */
     CHECK_EQ_INT(b.read[0], 0);
     CHECK(b.read[1] != b.read[2] && b.read[1] <= 2 && b.read[2] <= 2);
@@ -201,7 +201,7 @@ TEST(block__lists_its_buffers_by_their_offsets) {
             const octet_plan *plan = &chain.plans[at];
             uint8_t buffers[OCTET_PLAN_BUFFERS];
             int64_t offset = 0;
-            int count = octet_block_buffers(buffers, plan);
+            int count = octet_arena_buffers(buffers, plan);
             for (int j = 0; j < count; j++) {
                 const octet_plan_buffer *b = &plan->buffers[buffers[j]];
                 CHECK_EQ_INT(b->offset, offset);
@@ -217,7 +217,7 @@ static const octet_plan_buffer *named(const octet_chain *chain, int at, uint8_t 
                                       uint8_t port, uint8_t item) {
     uint8_t buffers[OCTET_PLAN_BUFFERS];
     const octet_plan *plan = &chain->plans[place == OCTET_PLACE_RESTORED ? port : at];
-    CHECK(item < octet_block_buffers(buffers, plan));
+    CHECK(item < octet_arena_buffers(buffers, plan));
     return &plan->buffers[buffers[item]];
 }
 

@@ -1,5 +1,8 @@
 /* test_quantizer.c - quantizers are values: text, equality, hash, usage, and what is refused.
  */
+#include <math.h>
+#include <string.h>
+
 #include "octet.h"
 
 #include <locale.h>
@@ -280,7 +283,26 @@ TEST(quantizer__transposable_schemes) {
     }
 }
 
-TEST_MAIN(quantizer__valid_is_exactly_what_the_rules_say,
+/* Somebody who looks for his mistake prints it. */
+TEST(quantizer__prints_an_epsilon_that_is_refused) {
+    static const struct {
+        float epsilon;
+        const char *words;
+    } cases[] = {
+        {INFINITY, "eps=inf"}, {-INFINITY, "eps=-inf"}, {NAN, "eps=nan"}, {-1.5f, "eps=-1.5"}};
+    for (int i = 0; i < 4; i++) {
+        octet_quantizer q;
+        char text[OCTET_QUANTIZER_TEXT];
+        CHECK_EQ_INT(octet_quantizer_parse(&q, "fp8-tensor:e4m3", NULL), OCTET_OK);
+        q.epsilon = cases[i].epsilon;
+        CHECK(octet_quantizer_print(text, sizeof text, &q) < sizeof text);
+        CHECK_OF(strstr(text, cases[i].words) != NULL, text);
+        CHECK_EQ_INT(octet_quantizer_check(&q, NULL), OCTET_INVALID);
+    }
+}
+
+TEST_MAIN(quantizer__prints_an_epsilon_that_is_refused,
+          quantizer__valid_is_exactly_what_the_rules_say,
           quantizer__parse_and_print_are_inverse,
           quantizer__every_field_counts_in_equality_and_hash,
           quantizer__texts_of_the_documentation,

@@ -8,6 +8,33 @@ static void ask_for_all(octet_plan *plan) {
     }
 }
 
+/* Amaxes are in front of the workspace, where no other buffer lies. */
+static bool is_amax(const octet_plan *plan, const octet_plan_buffer *b) {
+    return b->part == OCTET_PART_ROW_AMAX || b->part == OCTET_PART_COL_AMAX ||
+           plan->tensors[b->tensor].form == OCTET_FORM_MEASURED;
+}
+
+/* No two buffers of the workspace share bytes, so that each step can be checked by what it
+ * left. */
+static void lay_apart(octet_plan *plan) {
+    int64_t end = 0;
+    for (int i = 0; i < plan->buffer_count; i++) {
+        octet_plan_buffer *b = &plan->buffers[i];
+        bool first = b->place == OCTET_PLACE_WORK && is_amax(plan, b);
+        end = first && b->offset + b->bytes > end ? b->offset + b->bytes : end;
+    }
+    for (int sized = 0; sized < 2; sized++) { /* what products work in is behind the rest */
+        for (int i = 0; i < plan->buffer_count; i++) {
+            octet_plan_buffer *b = &plan->buffers[i];
+            if (b->place == OCTET_PLACE_WORK && !is_amax(plan, b) && b->sized == sized) {
+                b->offset = (end + OCTET_ALIGN - 1) / OCTET_ALIGN * OCTET_ALIGN;
+                end = b->offset + b->bytes;
+            }
+        }
+    }
+    plan->workspace_bytes = (end + OCTET_ALIGN - 1) / OCTET_ALIGN * OCTET_ALIGN;
+}
+
 octet_status run_group_make(run_group *group, const octet_linear_backward_args *args,
                             const run_options *options) {
     memset(group, 0, sizeof *group);
@@ -37,6 +64,9 @@ octet_status run_group_make(run_group *group, const octet_linear_backward_args *
     group->ranks = call->parallel && call->tp_size > 1 ? (int)call->tp_size : 1;
     for (int plan = 0; group->ranks > 1 && plan < group->count; plan++) {
         ask_for_all(&group->plans[plan]);
+    }
+    for (int plan = 0; !options->shared && plan < group->count; plan++) {
+        lay_apart(&group->plans[plan]);
     }
     run_make_layer(group);
     for (int rank = 0; rank < group->ranks && !status; rank++) {
@@ -136,4 +166,25 @@ octet_status run_group_run(run_group *group) {
     }
     octet_pool_free(pool);
     return status;
+}
+
+/* ---- results ----------------------------------------------------------------------------- */
+
+bool run_same_results(const run_group *a, const run_group *b) {
+    bool same = a->count == b->count;
+    for (int plan = 0; same && plan < a->count; plan++) {
+        const octet_plan *p = &a->plans[plan];
+        for (int i = 0; i < p->buffer_count; i++) {
+            const octet_plan_buffer *buffer = &p->buffers[i];
+            bool mutable_arg =
+                buffer->place == OCTET_PLACE_ARG && p->args[buffer->port].is_mutable;
+            bool result = buffer->place == OCTET_PLACE_OUT ||
+                          buffer->place == OCTET_PLACE_SAVED || mutable_arg;
+            for (int rank = 0; result && rank < a->ranks; rank++) {
+                same = same && memcmp(run_at(a, rank, plan, i), run_at(b, rank, plan, i),
+                                      (size_t)buffer->bytes) == 0;
+            }
+        }
+    }
+    return same;
 }

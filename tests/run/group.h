@@ -16,6 +16,8 @@ typedef struct run_options {
     int threads;      /* 0: serial */
     int lanes;        /* workers that the plan has workspace for; 0: as many as threads */
     bool strided;     /* rows of plain arguments lie apart */
+    bool shared;      /* the workspace's buffers lie as the plan says, not all apart: what a
+                       * step has made may be gone at the end */
     octet_cuda *cuda; /* runs plans for a GPU, whose memory is the host's */
     run_phase *run;   /* what runs them; NULL: octet_run_phase */
 } run_options;
@@ -50,6 +52,9 @@ octet_status run_group_make(run_group *group, const octet_linear_backward_args *
 /* Forward, backward and wgrad on every rank, with the collectives between phases. */
 octet_status run_group_run(run_group *group);
 void run_group_free(run_group *group);
+
+/* Whether outputs, saved blocks and what was added to are equal, byte for byte. */
+bool run_same_results(const run_group *a, const run_group *b);
 
 /* Blocks whose guard was overwritten. */
 int run_group_overruns(const run_group *group);

@@ -17,8 +17,8 @@ typedef struct simple {
 
 /* Zeroed, and never NULL. */
 static inline void *simple_block(int64_t bytes) {
-    size_t size = ((size_t)bytes + OCTET_BLOCK_ALIGN) & ~(size_t)(OCTET_BLOCK_ALIGN - 1);
-    void *made = aligned_alloc(OCTET_BLOCK_ALIGN, size);
+    size_t size = ((size_t)bytes + OCTET_ARENA_ALIGN) & ~(size_t)(OCTET_ARENA_ALIGN - 1);
+    void *made = aligned_alloc(OCTET_ARENA_ALIGN, size);
     if (!made) {
         abort();
     }

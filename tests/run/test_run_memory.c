@@ -88,7 +88,7 @@ static bool in_block(const octet_plan_buffer *b) {
 
 static void spoil_pointer(target *t, const octet_plan_buffer *b) {
     const void **at = pointer_of(t, b);
-    int align = in_block(b) ? OCTET_BLOCK_ALIGN : octet_dtype_bits((octet_dtype)b->dtype) / 8;
+    int align = in_block(b) ? OCTET_ARENA_ALIGN : octet_dtype_bits((octet_dtype)b->dtype) / 8;
     *at = NULL;
     expect_refusal(t, word_of(b));
     if (align > 1) {
@@ -245,9 +245,9 @@ TEST(memory__empty_tensors_may_be_null) {
     float weight[64] = {0};
     memory.args[1] = weight;
     memory.workspace_bytes = plan.workspace_bytes;
-    memory.workspace = aligned_alloc(OCTET_BLOCK_ALIGN, (size_t)plan.workspace_bytes);
+    memory.workspace = aligned_alloc(OCTET_ARENA_ALIGN, (size_t)plan.workspace_bytes);
     memory.saved_bytes = plan.saved_bytes;
-    memory.saved = aligned_alloc(OCTET_BLOCK_ALIGN, (size_t)plan.saved_bytes);
+    memory.saved = aligned_alloc(OCTET_ARENA_ALIGN, (size_t)plan.saved_bytes);
     if (!CHECK_EQ_INT(octet_run(&plan, &memory, &exec, &err), OCTET_OK)) {
         printf("    %s\n", err.text);
     }
@@ -267,7 +267,7 @@ TEST(memory__strides_of_empty_tensors_do_not_count) {
     memory.arg_strides[1] = INT64_MAX;
     memory.outs[0] = y;
     memory.workspace_bytes = plan.workspace_bytes;
-    memory.workspace = aligned_alloc(OCTET_BLOCK_ALIGN, (size_t)plan.workspace_bytes);
+    memory.workspace = aligned_alloc(OCTET_ARENA_ALIGN, (size_t)plan.workspace_bytes);
     CHECK_EQ_INT(octet_run(&plan, &memory, &exec, &err), OCTET_OK);
     for (int i = 0; i < 32; i++) {
         CHECK_EQ_BITS(y[i], 0.0f);
@@ -287,7 +287,7 @@ TEST(memory__products_need_their_workspace) {
     memory.outs[0] = y;
     CHECK_EQ_INT(octet_run(&plan, &memory, &exec, &err), OCTET_INVALID);
     CHECK(strstr(err.text, "workspace is NULL") != NULL);
-    memory.workspace = aligned_alloc(OCTET_BLOCK_ALIGN, (size_t)plan.workspace_bytes);
+    memory.workspace = aligned_alloc(OCTET_ARENA_ALIGN, (size_t)plan.workspace_bytes);
     memory.workspace_bytes = plan.workspace_bytes;
     CHECK_EQ_INT(octet_run(&plan, &memory, &exec, &err), OCTET_OK);
     memory.outs[0] = memory.workspace;

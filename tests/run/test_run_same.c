@@ -3,29 +3,9 @@
 #include "linear/matrix.h"
 #include "test.h"
 
-/* The buffers of outputs and saved blocks are equal byte for byte, and main_grad, too. */
-static bool same_results(const run_group *a, const run_group *b) {
-    bool same = a->count == b->count;
-    for (int plan = 0; same && plan < a->count; plan++) {
-        const octet_plan *p = &a->plans[plan];
-        for (int i = 0; i < p->buffer_count; i++) {
-            const octet_plan_buffer *buffer = &p->buffers[i];
-            bool mutable_arg =
-                buffer->place == OCTET_PLACE_ARG && p->args[buffer->port].is_mutable;
-            bool result = buffer->place == OCTET_PLACE_OUT ||
-                          buffer->place == OCTET_PLACE_SAVED || mutable_arg;
-            for (int rank = 0; result && rank < a->ranks; rank++) {
-                same = same && memcmp(run_at(a, rank, plan, i), run_at(b, rank, plan, i),
-                                      (size_t)buffer->bytes) == 0;
-            }
-        }
-    }
-    return same;
-}
-
 static octet_status run_with(run_group *group, const octet_linear_backward_args *args,
                              int threads, int fill) {
-    run_options options = {.seed = 77, .fill = fill, .threads = threads};
+    run_options options = {.seed = 77, .fill = fill, .threads = threads, .shared = true};
     octet_status status = run_group_make(group, args, &options);
     return status ? status : run_group_run(group);
 }
@@ -54,11 +34,12 @@ static void check_threads(const octet_linear_backward_args *args) {
     run_group serial, parallel;
     CHECK_EQ_INT(run_with(&serial, args, 0, 0xFF), OCTET_OK);
     for (size_t i = 0; i < sizeof crews / sizeof crews[0]; i++) {
-        run_options options = {.seed = 77, .threads = crews[i][0], .lanes = crews[i][1]};
+        run_options options = {
+            .seed = 77, .threads = crews[i][0], .lanes = crews[i][1], .shared = true};
         octet_status status = run_group_make(&parallel, args, &options);
         status = status ? status : run_group_run(&parallel);
         CHECK_EQ_INT(status, OCTET_OK);
-        if (!CHECK(same_results(&serial, &parallel))) {
+        if (!CHECK(run_same_results(&serial, &parallel))) {
             char problem[OCTET_LINEAR_TEXT];
             octet_linear_backward_print(problem, sizeof problem, args);
             printf("    %d threads: %s\n", crews[i][0], problem);
@@ -78,7 +59,7 @@ static void check_fill(const octet_linear_backward_args *args) {
     CHECK_EQ_INT(run_with(&first, args, 0, 0xFF), OCTET_OK);
     for (int i = 0; i < 3; i++) {
         CHECK_EQ_INT(run_with(&other, args, 0, fills[i]), OCTET_OK);
-        CHECK(same_results(&first, &other));
+        CHECK(run_same_results(&first, &other));
         run_group_free(&other);
     }
     run_group_free(&first);
@@ -86,6 +67,29 @@ static void check_fill(const octet_linear_backward_args *args) {
 
 TEST(run__what_memory_held_before_does_not_matter) {
     for_rows(120, check_fill);
+}
+
+static int smaller;
+
+static void check_places(const octet_linear_backward_args *args) {
+    run_options apart = {.seed = 77, .fill = 0xFF};
+    run_group first, other;
+    octet_status status = run_group_make(&first, args, &apart);
+    CHECK_EQ_INT(status ? status : run_group_run(&first), OCTET_OK);
+    CHECK_EQ_INT(run_with(&other, args, 0, 0x7F), OCTET_OK);
+    CHECK(run_same_results(&first, &other));
+    for (int i = 0; i < first.count; i++) {
+        smaller += other.plans[i].workspace_bytes < first.plans[i].workspace_bytes;
+    }
+    run_group_free(&first);
+    run_group_free(&other);
+}
+
+/* Buffers share bytes of the workspace, and results are those without that. */
+TEST(run__what_shares_bytes_of_the_workspace_does_not_matter) {
+    smaller = 0;
+    for_rows(300, check_places);
+    CHECK(smaller > 15);
 }
 
 /* The result of wgrad, wherever it goes. */
@@ -162,5 +166,6 @@ TEST(run__a_cached_weight_gives_the_same_output) {
 }
 
 TEST_MAIN(run__threads_do_not_change_a_byte, run__what_memory_held_before_does_not_matter,
+          run__what_shares_bytes_of_the_workspace_does_not_matter,
           run__delayed_wgrad_is_the_same_bit_for_bit,
           run__a_cached_weight_gives_the_same_output)

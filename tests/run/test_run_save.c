@@ -211,7 +211,7 @@ static void check_bound(run_report *report, const run_group *group, int rank, oc
                                              : 0x1p-8;
     for (int64_t i = 0; i < p.dst.rows * p.dst.cols; i++) {
         int64_t r = i / p.dst.cols, c = i % p.dst.cols;
-        run_number_of law = run_prologue_law(&p, op, r, c);
+        run_number_of law = run_prologue_law(&p, (int)op, r, c);
         double moved_by = grad ? grad_moves(&p, r, c) : value_moves(&p, r, c);
         double got = run_decode_at(&p.dst, OCTET_USE_VALUES, r, c);
         /* Arithmetic at the decoded input errs as it does at the input, and by 2 if it is

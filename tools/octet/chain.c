@@ -8,8 +8,8 @@
 #include "prologue.h"
 
 void *oct_cli_chain_memory(oct_cli_chain *chain, int64_t bytes) {
-    size_t room = ((size_t)bytes + OCTET_BLOCK_ALIGN) & ~(size_t)(OCTET_BLOCK_ALIGN - 1);
-    void *memory = aligned_alloc(OCTET_BLOCK_ALIGN, room);
+    size_t room = ((size_t)bytes + OCTET_ARENA_ALIGN) & ~(size_t)(OCTET_ARENA_ALIGN - 1);
+    void *memory = aligned_alloc(OCTET_ARENA_ALIGN, room);
     size_t count = (size_t)chain->block_count + 1;
     chain->blocks = oct_cli_memory(chain->blocks, count * sizeof(void *));
     if (memory == NULL) {

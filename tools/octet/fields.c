@@ -103,7 +103,7 @@ void oct_cli_fields(octet_struct which, const void *value, int kind) {
     for (const octet_field *row = octet_fields(which); row->name != NULL; row++) {
         if (row->type == OCTET_FIELD_STRUCT && is_shown(row, kind)) {
             group inner = {row->name, row->word, own.value + row->offset, kind};
-            add_group(&table, row->rows, &inner);
+            add_group(&table, row->fields, &inner);
         }
     }
     oct_cli_table_print(&table);

@@ -51,7 +51,7 @@ static octet_status print_gradients(plan_page *page, const octet_linear_args *ar
     if (status == OCTET_OK) {
         status = print_backward(page, octet_plan_linear_backward, &backward, err);
     }
-    if (status == OCTET_OK && args->delay_wgrad) {
+    if (status == OCTET_OK && args->delay_wgrad && args->weight_requires_grad) {
         status = print_backward(page, octet_plan_linear_wgrad, &backward, err);
     }
     return status;

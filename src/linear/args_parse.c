@@ -1,4 +1,5 @@
-/* args_text.c - a Linear call as one line, "linear m=8 k=64 n=32 in=bf16 recipe=mxfp8 bias". */
+/* args_parse.c - a Linear call from its text, "linear m=8 k=64 n=32 in=bf16 recipe=mxfp8 bias".
+ */
 #include <string.h>
 
 #include "core/dtype.h"
@@ -18,7 +19,7 @@ typedef struct reading {
     int64_t n, k;
     bool has_bias, has_beta, has_grad;
     uint32_t seen; /* bit i: words[i] was given */
-    uint64_t seen_rows;
+    uint64_t seen_fields;
 } reading;
 
 static octet_status read_count(int64_t *out, oct_span value, octet_error *err) {
@@ -172,24 +173,24 @@ static octet_status unknown_word(oct_span word, bool backward, octet_error *err)
             oct_write(&writer, specials[i].word);
         }
     }
-    for (const octet_field *row = oct_linear_rows; row->name; row++) {
-        oct_write(&writer, row->word ? ", " : "");
-        oct_write(&writer, row->word ? row->word : "");
+    for (const octet_field *field = oct_linear_fields; field->name; field++) {
+        oct_write(&writer, field->word ? ", " : "");
+        oct_write(&writer, field->word ? field->word : "");
     }
     return oct_fail_at(err, word.column, "'%.*s' is not a word of a problem; allowed: %s",
                        OCT_SHOW(word), list);
 }
 
-static octet_status read_field(reading *r, const octet_field *row, oct_span word,
+static octet_status read_field(reading *r, const octet_field *field, oct_span word,
                                oct_span value, octet_error *err) {
     if (value.text) {
-        return oct_field_parse(row, &r->args, value, err);
+        return oct_field_parse(field, &r->args, value, err);
     }
-    if (row->type != OCTET_FIELD_FLAG) {
-        return oct_fail_at(err, word.column, "'%s' needs a value: %s=...", row->word,
-                           row->word);
+    if (field->type != OCTET_FIELD_FLAG) {
+        return oct_fail_at(err, word.column, "'%s' needs a value: %s=...", field->word,
+                           field->word);
     }
-    oct_field_set(row, &r->args, 1);
+    oct_field_set(field, &r->args, 1);
     return OCTET_OK;
 }
 
@@ -204,20 +205,20 @@ static octet_status read_word(reading *r, oct_span item, bool backward, octet_er
     while (at < SPECIALS && !oct_span_is(word, specials[at].word)) {
         at++;
     }
-    const octet_field *row = at < SPECIALS ? NULL : oct_fields_find(oct_linear_rows, word);
-    if ((at == SPECIALS && !row) ||
+    const octet_field *field = at < SPECIALS ? NULL : oct_fields_find(oct_linear_fields, word);
+    if ((at == SPECIALS && !field) ||
         (at < SPECIALS && specials[at].backward_only && !backward)) {
         return unknown_word(word, backward, err);
     }
-    uint64_t row_bit = row ? (uint64_t)1 << (row - oct_linear_rows) : 0;
-    uint32_t bit = row ? 0 : 1u << at;
-    if ((r->seen & bit) || (r->seen_rows & row_bit)) {
+    uint64_t field_bit = field ? (uint64_t)1 << (field - oct_linear_fields) : 0;
+    uint32_t bit = field ? 0 : 1u << at;
+    if ((r->seen & bit) || (r->seen_fields & field_bit)) {
         return oct_fail_at(err, word.column, "'%.*s' is given twice", OCT_SHOW(word));
     }
     r->seen |= bit;
-    r->seen_rows |= row_bit;
-    if (row) {
-        return read_field(r, row, word, value, err);
+    r->seen_fields |= field_bit;
+    if (field) {
+        return read_field(r, field, word, value, err);
     }
     if (!value.text && !specials[at].may_be_bare) {
         return oct_fail_at(err, word.column, "'%s' needs a value: %s=...", specials[at].word,
@@ -393,147 +394,4 @@ octet_status octet_linear_backward_parse_words(octet_linear_backward_args *out,
     status = status ? status : take_sizes(&r, sizes, count, err);
     status = status ? status : read_words(&r, rest, true, err);
     return status ? status : make_backward(out, &r, err);
-}
-
-static void write_pair(oct_writer *writer, const char *word, const char *value) {
-    oct_write(writer, " ");
-    oct_write(writer, word);
-    oct_write(writer, "=");
-    oct_write(writer, value);
-}
-
-static void write_quantizer(oct_writer *writer, const char *word, const octet_quantizer *q) {
-    if (oct_quantizer_is(q)) {
-        write_pair(writer, word, "");
-        oct_quantizer_write(writer, q);
-    }
-}
-
-static void write_sizes(oct_writer *writer, const octet_linear_args *args) {
-    const octet_proto *x = &args->input, *w = &args->weight;
-    int rank = x->rank > OCTET_MAX_RANK ? OCTET_MAX_RANK : x->rank;
-    write_pair(writer, "m", rank > 1 ? "" : "none");
-    for (int i = 0; i + 1 < rank; i++) {
-        oct_write(writer, i ? "x" : "");
-        oct_write_i64(writer, x->shape[i]);
-    }
-    write_pair(writer, "k", "");
-    oct_write_i64(writer, w->shape[1]);
-    write_pair(writer, "n", "");
-    oct_write_i64(writer, w->shape[0]);
-}
-
-static void write_tensors(oct_writer *writer, const octet_linear_args *args) {
-    const octet_proto *x = &args->input, *w = &args->weight, *b = &args->bias;
-    oct_write(writer, writer->length ? " in=" : "in=");
-    oct_write(writer, octet_dtype_name(x->dtype));
-    if (w->dtype != x->dtype) {
-        write_pair(writer, "w", octet_dtype_name(w->dtype));
-    }
-    write_quantizer(writer, "qin", &x->quantizer);
-    write_quantizer(writer, "qw", &w->quantizer);
-    if (oct_has(b)) {
-        oct_write(writer, b->dtype == w->dtype ? " bias" : " bias=");
-        oct_write(writer, b->dtype == w->dtype ? "" : octet_dtype_name(b->dtype));
-    }
-    if (oct_has(&args->gamma) && args->gamma.dtype != w->dtype) {
-        write_pair(writer, "gamma", octet_dtype_name(args->gamma.dtype));
-    }
-    if (oct_has(&args->beta)) {
-        bool usual = args->beta.dtype == w->dtype;
-        oct_write(writer, usual ? " beta" : " beta=");
-        oct_write(writer, usual ? "" : octet_dtype_name(args->beta.dtype));
-    }
-}
-
-static void write_grad(oct_writer *writer, const octet_linear_args *args) {
-    bool x = args->input_requires_grad, w = args->weight_requires_grad;
-    bool b = args->bias_requires_grad;
-    bool g = args->gamma_requires_grad, e = args->beta_requires_grad;
-    if (x && w && b == oct_has(&args->bias) && g == oct_has(&args->gamma) &&
-        e == oct_has(&args->beta)) {
-        return;
-    }
-    write_pair(writer, "grad", x ? "x" : "");
-    oct_write(writer, w ? "w" : "");
-    oct_write(writer, b ? "b" : "");
-    oct_write(writer, g ? "g" : "");
-    oct_write(writer, e ? "e" : "");
-    oct_write(writer, x || w || b || g || e ? "" : "none");
-}
-
-static void write_args(oct_writer *writer, const octet_linear_args *args) {
-    write_tensors(writer, args);
-    if (args->recipe.kind != OCTET_RECIPE_NONE) {
-        write_pair(writer, "recipe", "");
-        oct_recipe_write(writer, &args->recipe);
-    }
-    write_grad(writer, args);
-    for (const octet_field *row = oct_linear_rows; row->name; row++) {
-        if (!row->word || !oct_field_get(row, args)) {
-            continue;
-        }
-        oct_write(writer, " ");
-        oct_write(writer, row->word);
-        if (row->type != OCTET_FIELD_FLAG) {
-            oct_write(writer, "=");
-            oct_field_write(row, args, writer);
-        }
-    }
-    if (!oct_device_is_default(&args->input.device)) {
-        write_pair(writer, "device", "");
-        oct_write_device(writer, &args->input.device);
-    }
-}
-
-size_t octet_linear_print(char *text, size_t size, const octet_linear_args *args) {
-    oct_writer writer = oct_writer_start(text, size);
-    if (!args) {
-        return 0;
-    }
-    oct_write(&writer, "linear");
-    write_sizes(&writer, args);
-    write_args(&writer, args);
-    return writer.length;
-}
-
-static void write_backward(oct_writer *writer, const octet_linear_backward_args *args) {
-    const octet_linear_args *forward = &args->forward;
-    uint8_t usual = forward->output_dtype ? forward->output_dtype : forward->input.dtype;
-    write_args(writer, forward);
-    if (args->grad_output.dtype != usual) {
-        write_pair(writer, "dy", octet_dtype_name(args->grad_output.dtype));
-    }
-    write_quantizer(writer, "qdy", &args->grad_output.quantizer);
-}
-
-size_t octet_linear_backward_print(char *text, size_t size,
-                                   const octet_linear_backward_args *args) {
-    oct_writer writer = oct_writer_start(text, size);
-    if (!args) {
-        return 0;
-    }
-    oct_write(&writer, "linear-backward");
-    write_sizes(&writer, &args->forward);
-    write_backward(&writer, args);
-    return writer.length;
-}
-
-size_t octet_linear_print_words(char *text, size_t size, const octet_linear_args *args) {
-    oct_writer writer = oct_writer_start(text, size);
-    if (!args) {
-        return 0;
-    }
-    write_args(&writer, args);
-    return writer.length;
-}
-
-size_t octet_linear_backward_print_words(char *text, size_t size,
-                                         const octet_linear_backward_args *args) {
-    oct_writer writer = oct_writer_start(text, size);
-    if (!args) {
-        return 0;
-    }
-    write_backward(&writer, args);
-    return writer.length;
 }
