@@ -1,6 +1,6 @@
 /* gemm_tile.c - one tile of a product: blocks packed for the caches, panels multiplied.
  *
- * Sums are kept in fp32, in registers along one block and in memory between two, and every sum
+ * Sums are held in fp32, in registers along one block and in memory between two, and every sum
  * takes its terms in their order. So neither the tiles nor the blocks can be seen in a result,
  * and both are cut as it suits the shape, the caches and the number of lanes. */
 #include "cpu/gemm.h"
@@ -60,7 +60,7 @@ typedef struct cut {
     int steps;
 } cut;
 
-/* Looks at the grids with `down` rows of tiles and keeps the cheapest. */
+/* Looks at the grids with `down` rows of tiles and takes the cheapest. */
 static void try_grids(const oct_gemm_job *job, int64_t down, cut *best) {
     const oct_gemm_kernels *k = job->kernels;
     int64_t rows = job->a.outer, cols = job->b.outer;
@@ -153,8 +153,8 @@ static void multiply(const tile_work *w, int64_t i, int64_t first, int64_t count
                           .fresh = fresh};
     for (int64_t col = 0; col < count; col += k->nr) {
         oct_rect at = {i * k->mr, first + col, k->mr, k->nr};
-        float *kept = w->sums + (at.col * w->downs + i * k->nr) * k->mr;
-        call.sums = fresh && last ? w->room->one : kept;
+        float *held = w->sums + (at.col * w->downs + i * k->nr) * k->mr;
+        call.sums = fresh && last ? w->room->one : held;
         (w->job->bf16 ? k->tile_bf16 : k->tile_f32)(&call);
         if (last) {
             finish(w, &at, call.sums, w->job->call->bias ? w->room->bias + col : NULL);

@@ -94,7 +94,7 @@ static void rows_task(void *arg, int64_t begin, int64_t end) {
 
 static float scale_of(const oct_quantize_call *call) {
     const octet_quantizer *q = &call->dst->quantizer;
-    if (oct_scheme_of(q)->given) {
+    if (oct_scheme_of(q)->given_scale) {
         return *call->live->scale;
     }
     oct_scale_rule rule = {oct_largest(q->format), q->epsilon, FLT_MAX, q->pow2};
@@ -103,7 +103,7 @@ static float scale_of(const oct_quantize_call *call) {
 
 void oct_quantize_per_tensor(const oct_quantize_call *call, const oct_threads *threads) {
     bool turns = call->dst->parts[OCTET_PART_COL_DATA] != NULL;
-    bool delayed = oct_scheme_of(&call->dst->quantizer)->given;
+    bool delayed = oct_scheme_of(&call->dst->quantizer)->given_scale;
     oct_shared_max most = 0;
     tensor_work work = {call, {0}, scale_of(call), NULL};
     work.grid = (oct_grid){call->source->rows, call->source->cols,

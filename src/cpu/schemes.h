@@ -12,7 +12,7 @@ typedef struct oct_quantize_call {
     const oct_kernels *kernels;
     const oct_prologue_call *apply; /* source is its f(x); NULL: it lies in memory */
     oct_scales row, col;            /* where scales lie; of schemes with blocks */
-    bool away;                      /* transposed bytes are too many for a cache to keep */
+    bool away;                      /* transposed bytes are too many for a cache to hold */
 } oct_quantize_call;
 
 #define OCT_AWAY_BYTES (4 << 20)

@@ -9,9 +9,8 @@ static const char *const tiles_names[3] = {"amax_tiles_f32", "amax_tiles_bf16",
 
 static oct_amax_flat_params flat_of(const oct_cuda_amaxing *of) {
     const oct_matrix *source = of->source;
-    oct_amax_flat_params p = {.source = source->parts[0],
-                              .count = source->rows * source->cols,
-                              .records = of->records};
+    oct_amax_flat_params p = {
+        .source = source->parts[0], .count = source->rows * source->cols, .raises = of->raises};
     *(of->count > 1 ? &p.shares : &p.out) = of->out;
     return p;
 }
@@ -20,13 +19,14 @@ static bool is_dense(const oct_matrix *source) {
     return source->stride == source->cols || source->rows <= 1;
 }
 
-/* Chunks of a dense tensor. One of nothing has shares, and an amax to record, too. */
+/* Chunks of a dense tensor. One of nothing has shares, and an amax to raise, too. */
 static int64_t chunks_of(const oct_amax_flat_params *p, int64_t chunk) {
     int64_t chunks = oct_size_ceil_div(p->count, chunk);
-    return chunks ? chunks : p->records || p->shares;
+    return chunks ? chunks : p->raises || p->shares;
 }
 
-/* Blocks take chunks in turn: as many as fit on the GPU at once, and as there are shares. */
+/* Blocks take chunks in turn. There are as many blocks as fit on the GPU at once, at most one
+ * for each share. */
 static octet_status flat(const oct_cuda_on *on, oct_amax_flat_two *p, uint8_t dtype,
                          octet_error *err) {
     int64_t chunk = OCT_FLAT_THREADS * OCT_FLAT_LOADS * (dtype == OCTET_F32 ? 4 : 8);
@@ -56,7 +56,7 @@ static octet_status tiles(const oct_cuda_on *on, const oct_amax_tiles_params *p,
     return oct_cuda_launch_kernel(on, &launch, err);
 }
 
-/* A tensor's amax, raised in a second place as well where that is not NULL. */
+/* A tensor's amax; also raised in a second place if that is not NULL. */
 static octet_status measure(const oct_cuda_on *on, const oct_cuda_amaxing *one, float *copy,
                             octet_error *err) {
     const oct_matrix *source = one->source;

@@ -37,7 +37,7 @@ octet_status oct_cache_limit_check(octet_error *err) {
     }
     return oct_fail(err, OCTET_INVALID,
                     "OCTET_CACHE_MIB is '%.32s'; it is a whole number: the MiB of compiled "
-                    "kernels that are kept on disk",
+                    "kernels that are stored on disk",
                     oct_environment("OCTET_CACHE_MIB"));
 }
 
@@ -111,7 +111,7 @@ static int by_age(const void *x, const void *y) {
     return strcmp(a->name, b->name);
 }
 
-static void evict(int folder, listing *list, const char *kept) {
+static void evict(int folder, listing *list, const char *spared) {
     size_t total = 0, limit = oct_cache_limit();
     for (size_t i = 0; i < list->count; i++) {
         total += list->files[i].bytes;
@@ -123,14 +123,14 @@ static void evict(int folder, listing *list, const char *kept) {
     for (size_t i = 0; i < list->count && total > limit; i++) {
         const module_file *file = &list->files[i];
         /* One that another process has removed is as good as removed. */
-        if (strcmp(file->name, kept) != 0) {
+        if (strcmp(file->name, spared) != 0) {
             (void)unlinkat(folder, file->name, 0);
             total -= file->bytes;
         }
     }
 }
 
-void oct_cache_sweep(int folder, time_t now, const char *kept) {
+void oct_cache_sweep(int folder, time_t now, const char *spared) {
     listing list = {.whole = true};
     int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again < 0 ? NULL : fdopendir(again);
@@ -153,6 +153,6 @@ void oct_cache_sweep(int folder, time_t now, const char *kept) {
     } else if (again >= 0) {
         (void)close(again);
     }
-    evict(folder, &list, kept);
+    evict(folder, &list, spared);
     free(list.files);
 }

@@ -20,8 +20,8 @@ void oct_cache_new_name(char out[OCT_NEW_TEXT], uint64_t bits);
 
 /* Removes files of this user in an open folder: those that processes which were killed while
  * they wrote have left, older than `now` by an hour, whatever the clock of this machine says;
- * and then modules, the oldest first, until the rest fits the limit. `kept` stays. Processes
- * that do so at once choose the same files; a reader keeps what he has opened. */
-void oct_cache_sweep(int folder, time_t now, const char *kept);
+ * and then modules, the oldest first, until the rest fits the limit. `spared` stays. Processes
+ * that do so at once choose the same files; a reader has what he has opened. */
+void oct_cache_sweep(int folder, time_t now, const char *spared);
 
 #endif

@@ -1,9 +1,8 @@
-/* cuda.h - the CUDA device: operations over device memory, launched on a stream.
- *
- * Every operation only launches: it waits for nothing, and may be captured in a graph. It
- * allocates nothing but what a kernel or a product needs at its first use, on the host.
- * Quantized bytes are those of the CPU device, bit for bit. Arguments are valid: the plan and
- * octet_run have checked them; matrices may have no rows or no columns. */
+/* cuda.h - the CUDA device: operations on device memory, launched on a stream. Every operation
+ * only launches: it waits for nothing, and can be captured in a CUDA graph. It allocates host
+ * memory only at the first use of a kernel or product. Quantized bytes equal the CPU device's,
+ * bit for bit. Arguments are valid, since the plan and octet_run have checked them; matrices
+ * may have no rows or no columns. */
 #ifndef OCT_CUDA_CUDA_H
 #define OCT_CUDA_CUDA_H
 
@@ -16,13 +15,13 @@
 typedef struct oct_cuda_on {
     octet_cuda *cuda;
     void *stream; /* CUstream */
-    bool entered; /* between oct_cuda_enter and leave: an operation need not look itself */
-    struct oct_cuda_list *list; /* what is launched goes there instead: list.h; NULL: it is not
-                                 * asked for */
+    bool entered; /* True between oct_cuda_enter and leave: operations need not enter themselves
+                   */
+    struct oct_cuda_list *list; /* if not NULL, launches go into this list instead: list.h */
 } oct_cuda_on;
 
-/* Makes the GPU's context the thread's current one where it is not; *pushed goes to the leaving
- * call, which brings back what was current. */
+/* Makes the GPU's context the thread's current one, if it is not. Pass *pushed to
+ * oct_cuda_leave, which restores the old context. */
 octet_status oct_cuda_enter(const octet_cuda *cuda, bool *pushed, octet_error *err);
 void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
 
@@ -30,31 +29,32 @@ void oct_cuda_leave(const octet_cuda *cuda, bool pushed);
 typedef struct oct_cuda_live {
     const float *scale;  /* delayed: the stored scale */
     const float *amax;   /* current: the tensor's amax */
-    float *new_amax;     /* delayed: raised as octet_delayed_record does; may be NULL */
-    const int64_t *seed; /* stochastic rounding, by */
-    uint32_t stream;     /* this stream of its random bits */
-    float *sums;         /* receives what oct_cuda_sum_columns makes; NULL: not wanted. Not
-                          * NVFP4's */
-    int64_t amaxes;      /* floats at amax, 1 or OCT_AMAX_SHARES; 0 is 1 */
-    /* NVFP4, but not where blocks may map to 4: two products' factors, made on the way; NULL:
-     * none. Their amaxes are known. */
+    float *new_amax;     /* delayed: raised to the tensor's amax, as octet_delayed_record does;
+                          * may be NULL */
+    const int64_t *seed; /* stochastic rounding: the seed */
+    uint32_t stream;     /* stochastic rounding: octet_stream */
+    float *sums;         /* also write oct_cuda_sum_columns's result here; NULL: no. Not for
+                          * NVFP4 */
+    int64_t amaxes;      /* number of floats at amax, 1 or OCT_AMAX_SHARES; 0 counts as 1 */
+    /* NVFP4 without 4over6: factors of two products, computed here as well; NULL: none. Their
+     * amaxes are known. */
     const oct_alpha *alphas;
-    /* What oct_cuda_decode, or of a quantized copy oct_cuda_fold, makes of the bytes of a
-     * direction, wanted as well unless it waits for the product; NULL or a plain one with
-     * parts[0] NULL: not wanted. */
+    /* Copies for emulated or folded products: the result of oct_cuda_decode or, if the copy is
+     * quantized, of oct_cuda_fold. The cast writes them, too, unless the product makes them
+     * later. NULL, or a plain one with parts[0] NULL: no copy. */
     const oct_matrix *row_copy, *col_copy;
-    /* Bytes that may be left out where a copy is made without them. */
+    /* Bytes that need not be written if the cast makes the copy without them. */
     bool row_passes, col_passes;
-    bool measured; /* an earlier launch on this stream has read the tensor, for its amax */
-    /* source is its f(x), which is computed; its memory is not read. NULL: it is read. FP8 in
-     * blocks or with one scale, and MXFP8. */
+    bool measured; /* an earlier launch on this stream has read the tensor to find its amax */
+    /* The prologue to compute while reading: source is f(x), whose memory is not read. NULL:
+     * source is read. For FP8 in blocks or with one scale, and MXFP8. */
     const oct_prologue_call *apply;
 } oct_cuda_live;
 
 /* Its index and architecture, as plans name it. */
 octet_device oct_cuda_device_of(const octet_cuda *cuda);
-/* Whether it runs plans for this device: an older architecture's, too. cuda may be NULL, which
- * runs none. */
+/* Whether the GPU runs plans for this device; it also runs plans for an older architecture.
+ * cuda may be NULL, which runs none. */
 octet_status oct_cuda_serves(const octet_cuda *cuda, const octet_device *planned,
                              octet_error *err);
 
@@ -68,17 +68,17 @@ typedef struct oct_cuda_span {
 /* Zeros in 1 to OCT_ZERO_SPANS of them, none empty, in one launch. */
 octet_status oct_cuda_zero_spans(const oct_cuda_on *on, const oct_cuda_span *spans, int count,
                                  octet_error *err);
-/* The amax of a plain matrix: one float, raised from 0; or maxima of its parts, all written.
- */
+/* The amax of a plain matrix: one float, raised from 0; or OCT_AMAX_SHARES maxima of its parts,
+ * all of them written. */
 typedef struct oct_cuda_amaxing {
     float *out;
     int64_t count; /* floats there: 1 or OCT_AMAX_SHARES */
     const oct_matrix *source;
-    bool records; /* out holds something already, raised as octet_delayed_record does */
+    bool raises; /* out has a value already, which is raised as octet_delayed_record does */
 } oct_cuda_amaxing;
 octet_status oct_cuda_amax(const oct_cuda_on *on, const oct_cuda_amaxing *one,
                            octet_error *err);
-/* Two of them, in one launch where they can, the first one first. */
+/* Two of them, in one launch if possible; the first one first. */
 octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two[2],
                                octet_error *err);
 /* NVFP4: the amax parts that dst has, raised to source's: per tensor or per row and column,
@@ -86,8 +86,8 @@ octet_status oct_cuda_amax_two(const oct_cuda_on *on, const oct_cuda_amaxing two
  * oct_cuda_sum_columns makes; NULL: not wanted. */
 octet_status oct_cuda_amax_parts(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, float *sums, octet_error *err);
-/* Whether what a matrix of so few rows decodes to is made by a product that wants it, not by
- * its cast: most multiply the bytes instead. A cast then leaves no bytes out. */
+/* A copy of a matrix with at most this many rows is made by the product that needs it, not by
+ * the cast: most such products read the bytes instead. The cast then writes all bytes. */
 #define OCT_CUDA_FEW_ROWS 16
 static inline bool oct_cuda_copy_waits(const oct_matrix *m) {
     return m->rows <= OCT_CUDA_FEW_ROWS;
@@ -96,8 +96,8 @@ static inline bool oct_cuda_copy_waits(const oct_matrix *m) {
 octet_status oct_cuda_quantize(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, const oct_cuda_live *live,
                                octet_error *err);
-/* Two of them, in one launch where they can, the second one first: what was measured last is
- * still in the cache. */
+/* Two of them, in one launch if possible. The second one comes first: it was measured last, so
+ * it is still in the cache. */
 typedef struct oct_cuda_quantizing {
     const oct_matrix *dst, *source;
     oct_cuda_live live;
@@ -107,18 +107,18 @@ octet_status oct_cuda_quantize_two(const oct_cuda_on *on, const oct_cuda_quantiz
 /* dst (plain) from the bytes of one direction. */
 octet_status oct_cuda_dequantize(const oct_cuda_on *on, const oct_matrix *dst,
                                  const oct_matrix *source, octet_use use, octet_error *err);
-/* What an emulated product reads: dst (plain) = codes times block scales, without the
- * factor that all of an operand or of a line share (per tensor: the scale; NVFP4: amax / (6
- * Emax)), and with the Hadamard transform left in. Every value is exact in fp32, and in bf16 if
- * block scales are powers of two or E4M3 and values are not subnormal. dst.rows may be source's
- * rounded up to 16 where the codes are transformed; columns beyond source's are left alone. A
- * plain source is cast. */
+/* The operand of an emulated product: dst (plain) = codes times block scales. Left out is the
+ * factor that a whole operand or line shares (per tensor: the scale; NVFP4: amax / (6 Emax)).
+ * The Hadamard transform is not undone. Every value is exact in fp32, and in bf16 if block
+ * scales are powers of two or E4M3 and values are not subnormal. If codes are transformed,
+ * dst.rows may be source's rounded up to 16; columns beyond source's are not written. A plain
+ * source is cast. */
 octet_status oct_cuda_decode(const oct_cuda_on *on, const oct_matrix *dst,
                              const oct_matrix *source, octet_use use, octet_error *err);
-/* What a folded product reads: dst, FP8 in blocks of 128 of one direction with sizes rounded up
- * to whole 16 along the product and 8 across, = source's MXFP8 bytes of `use`, which may be of
- * the other direction where blocks are squares. kernels/folding.h says what its codes are; what
- * is added to the sizes is 0. */
+/* The operand of a folded product: dst is FP8 in blocks of 128, one direction, with sizes
+ * rounded up to a multiple of 16 along the product and of 8 across. It is made from source's
+ * MXFP8 bytes of `use`; with square blocks these may be of the other direction.
+ * kernels/folding.h defines the codes; the padding is 0. */
 octet_status oct_cuda_fold(const oct_cuda_on *on, const oct_matrix *dst,
                            const oct_matrix *source, octet_use use, octet_error *err);
 /* dst (plain) = source (plain) in dst's dtype. */
@@ -145,12 +145,13 @@ octet_status oct_cuda_pad(const oct_cuda_on *on, const oct_cuda_padding *padding
  * lacks are left alone. source.rows is one shard's. */
 octet_status oct_cuda_assemble(const oct_cuda_on *on, const oct_matrix *dst,
                                const oct_matrix *source, int64_t ranks, octet_error *err);
-/* The same of a chunk of each shard's rows, for rowwise scales and amaxes of rows. A chunk is
- * whole blocks of rows; where scales are in tensor-core order, whole tiles of 128. */
+/* The same for a chunk of each shard's rows: rowwise scales and amaxes of rows. A chunk
+ * consists of whole blocks of rows; of whole tiles of 128 rows if scales are in tensor-core
+ * order. */
 octet_status oct_cuda_take(const oct_cuda_on *on, const oct_matrix *dst,
                            const oct_matrix *source, const oct_chunk *chunk, octet_error *err);
-/* A chunk of every rank's rows of dst = source, which has these alone, rank after rank: values
- * of one dtype, or rowwise codes. Both lie without gaps. */
+/* A chunk of every rank's rows of dst = source, which has only these rows, rank after rank:
+ * values of one dtype, or rowwise codes. Both are dense. */
 octet_status oct_cuda_join(const oct_cuda_on *on, const oct_matrix *dst,
                            const oct_matrix *source, const oct_chunk *chunk, octet_error *err);
 /* dst = source + bias by column, rounded once; dst may be source. */
@@ -171,7 +172,8 @@ typedef struct oct_cuda_joining {
 octet_status oct_cuda_bias_grad(const oct_cuda_on *on, const oct_cuda_joining *joining,
                                 octet_error *err);
 
-/* A prologue: the CPU's bits, but for a NaN in gamma's gradient. `amax` is raised from 0. */
+/* A prologue. Results have the CPU's bits, except for a NaN in gamma's gradient. `amax` is
+ * raised from 0. */
 octet_status oct_cuda_statistics(const oct_cuda_on *on, const oct_prologue_call *call,
                                  octet_error *err);
 octet_status oct_cuda_prologue(const oct_cuda_on *on, const oct_prologue_call *call,
@@ -187,15 +189,15 @@ typedef struct oct_cuda_gemm_call {
     oct_matrix dst, a, b; /* dst is plain */
     octet_use a_use, b_use;
     int64_t b_first; /* dst's columns are b's outer indices from here on */
-    /* Where an emulated product decodes, a folded one folds, and where a native one copies
-     * ragged bytes: storage rows of U8 as cuBLASLt takes them. Without parts: nowhere. */
+    /* Memory for copies of the operands: decoded (emulated product), folded, or padded (native
+     * product): rows of U8 as cuBLASLt needs them. Without parts: no copy. */
     oct_matrix a_copy, b_copy;
-    bool a_made, b_made; /* that is done already, unless the copy waits */
-    oct_matrix dst_copy; /* native: fp32 sums of so many rows of a ragged dst; or NULL */
-    oct_matrix
-        b_scales;    /* native: where scales of b that has ragged lines are copied; or NULL */
-    oct_vector bias; /* at NULL: none; dst.cols long */
-    const float *alpha; /* an oct_alpha's `to`, written already; or NULL */
+    bool a_made, b_made; /* the copy is made already */
+    oct_matrix dst_copy; /* native: fp32 sums for some rows of a dst that needs padding; or NULL
+                          */
+    oct_matrix b_scales; /* native: memory for the padded scales of b; or NULL */
+    oct_vector bias;     /* at NULL: none; dst.cols long */
+    const float *alpha;  /* an oct_alpha's `to`, written already; or NULL */
     bool accumulate, split, native;
     bool invariant; /* a row of dst does not depend on the other rows; there are no copies */
     void *scratch;
@@ -209,8 +211,8 @@ typedef struct oct_cuda_gemm_call {
 
 octet_status oct_cuda_gemm(const oct_cuda_on *on, const oct_cuda_gemm_call *call,
                            octet_error *err);
-/* Who multiplies: "cublaslt" (and "own" what it does not take, or takes slowly), or "own",
- * always where there is no cuBLASLt or $OCTET_CUDA_GEMM says so. */
+/* Which library multiplies: "cublaslt" (Octet's own kernels do what cuBLASLt cannot, or does
+ * slowly), or "own" if there is no cuBLASLt or $OCTET_CUDA_GEMM=own. */
 const char *oct_cuda_gemm_name(octet_cuda *cuda);
 
 /* Delayed scaling's state in device memory, by the CPU's rule; see octet/run.h. */

@@ -1,22 +1,21 @@
-/* gemm.c - one product on a GPU: by cuBLASLt where it takes it, else by the own kernels.
- *
- * Few rows of a against blocks of b have a kernel that reads b once, where it lies: cuBLASLt
- * takes longer, of what is decoded for it above all.
- *
- * A native product hands the bytes over as they are, with their scales. An emulated one decodes
- * its operands first (codes times block scales, which bf16 holds exactly, or f32) and gives the
- * factors that were left out to alpha, on the device: nothing waits for a number. Factors of
- * single rows or columns, results that cuBLASLt cannot write from such operands, and a bias of
- * another dtype than a narrow result go through fp32 sums in scratch, which a kernel
- * multiplies, adds to and rounds once. FP8 whose rows are not whole 16 bytes is copied into
- * rows that are, with zeros, which add nothing to a product; such rows of dst come of sums. So
- * do the columns of dst that are no whole eights, of 128-blocks; rows behind whole eights are a
- * product of their own.
- *
- * A folded product is a native one of copies: FP8 in blocks of 128, which have whole rows.
- *
- * With alpha the factors' product is one fp32: where it leaves the normal range, so does the
- * result's accuracy. The own kernel keeps the CPU's bound there as well. */
+/* gemm.c - one product on a GPU: by cuBLASLt if it can do it, else by Octet's own kernels.
+ * Few rows: a product of few rows of a with a b in blocks has its own kernel, which reads b
+ * once, in place. cuBLASLt takes longer, above all if b must be decoded for it.
+ * Native: the bytes and scales are passed as they are.
+ * Emulated: the operands are decoded first (codes times block scales, exact in bf16 or f32).
+ * The factors that were left out become alpha, in device memory, so that the host waits for
+ * nothing.
+ * Sums: some results go through fp32 sums in scratch; a kernel then multiplies them by the
+ * factors, adds and rounds once. These are factors of single rows or columns, results that
+ * cuBLASLt cannot write from such operands, and a bias whose dtype differs from a narrow
+ * result's.
+ * Padding: FP8 rows that are not a multiple of 16 bytes are copied into longer rows with zeros,
+ * which add nothing to a product. Such rows of dst come from sums. With 128-blocks, so do
+ * columns of dst beyond a multiple of 8; rows beyond a multiple of 8 are a product of their
+ * own.
+ * Folded: a native product of copies, FP8 in blocks of 128 with padded rows.
+ * Accuracy: the product of all factors in alpha is one fp32. If it leaves the normal range, the
+ * result loses accuracy. The own kernel keeps the CPU's bound there, too. */
 #include "cuda/kernels/moves.h"
 #include "cuda/list_fill.h"
 
@@ -72,10 +71,11 @@ typedef struct job {
     oct_gemm_params own;
     oct_lt *lt;
     oct_lt_product product;
-    oct_lt_algorithm chosen[3]; /* for the chunks but the last; for that; for what is behind */
+    oct_lt_algorithm chosen[3]; /* algorithms for all chunks but the last, for the last, and for
+                                 * the rest */
 } job;
 
-/* The library's context is this thread's where it is called, not where kernels are launched. */
+/* Enters the context around the library's call; launches of kernels enter it themselves. */
 static octet_status find(oct_lt_algorithm *out, bool *found, const job *j,
                          const oct_lt_product *product, octet_error *err) {
     bool pushed;
@@ -100,7 +100,7 @@ static int add_padding(oct_cuda_padding *out, const oct_gemm_operand *o,
     return copy->parts[OCTET_PART_VALUES] != NULL;
 }
 
-/* Scales have a place for each outer index, those that are added included. */
+/* Scales need an entry for each outer index, padding included. */
 static int add_scales(oct_cuda_padding *out, oct_matrix *room, const oct_gemm_operand *o,
                       const oct_matrix *copy) {
     const int64_t each = (int64_t)sizeof(float);
@@ -114,8 +114,8 @@ static int add_scales(oct_cuda_padding *out, oct_matrix *room, const oct_gemm_op
     return copy->parts[OCTET_PART_VALUES] != NULL;
 }
 
-/* What the library reads in place of the operands' own bytes; a's where rows of it are whole
- * eights, behind which the rest has a copy of its own. */
+/* Makes the padded copies that the library reads instead of the operands' bytes. Of a, only
+ * rows up to a multiple of 8; the rest has its own copy. */
 static octet_status copy_operands(const job *j, octet_error *err) {
     const oct_cuda_gemm_call *call = j->call;
     oct_cuda_padding paddings[OCT_CUDA_PADDINGS];
@@ -159,7 +159,7 @@ static int64_t parts_of(const oct_lt_product *p) {
     return chunks_of(p) + (p->tail || p->rest);
 }
 
-/* Which of the chosen algorithms is the i-th part's. */
+/* The index of the i-th part's algorithm in `chosen`. */
 static int kind_of(const oct_lt_product *p, int64_t i) {
     int64_t last = chunks_of(p) - 1;
     return i < last ? 0 : i == last ? 1 : 2;
@@ -209,8 +209,8 @@ static octet_status run_part(bool *refused, job *j, int64_t i, octet_error *err)
     return finishes ? oct_lt_part_finish(j->on, &part, &j->own, first, err) : status;
 }
 
-/* Where the library does not launch what it has proposed: what is done of dst may be done
- * again, unless it is added to. */
+/* If the library refuses to launch what it proposed, *done is false: what was written to dst
+ * may be computed again, unless it was added. */
 static octet_status run_parts(bool *done, job *j, octet_error *err) {
     int64_t parts = parts_of(&j->product);
     bool refused = false;
@@ -229,7 +229,7 @@ static octet_status run_parts(bool *done, job *j, octet_error *err) {
     return status;
 }
 
-/* With the bias in the library's epilogue, or else without. */
+/* First with the bias in the library's epilogue; if that is not possible, without. */
 static octet_status multiply(bool *done, job *j, octet_error *err) {
     bool found;
     octet_status status = find_parts(&found, j, err);
@@ -242,8 +242,8 @@ static octet_status multiply(bool *done, job *j, octet_error *err) {
     return status || !found ? status : run_parts(done, j, err);
 }
 
-/* The library multiplies MXFP8 and NVFP4 itself where it can; few rows of 128-blocks it
- * multiplies as eight. */
+/* If the library can multiply MXFP8 or NVFP4, it does. It pads few rows of 128-blocks to eight.
+ */
 static bool is_thin(const job *j) {
     bool native = j->call->native && j->own.b.scale_format != OCTET_F32;
     return !native && !j->lt->library && oct_gemm_is_thin(&j->own);

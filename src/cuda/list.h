@@ -1,22 +1,21 @@
-/* list.h - what a run launches, as a list: decided once, walked by every run of its kind.
- *
- * Operations put launches on a stream, or into a list where oct_cuda_on has one. A list is made
- * with addresses that stand in for the caller's: what it holds are references, a region of the
- * run's memory and the bytes from its start. No bytes of a kernel's parameters are padding
- * (tests/cuda/test_list.c), so a word of them that is such an address is one. */
+/* list.h - the launches of a run as a list: decided once, walked by every run of the same kind.
+ * Operations put launches on a stream, or into a list if oct_cuda_on has one. A list is made
+ * with placeholder addresses. It stores references: a region of the run's memory and an offset
+ * in bytes. Parameters of kernels have no padding (tests/cuda/test_list.c), so every word with
+ * the pattern of a placeholder is one. */
 #ifndef OCT_CUDA_LIST_H
 #define OCT_CUDA_LIST_H
 
 #include "cuda/cuda.h"
 
 #define OCT_LIST_REGIONS 64
-/* Of a region, at most: further addresses cannot be distinguished. */
+/* The largest region: placeholders beyond it would be ambiguous. */
 #define OCT_LIST_BYTES ((int64_t)1 << 39)
-/* Decisions look at this much of an address. */
+/* Decisions depend on addresses only modulo this. */
 #define OCT_LIST_ALIGN 256
 
-/* What stands for the start of a region whose address has these low bits. No processor has such
- * an address, no float or double of a kernel is that NaN, and no number is so large. */
+/* The placeholder for the start of a region whose address has these low bits. No real address,
+ * float, double or count in a kernel's parameters looks like it. */
 #define OCT_LIST_STAND_IN 0x7FFA
 static inline void *oct_list_stand_in(int region, uint8_t low) {
     uint64_t word =
@@ -34,9 +33,9 @@ void oct_list_step(oct_cuda_list *list, int step);
 /* Bits: the regions that it refers to. */
 uint64_t oct_list_regions(const oct_cuda_list *list);
 
-/* Where a walk stands: before it, the launch to begin with. After one that cuBLASLt did not
- * take though it had proposed it: that launch, which has done nothing, and its step; `refused`.
- */
+/* The position of a walk. Before it: the first launch. If cuBLASLt refuses a product that it
+ * had proposed, the walk ends there with `refused`: this launch, which has done nothing, and
+ * its step. */
 typedef struct oct_list_place {
     int at, step;
     bool refused;

@@ -63,8 +63,9 @@ typedef struct oct_lt_memory {
     const float *alpha; /* device_alpha: alpha, then beta */
 } oct_lt_memory;
 
-/* What the library takes of quantized operands: rows of whole so many bytes, and of 128-blocks
- * outer indices in so many, since it reads their scales four at a time. */
+/* What the library needs of quantized operands: rows of a multiple of this many bytes, and for
+ * 128-blocks outer sizes in multiples of the next number, since it reads scales four at a time.
+ */
 #define OCT_LT_ROW_BYTES 16
 #define OCT_LT_ROWS 8
 
@@ -78,13 +79,14 @@ typedef struct oct_lt_eight {
 typedef struct oct_lt_product {
     oct_lt_matmul matmul;
     oct_lt_memory memory;
-    /* The library cannot finish dst: a block of dst's rows at a time it leaves fp32 sums in
-     * scratch, at memory.d, which gemm_finish rounds. */
+    /* The library cannot write dst. It writes fp32 sums of a block of rows to scratch, at
+     * memory.d, and gemm_finish rounds them. */
     bool sums;
-    /* 128-blocks need dst's rows in eights: matmul.n is all that are, behind which there may
-     * be a tail, where the library does the last eight rows, some for the second time; */
+    /* 128-blocks need dst's rows in multiples of 8: matmul.n covers these. The rest is either a
+     * tail, where the library computes the last eight rows again, */
     bool tail;
-    int64_t rest;       /* or so many rows, done with a copy of eight and through sums */
+    int64_t rest;       /* or this many rows, computed with a copy of eight rows and through
+                         * sums */
     oct_lt_eight eight; /* room for that */
     int64_t rows;       /* all of dst's, as they are multiplied */
     int64_t chunk;      /* rows at a time */
@@ -158,7 +160,7 @@ octet_status oct_lt_get(oct_lt **out, octet_cuda *cuda, octet_error *err);
 octet_status oct_lt_find(oct_lt_algorithm *out, bool *found, oct_lt *lt,
                          const oct_lt_product *product, octet_error *err);
 /* Launches it; the algorithm gets this run's pointers. *refused true: the library does not run
- * what it has proposed; that is cached. */
+ * what it proposed; this is cached. */
 octet_status oct_lt_run(bool *refused, oct_lt *lt, const oct_lt_product *product,
                         oct_lt_algorithm *algorithm, void *stream, octet_error *err);
 

@@ -15,7 +15,7 @@ static oct_per_tensor_params params_of(const oct_cuda_quantize_call *call) {
     p.rule = (oct_scale_rule){oct_largest(q->format), q->epsilon, FLT_MAX, q->pow2};
     p.q.sums = call->live->sums;
     p.inverse = call->dst->parts[OCTET_PART_SCALE];
-    if (oct_scheme_of(q)->given) {
+    if (oct_scheme_of(q)->given_scale) {
         p.scale = call->live->scale;
         p.new_amax = call->live->new_amax;
     } else {
@@ -65,7 +65,9 @@ octet_status oct_cuda_quantize_per_tensor(const oct_cuda_quantize_call *calls, i
         launch.grid[0] += tiles_of(&p.of[1], dtype);
     }
     p.tiles = launch.grid[0];
-    p.measured = p.of[0].shares && (count == 1 || p.of[1].shares);
+    /* True if an amax step has read the source before. A prologue leaves an amax, too, but the
+     * source that it writes may not be complete yet. */
+    p.measured = calls[0].live->measured && (count == 1 || calls[1].live->measured);
     oct_cuda_pipe(&launch, calls->on->cuda);
     return oct_cuda_launch_fp8(calls, &launch, names, err);
 }

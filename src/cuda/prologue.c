@@ -134,8 +134,7 @@ octet_status oct_cuda_gamma_grad(const oct_cuda_on *on, const oct_prologue_call 
     oct_cuda_launch launch = {.module = OCT_MODULE_prologue,
                               .input = p.x.dtype,
                               .kernel = kernels[oct_dtype_index(p.x.dtype)],
-                              .grid = {(uint32_t)oct_size_ceil_div(p.shape.cols, OCT_TILE),
-                                       (uint32_t)oct_size_ceil_div(p.shape.rows, OCT_TILE), 1},
+                              .grid = {oct_cuda_tiles(p.shape.rows, p.shape.cols), 1, 1},
                               .threads = OCT_LINE_THREADS,
                               .params = &p,
                               .params_bytes = sizeof p};

@@ -36,11 +36,11 @@ int64_t oct_cuda_rest_bytes(const octet_device *device, const oct_target_product
 
 /* What the outer indices that are multiplied, dst's rows and columns, are multiples of: whole
  * rows of an operand or of dst; 128-blocks have columns in eights. Powers of two. */
-static void multiples_of(int64_t out[2], const oct_target_product *p, int64_t lines) {
+static void multiples_of(int64_t out[2], const oct_target_product *p, int64_t multiple) {
     bool a_across = (p->gemm == OCTET_WGRAD) != (p->a_use == OCTET_USE_COL);
     bool b_across = (p->gemm != OCTET_FPROP) != (p->b_use == OCTET_USE_COL);
     out[0] = 1;
-    out[1] = lines;
+    out[1] = multiple;
     if (is_one_scale(p->a)) {
         out[0] = a_across ? whole_row(OCTET_U8) : 1;
         out[1] = whole_row(b_across ? (uint8_t)OCTET_U8 : p->dst);
@@ -55,12 +55,13 @@ static bool add(int64_t *end, int64_t rows, int64_t cols) {
 }
 
 bool oct_cuda_room_of(oct_cuda_room *out, const oct_target_product *p) {
-    int64_t lines = oct_cuda_target.lines((octet_scheme)p->a->scheme), of[2], outer[2];
+    int64_t multiple = oct_cuda_target.outer_multiple((octet_scheme)p->a->scheme), of[2],
+            outer[2];
     *out = (oct_cuda_room){0};
-    if (p->support != OCTET_SUPPORT_NATIVE || !lines) {
+    if (p->support != OCTET_SUPPORT_NATIVE || !multiple) {
         return true;
     }
-    multiples_of(of, p, lines);
+    multiples_of(of, p, multiple);
     if (!(p->rows & (of[0] - 1)) && !(p->cols & (of[1] - 1))) {
         return true;
     }

@@ -16,8 +16,8 @@ typedef struct scheme_row {
     uint16_t also_from; /* and those from here on; 0: no others */
     bool one_scale;     /* for all of a tensor */
     bool is_swizzled;   /* its scales are read in an order of their own */
-    uint8_t lines;      /* outer indices come in so many; 0: its rows are never padded, since
-                         * longer ones have other blocks */
+    uint8_t outer_multiple; /* of outer indices; 0: its rows are never padded, since
+                             * longer ones have other blocks */
 } scheme_row;
 
 /* A scheme without a row is emulated everywhere. MXFP8 has two ranges: the consumer parts
@@ -92,7 +92,7 @@ static octet_support multiplies(const octet_device *device, const octet_quantize
     return fits ? supports(device, (octet_scheme)a->scheme) : OCTET_SUPPORT_EMULATED;
 }
 
-/* What an emulated product decodes may lie either way, and so may what is folded. */
+/* An emulated or folded product makes copies, so it can read either direction. */
 static bool reads_across(const octet_device *device, octet_scheme scheme) {
     bool any_layout = schemes[scheme].one_scale && oct_arch_reads_across(device->arch);
     return !native(device, scheme) || any_layout;
@@ -102,12 +102,13 @@ static bool reads_swizzled(const octet_device *device, octet_scheme scheme) {
     return schemes[scheme].is_swizzled && native(device, scheme);
 }
 
-static uint16_t lines(octet_scheme scheme) {
-    return schemes[scheme].lines;
+static uint16_t outer_multiple(octet_scheme scheme) {
+    return schemes[scheme].outer_multiple;
 }
 
-/* Schemes whose casts compute a prologue while they read; take one out, and a step of its own
- * writes f(x) for it. Current scaling reads it twice, and writing it measures it. */
+/* Schemes whose casts compute a prologue while they read. For the others a separate step writes
+ * f(x). Current scaling would compute it twice; the separate step measures the amax as it
+ * writes. */
 static const bool casts_apply[OCTET_SCHEMES] = {
     [OCTET_FP8_DELAYED] = true,
     [OCTET_FP8_BLOCK] = true,
@@ -135,7 +136,7 @@ static bool scratch(int64_t *bytes, const octet_device *device,
            oct_size_add(bytes, room.rest_at, oct_cuda_rest_bytes(device, product));
 }
 
-/* One whose architecture is not known, 0, is found when the plan is run. */
+/* An unknown architecture, 0, is checked when the plan is run. */
 static octet_status check(const octet_device *device, octet_error *err) {
     unsigned arch = device->arch;
     return !arch || arch >= OCT_ARCH_LEAST
@@ -152,7 +153,7 @@ const oct_target oct_cuda_target = {
     .multiplies = multiplies,
     .reads_across = reads_across,
     .reads_swizzled = reads_swizzled,
-    .lines = lines,
+    .outer_multiple = outer_multiple,
     .applies = applies,
     .scratch = scratch,
     .workers = 1, /* the GPU */

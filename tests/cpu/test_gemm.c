@@ -58,7 +58,7 @@ TEST(gemm__every_size_around_the_register_tiles) {
 
 TEST(gemm__every_result_bias_and_old_value) {
     static const octet_dtype dtypes[] = {OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_NONE};
-    for (uint64_t i = 0; i < 24; i++) {
+    for (size_t i = 0; i < 24; i++) {
         for (size_t n = i % 3; n < PAIRS; n += 3) {
             product_options o = {.dst = dtypes[i % 3],
                                  .bias = dtypes[i / 3 % 4],

@@ -2,8 +2,13 @@
 #include "emulate.h"
 
 #include "emulate_launch.h"
+#include "emulate_watch.h"
 
 #include <dlfcn.h>
+#if defined(OCTET_WATCHED)
+#include <link.h>
+#endif
+#include <map>
 #include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +23,6 @@
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
-
-void emulated_fail(const char *what) {
-    fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread %u: %s\n", blockIdx.x,
-            blockIdx.y, blockIdx.z, threadIdx.x, what);
-    abort();
-}
 
 /* ---- fibers: stacks that one thread of the machine changes between --------------------- */
 
@@ -54,7 +53,7 @@ struct fiber {
     void *fake; /* AddressSanitizer's own */
     const uint32_t *gate;
     uint32_t seen; /* it may go on when *gate is another */
-    bool done;
+    bool done, waited;
 };
 
 /* Those of a launch, and what waits for them to end; a second set for a launch that comes
@@ -126,7 +125,7 @@ struct warp {
     uint32_t lanes[2];
     int operation;
     int arrived, alive;
-    uint32_t round;
+    uint32_t round, syncs;
 };
 
 struct block {
@@ -137,11 +136,29 @@ struct block {
     bool backward;
 };
 
+struct shared_range {
+    const char *from;
+    size_t bytes;
+};
+
 block now;
 emulated_launch job;
 void (*call_kernel)(void);
 alignas(64) unsigned char params[4096];
 void *dynamic_shared;
+watched_thread watched; /* but for what changes from one thread to another */
+
+} // namespace
+
+void emulated_fail(const char *what) {
+    Dl_info at;
+    const char *name = job.kernel && dladdr(job.kernel, &at) ? at.dli_sname : nullptr;
+    fprintf(stderr, "emulated kernel %s, block (%u, %u, %u), thread %u: %s\n",
+            name ? name : "of no name", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, what);
+    abort();
+}
+
+namespace {
 
 UNSEEN int thread_of(const fiber *f) {
     return static_cast<int>(f - fibers);
@@ -177,6 +194,7 @@ UNSEEN void go_on_with(fiber *to) {
 }
 
 void wait_for(const uint32_t *gate, uint32_t seen) {
+    watched_settle();
     current->gate = gate;
     current->seen = seen;
     go_on_with(next_fiber(thread_of(current)));
@@ -194,12 +212,14 @@ void open_warp(warp *w) {
     if (w->arrived == w->alive) {
         w->arrived = 0;
         w->round++;
+        w->syncs += w->operation == EMULATED_SYNC;
         w->lanes[w->round % 2] = 0; /* of the operation after this one */
     }
 }
 
 void leave_block() {
     warp *w = &now.warps[thread_of(current) / 32];
+    watched_settle();
     current->done = true;
     now.alive--;
     w->alive--;
@@ -267,6 +287,15 @@ void (*caller_for(size_t bytes))(void) {
                            : call_with<4096>;
 }
 
+/* What another block has left: all bits set, a NaN of every format. */
+void spoil_shared() {
+    for (int i = 0; i < 2; i++) {
+        if (watched.shared[i]) {
+            memset(const_cast<char *>(watched.shared[i]), 0xff, watched.shared_bytes[i]);
+        }
+    }
+}
+
 void start_block(unsigned x, unsigned y, unsigned z) {
     int threads = static_cast<int>(job.threads);
     blockIdx = {x, y, z};
@@ -281,17 +310,35 @@ void start_block(unsigned x, unsigned y, unsigned z) {
         it->lanes[0] = it->lanes[1] = 0;
     }
     for (int i = 0; i < threads; i++) {
-        fibers[i].done = false;
+        fibers[i].done = fibers[i].waited = false;
         fibers[i].gate = nullptr;
     }
-    if (dynamic_shared) {
-        memset(dynamic_shared, 0xa5, job.shared_bytes);
-    }
+    watched.block = x + gridDim.x * (y + gridDim.y * z);
+    spoil_shared();
     go_on_with(&fibers[now.backward ? threads - 1 : 0]);
 }
 
+/* The shared variables of kernels' modules. */
+std::mutex one_map;
+std::map<const void *, shared_range> shared_ranges;
+
+shared_range shared_of(const void *kernel) {
+    std::lock_guard<std::mutex> guard(one_map);
+    return shared_ranges[kernel];
+}
+
+void watch(const emulated_launch *launch, uint32_t number) {
+    shared_range own = shared_of(launch->kernel);
+    watched.launch = number;
+    watched.may_overtake = launch->overtakes != 0;
+    watched.shared[0] = own.from;
+    watched.shared_bytes[0] = own.bytes;
+    watched.shared[1] = static_cast<const char *>(dynamic_shared);
+    watched.shared_bytes[1] = launch->shared_bytes;
+}
+
 /* Blocks in order, or the first one last. */
-void run_now(const emulated_launch *launch, bool backward) {
+void run_now(const emulated_launch *launch, bool backward, uint32_t number) {
     job = *launch;
     memset(params, 0xa5, sizeof params);
     memcpy(params, launch->params, launch->params_bytes);
@@ -307,6 +354,7 @@ void run_now(const emulated_launch *launch, bool backward) {
     if (launch->shared_bytes && posix_memalign(&dynamic_shared, 1024, launch->shared_bytes)) {
         emulated_fail("no memory for shared memory");
     }
+    watch(launch, number);
     const unsigned blocks = gridDim.x * gridDim.y * gridDim.z;
     for (unsigned i = 0; i < blocks; i++) {
         unsigned at = backward ? blocks - 1 - i : i;
@@ -323,8 +371,10 @@ bool waiting;
 emulated_launch late; /* where `waiting`: not yet done, and the next one may begin before it */
 alignas(64) unsigned char late_params[sizeof params];
 int overtaken;
+uint32_t numbers, late_number; /* of launches, from 1 on */
 
 void keep(const emulated_launch *launch) {
+    late_number = numbers;
     memcpy(late_params, launch->params, launch->params_bytes);
     late = *launch;
     late.params = late_params;
@@ -334,7 +384,7 @@ void keep(const emulated_launch *launch) {
 void do_late() {
     if (waiting) {
         waiting = false;
-        run_now(&late, false);
+        run_now(&late, false, late_number);
     }
 }
 
@@ -348,11 +398,12 @@ struct scene {
     alignas(64) unsigned char bytes[sizeof params];
     void *shared;
     fiber *self;
+    watched_thread seen;
 };
 
 void leave_scene(scene *s) {
-    *s = {threadIdx, blockIdx,    blockDim, gridDim,        now,
-          job,       call_kernel, {},       dynamic_shared, current};
+    *s = {threadIdx,   blockIdx, blockDim,       gridDim, now,    job,
+          call_kernel, {},       dynamic_shared, current, watched};
     memcpy(s->bytes, params, sizeof params);
     fibers = sets[1];
     current = outside = &outsides[1];
@@ -371,6 +422,7 @@ void back_to_scene(const scene *s) {
     fibers = sets[0];
     outside = &outsides[0];
     current = s->self;
+    watched = s->seen;
 }
 
 } // namespace
@@ -383,6 +435,17 @@ void emulated_after(void) {
         do_late();
         back_to_scene(&left);
     }
+    current->waited = true;
+}
+
+const watched_thread &watched_now() {
+    watched.barriers = now.round;
+    watched.warp_syncs = static_cast<uint16_t>(now.warps[threadIdx.x / 32].syncs);
+    watched.thread = static_cast<uint16_t>(threadIdx.x);
+    watched.waited = current->waited;
+    watched.stack = current->stack;
+    watched.stack_bytes = current->stack_bytes;
+    return watched;
 }
 
 void *emulated_dynamic_shared(void) {
@@ -434,6 +497,7 @@ void emulated_run(const emulated_launch *launch) {
         launch->params_bytes > sizeof params || launch->shared_bytes > 227 << 10) {
         emulated_fail("a launch that no device takes");
     }
+    numbers++;
     if (!launch->overtakes || (waiting && late.kernel == launch->kernel)) {
         do_late();
     }
@@ -443,7 +507,7 @@ void emulated_run(const emulated_launch *launch) {
     }
     bool behind = waiting;
     overtaking = overtaking ? 1 : 0;
-    run_now(launch, behind);
+    run_now(launch, behind, numbers);
     if (waiting) {
         emulated_fail("no block has waited for the launch before");
     }
@@ -464,6 +528,35 @@ int emulated_overtaken(void) {
     return overtaken;
 }
 
+#if defined(OCTET_WATCHED)
+/* A module that is loaded: the variables that begin as zeros are its kernels' shared ones. */
+static int take_shared(dl_phdr_info *library, size_t, void *arg) {
+    auto *found = static_cast<std::pair<const void *, shared_range> *>(arg);
+    const char *base = reinterpret_cast<const char *>(library->dlpi_addr);
+    for (int i = 0; base == found->first && i < library->dlpi_phnum; i++) {
+        const auto &segment = library->dlpi_phdr[i];
+        if (segment.p_type == PT_LOAD && segment.p_memsz > segment.p_filesz) {
+            found->second = {base + segment.p_vaddr + segment.p_filesz,
+                             segment.p_memsz - segment.p_filesz};
+        }
+    }
+    return base == found->first;
+}
+
+static void remember_shared(void *kernel) {
+    Dl_info module;
+    if (dladdr(kernel, &module)) {
+        std::pair<const void *, shared_range> found = {module.dli_fbase, {}};
+        dl_iterate_phdr(take_shared, &found);
+        std::lock_guard<std::mutex> guard(one_map);
+        shared_ranges[kernel] = found.second;
+    }
+}
+#else
+static void remember_shared(void *) {
+}
+#endif
+
 /* A module is a library of its own beside this one, so that what two of them call alike stays
  * apart. */
 void *emulated_kernel(const char *module, const char *name) {
@@ -480,5 +573,7 @@ void *emulated_kernel(const char *module, const char *name) {
     if (!library) {
         fprintf(stderr, "%s\n", dlerror());
     }
-    return library ? dlsym(library, name) : nullptr;
+    void *kernel = library ? dlsym(library, name) : nullptr;
+    remember_shared(kernel);
+    return kernel;
 }

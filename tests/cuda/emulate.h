@@ -227,7 +227,11 @@ static inline int __syncthreads_and(int held) {
 
 /* ---- atomics: no other thread runs ---------------------------------------------------- */
 
-template <class T, class F> static inline T emulated_atomic(T *at, F change) {
+extern "C" void emulated_atomic_at(const void *at, size_t bytes);
+
+template <class T, class F>
+__attribute__((no_sanitize("thread"))) static T emulated_atomic(T *at, F change) {
+    emulated_atomic_at(at, sizeof *at);
     T old = *at;
     *at = change(old);
     return old;

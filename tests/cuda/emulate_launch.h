@@ -31,6 +31,12 @@ void emulated_overtake(int on);
 void emulated_finish(void);
 /* How many launches have begun before the one in front. */
 int emulated_overtaken(void);
+/* Accesses of threads to memory that nothing orders (emulate_watch.h): 1: the first
+ * one ends the process; 2: they are counted; 0, as at first: nobody looks, which is faster.
+ * False where kernels are compiled with a sanitizer: then nobody ever does. */
+int emulated_watch(int how);
+/* How many were found so far. */
+int emulated_found(void);
 /* How many kernels and fills have been launched so far. */
 int emulated_launches(void);
 int emulated_fills(void);

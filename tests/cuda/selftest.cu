@@ -1,4 +1,5 @@
 /* selftest.cu - kernels that test the emulation itself. */
+#include "cuda/kernels/chain.h"
 #include "cuda/kernels/dynamic.h"
 #include "selftest.h"
 
@@ -48,4 +49,74 @@ extern "C" __global__ void selftest_warp(const selftest_params p) {
     out[6] = static_cast<unsigned>(__syncthreads_count(value & 2u));
     __syncwarp();
     out[7] = __byte_perm(value, 0x80706050u, 0x7104);
+}
+
+/* Kernels with one mistake each, and without it where `numbers` is not NULL. */
+
+/* A value of another warp, without a barrier between. */
+extern "C" __global__ void selftest_no_barrier(const selftest_params p) {
+    oct_after();
+    __shared__ unsigned values[256];
+    values[threadIdx.x] = threadIdx.x;
+    if (p.numbers) {
+        __syncthreads();
+    }
+    p.sums[blockIdx.x * blockDim.x + threadIdx.x] = values[(threadIdx.x + 32) % 256];
+}
+
+/* A value of another lane: a shuffle does not order memory. */
+extern "C" __global__ void selftest_no_warp_sync(const selftest_params p) {
+    oct_after();
+    __shared__ unsigned values[256];
+    values[threadIdx.x] = threadIdx.x;
+    unsigned lane = __shfl_xor_sync(0xffffffffu, threadIdx.x, 1);
+    if (p.numbers) {
+        __syncwarp();
+    }
+    p.sums[blockIdx.x * blockDim.x + threadIdx.x] = values[lane];
+}
+
+/* The second use of memory, before all have read what the first one left. */
+extern "C" __global__ void selftest_no_second_barrier(const selftest_params p) {
+    oct_after();
+    __shared__ unsigned value;
+    for (unsigned i = 0; i < 2; i++) {
+        if (threadIdx.x == 0) {
+            value = i;
+        }
+        __syncthreads();
+        p.sums[blockIdx.x * blockDim.x + threadIdx.x] = value;
+        if (p.numbers) {
+            __syncthreads();
+        }
+    }
+}
+
+/* Every block adds to one number. */
+extern "C" __global__ void selftest_no_atomic(const selftest_params p) {
+    oct_after();
+    if (threadIdx.x == 0 && p.numbers) {
+        atomicAdd(p.total, 1u);
+    } else if (threadIdx.x == 0) {
+        *p.total += 1;
+    }
+}
+
+/* It writes before it waits. */
+extern "C" __global__ void selftest_no_wait(const selftest_params p) {
+    if (p.numbers) {
+        oct_after();
+    }
+    p.sums[blockIdx.x * blockDim.x + threadIdx.x] = 1;
+    oct_after();
+}
+
+/* It reads what the launch before it, selftest_no_wait, has written, and then waits. */
+extern "C" __global__ void selftest_late_wait(const selftest_params p) {
+    if (p.numbers) {
+        oct_after();
+    }
+    unsigned read = p.sums[blockIdx.x * blockDim.x + threadIdx.x];
+    oct_after();
+    p.sums[blockIdx.x * blockDim.x + threadIdx.x] = read + 1;
 }

@@ -1,4 +1,6 @@
 /* test_prologue.c - norms and activations: the CPU's bits. */
+#include <stdlib.h>
+
 #include "../cpu/prologue_cases.h"
 #include "../cpu/quantizers.h"
 #include "device.h"
@@ -93,4 +95,34 @@ TEST(prologue__equals_the_cpu) {
     }
 }
 
-TEST_MAIN(prologue__equals_the_cpu)
+/* A grid has 65535 blocks below each other, and tiles have 128 rows. */
+TEST(prologue__gamma_of_more_rows_than_a_grid_is_high) {
+    int64_t rows = (int64_t)65535 * 128 + 1;
+    uint16_t *x = malloc((size_t)rows * sizeof *x);
+    float *stats = malloc((size_t)rows * sizeof *stats), *sums = malloc(65536 * sizeof *sums);
+    float gamma = 1.0f, dgamma = 0.0f;
+    for (int64_t i = 0; x && stats && i < rows; i++) {
+        x[i] = i < rows - 1 ? 0 : 0x3f80; /* the last one is 1 in bf16 */
+        stats[i] = 3.0f;
+    }
+    if (CHECK(x && stats && sums)) {
+        oct_matrix m = {.dtype = OCTET_BF16, .rows = rows, .cols = 1, .stride = 1};
+        oct_matrix to = {.dtype = OCTET_F32, .rows = 1, .cols = 1, .stride = 1};
+        m.parts[0] = x;
+        to.parts[0] = &dgamma;
+        oct_prologue_call call = {.prologue = OCTET_RMSNORM,
+                                  .x = &m,
+                                  .grad = &m,
+                                  .dst = &to,
+                                  .stats = stats,
+                                  .gamma = {&gamma, OCTET_F32},
+                                  .sums = sums};
+        CHECK_EQ_INT(oct_cuda_gamma_grad(cuda_on(), &call, NULL), OCTET_OK);
+        CHECK_EQ_BITS(dgamma, 3.0f);
+    }
+    free(x);
+    free(stats);
+    free(sums);
+}
+
+TEST_MAIN(prologue__gamma_of_more_rows_than_a_grid_is_high, prologue__equals_the_cpu)

@@ -212,8 +212,8 @@ TEST(cuda_run__sums_of_a_ragged_result_come_in_parts) {
     static const char *const texts[] = {
         "linear-backward m=2100 k=16 n=17 in=bf16 bias recipe=current device=cuda:0/90",
         "linear-backward m=2100 k=17 n=16 in=bf16 recipe=delayed device=cuda:0/89",
-        "linear-backward m=24 k=17 n=2100 in=bf16 main_grad=add recipe=current "
-        "device=cuda:0/100",
+        ("linear-backward m=24 k=17 n=2100 in=bf16 main_grad=add recipe=current "
+         "device=cuda:0/100"),
         "linear-backward m=2104 k=16 n=17 in=bf16 bias recipe=block grad=x device=cuda:0/90",
         "linear-backward m=24 k=17 n=2104 in=bf16 main_grad=add recipe=block device=cuda:0/90",
     };

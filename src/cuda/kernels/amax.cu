@@ -63,7 +63,7 @@ template <class T> static inline uint32_t dense_max(const oct_amax_flat_params &
 }
 
 /* By a warp: the block's maximum among the shares, and zeros where no block has one; or
- * recorded; or raised from 0 on, without waiting for what is there. */
+ * raised; or raised from 0 on, without waiting for what is there. */
 static inline void put(const oct_amax_flat_params &p, uint32_t most) {
     uint32_t lane = threadIdx.x % OCT_WARP;
     if (p.shares) {
@@ -71,7 +71,7 @@ static inline void put(const oct_amax_flat_params &p, uint32_t most) {
             p.shares[blockIdx.x + i * gridDim.x] = oct_bits_f32(i == 0 ? most : 0u);
         }
     }
-    if (p.out && p.records && lane == 0) {
+    if (p.out && p.raises && lane == 0) {
         oct_record(p.out, most);
     } else if (p.out && lane == 0) {
         atomicMax((uint32_t *)p.out, most);

@@ -17,7 +17,7 @@ typedef struct oct_amax_flat_params {
     float *out, *copy; /* raised; copy: the same amax; may be NULL */
     float *shares;     /* or OCT_AMAX_SHARES maxima, every one of them written; else NULL */
     uint32_t first;    /* the block that has the first chunk */
-    uint32_t records; /* out may hold anything and is raised as delayed scaling does; no copy */
+    uint32_t raises; /* out may hold anything and is raised as delayed scaling does; no copy */
 } oct_amax_flat_params;
 
 /* One tensor or two in a launch, the second after the first. */

@@ -45,7 +45,7 @@ static inline void scale_square(const oct_nv_work<T> &work, const oct_nv_scale &
     }
 }
 
-/* Rows, whose codes are kept where their elements have lain. Both copies are the same. */
+/* Rows, whose codes lie where their elements have lain. Both copies are the same. */
 template <class T>
 static inline void encode_square(const oct_nv_work<T> &work, const oct_nv_scale &scale) {
     const oct_patch<T> &patch = work.patch;

@@ -284,7 +284,9 @@ static_assert(OCT_LINE_THREADS == OCT_TILE && OCT_LEAVES * OCT_ROWS_COLS * 16 ==
 static inline void sums_of_gamma(const oct_prologue_params &p) {
     __shared__ oct_tile_leaves<OCT_TILE> leaves;
     int leaf = (int)threadIdx.x / 16, local = (int)threadIdx.x % 16 * 8;
-    int64_t top = (int64_t)blockIdx.y * OCT_TILE, left = (int64_t)blockIdx.x * OCT_TILE;
+    uint32_t across = (uint32_t)((p.shape.cols + OCT_TILE - 1) / OCT_TILE);
+    uint32_t down = blockIdx.x / across, beside = blockIdx.x - down * across;
+    int64_t top = (int64_t)down * OCT_TILE, left = (int64_t)beside * OCT_TILE;
     int count = oct_columns_left(p.shape.cols, left + local);
     float sums[8] = {}, grad[8], x[8];
     for (int r = 0; r < OCT_LEAF_ROWS; r++) {
@@ -312,7 +314,7 @@ static inline void sums_of_gamma(const oct_prologue_params &p) {
         }
     }
     if (col < p.shape.cols) {
-        p.sums[blockIdx.y * p.shape.cols + col] = oct_tile_sum(joined, used);
+        p.sums[down * p.shape.cols + col] = oct_tile_sum(joined, used);
     }
 }
 
