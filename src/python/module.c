@@ -22,9 +22,7 @@ static PyObject *overloads(void) {
     PyObject *names = PyTuple_New(count);
     for (int i = 0; names && i < count; i++) {
         PyObject *name = PyUnicode_FromString(oct_torch_overloads[i]);
-        if (!name || PyTuple_SetItem(names, i, name)) {
-            Py_CLEAR(names);
-        }
+        oct_py_put(&names, i, name);
     }
     return names;
 }

@@ -3,6 +3,7 @@
 
 #include "octet_c.h"
 #include "torch/plan_cache.h"
+#include "torch/state.h"
 #include "torch/threads.h"
 
 static const char *const places[OCTET_PLACES] = {"arg",      "out",  "saved",
@@ -15,9 +16,7 @@ static PyObject *tuple_of(make_item item, const void *from, int count) {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple && i < count; i++) {
         PyObject *made = item(from, i);
-        if (!made || PyTuple_SetItem(tuple, i, made)) {
-            Py_CLEAR(tuple);
-        }
+        oct_py_put(&tuple, i, made);
     }
     return tuple;
 }
@@ -28,19 +27,19 @@ static PyObject *exchange_item(const void *from, int index) {
                          oct_py_dims(port->dims, port->ndim));
 }
 
-/* A buffer of the saved block: (dtype, dims). */
-static PyObject *block_item(const void *from, int index) {
+/* A buffer of the saved arena: (dtype, dims). */
+static PyObject *arena_item(const void *from, int index) {
     const octet_plan *plan = from;
     uint8_t buffers[OCTET_PLAN_BUFFERS];
-    (void)octet_block_buffers(buffers, plan);
+    (void)octet_arena_buffers(buffers, plan);
     const octet_plan_buffer *b = &plan->buffers[buffers[index]];
     return Py_BuildValue("(sN)", octet_dtype_name((octet_dtype)b->dtype),
                          oct_py_dims(b->dims, b->ndim));
 }
 
-static PyObject *block(const octet_plan *plan) {
+static PyObject *arena(const octet_plan *plan) {
     uint8_t buffers[OCTET_PLAN_BUFFERS];
-    return tuple_of(block_item, plan, octet_block_buffers(buffers, plan));
+    return tuple_of(arena_item, plan, octet_arena_buffers(buffers, plan));
 }
 
 /* (place, port) of what a phase writes, or of what it only reads. */
@@ -52,14 +51,9 @@ static PyObject *regions(const octet_regions *from, bool written) {
             continue;
         }
         PyObject *item = Py_BuildValue("(si)", places[r->place], (int)r->port);
-        if (!item || PyList_Append(list, item)) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
+        oct_py_append(&list, item);
     }
-    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return tuple;
+    return oct_py_frozen(list);
 }
 
 /* The collectives after a phase: (kind, from, to, begin, end, chunk), where from and to are
@@ -79,14 +73,9 @@ static PyObject *collectives(const octet_chain *chain, int at, int phase) {
             (int)c->from_item, places[c->to_place], (int)c->to_port, (int)c->to_item,
             (int)c->begin, (int)c->end, c->chunk == OCTET_ABSENT ? 0 : (int)c->chunk,
             c->chunk == OCTET_ABSENT ? 1 : (int)c->chunks);
-        if (!item || PyList_Append(list, item)) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(item);
+        oct_py_append(&list, item);
     }
-    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return tuple;
+    return oct_py_frozen(list);
 }
 
 /* The products of a phase in units of m x k x n; of gathered rows there are several. */
@@ -112,7 +101,7 @@ static PyObject *phase_item(const void *from, int index) {
     const member *m = from;
     octet_regions used;
     const octet_plan *plan = &m->chain->plans[m->at];
-    octet_phase_regions(&used, plan, index);
+    oct_phase_tensors(&used, plan, index);
     return Py_BuildValue("(NNNi)", regions(&used, true), regions(&used, false),
                          collectives(m->chain, m->at, index), products(plan, index));
 }
@@ -133,9 +122,9 @@ static PyObject *plan_tuple(const octet_chain *chain, int at) {
     const octet_plan *plan = &chain->plans[at];
     const member m = {chain, at};
     return Py_BuildValue("(NNN(NN)Nii)", tuple_of(phase_item, &m, plan->phases),
-                         tuple_of(exchange_item, plan, plan->exchange_count), block(plan),
-                         at > 0 ? block(&chain->plans[0]) : PyTuple_New(0),
-                         at > 1 ? block(&chain->plans[1]) : PyTuple_New(0), output_rows(plan),
+                         tuple_of(exchange_item, plan, plan->exchange_count), arena(plan),
+                         at > 0 ? arena(&chain->plans[0]) : PyTuple_New(0),
+                         at > 1 ? arena(&chain->plans[1]) : PyTuple_New(0), output_rows(plan),
                          (int)plan->row_multiple, (int)plan->chunk_multiple);
 }
 
@@ -162,7 +151,7 @@ static PyObject *phases(PyObject *self, PyObject *args) {
 
 PyMethodDef oct_py_phase_methods[] = {
     {"phases", phases, METH_VARARGS,
-     "phases(plan, words) -> (phases, exchanges, block, restored blocks, output rows, row "
+     "phases(plan, words) -> (phases, exchanges, arena, restored arenas, output rows, row "
      "multiple, chunk multiple)\nplan: 0 forward, 1 backward, 2 wgrad; a phase: (written, "
      "read, collectives, "
      "products)"},

@@ -9,6 +9,7 @@
 #include "torch/replay.h"
 #include "torch/request.h"
 #include "torch/rule.h"
+#include "torch/state.h"
 #include "torch/threads.h"
 
 static int find_kind(const char *name) {
@@ -61,23 +62,24 @@ static int read_plan(octet_plan *plan, PyObject *args) {
     return status ? -1 : 0;
 }
 
-/* ---- pieces ------------------------------------------------------------------------------ */
+/* ---- ports and saved buffers ------------------------------------------------------------- */
 
 static PyObject *port_tuple(const octet_plan *plan, octet_place place, int index) {
     const octet_port *port = place == OCTET_PLACE_ARG ? &plan->args[index] : &plan->outs[index];
     char name[64], quantizer[OCTET_QUANTIZER_TEXT] = "none";
-    octet_group group = {.name = port->name, .form = port->form};
+    octet_call_tensor called = {.name = port->name, .form = port->form};
     int tensor = oct_port_tensor(plan, place, index);
-    (void)octet_group_print(name, sizeof name, &group);
+    (void)octet_call_tensor_print(name, sizeof name, &called);
     if (tensor >= 0) {
         (void)octet_quantizer_print(quantizer, sizeof quantizer,
                                     &plan->tensors[tensor].quantizer);
     }
     return Py_BuildValue(
-        "(sssNiis)", name, octet_part_name((octet_part)port->part),
+        "(sssNiisi)", name, octet_part_name((octet_part)port->part),
         octet_dtype_name((octet_dtype)port->dtype), oct_py_dims(port->dims, port->ndim),
         (int)port->is_mutable,
-        port->alias == OCTET_ABSENT || place == OCTET_PLACE_ARG ? -1 : port->alias, quantizer);
+        port->alias == OCTET_ABSENT || place == OCTET_PLACE_ARG ? -1 : port->alias, quantizer,
+        (int)(place == OCTET_PLACE_ARG && oct_is_in_state(plan, index)));
 }
 
 static PyObject *ports(const octet_plan *plan, octet_place place) {
@@ -85,16 +87,14 @@ static PyObject *ports(const octet_plan *plan, octet_place place) {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple && i < count; i++) {
         PyObject *port = port_tuple(plan, place, i);
-        if (!port || PyTuple_SetItem(tuple, i, port)) {
-            Py_CLEAR(tuple);
-        }
+        oct_py_put(&tuple, i, port);
     }
     return tuple;
 }
 
-/* The buffers of the saved block: (bytes of an element, dims), each rounded up to OCTET_ALIGN;
- * their sum is the block. */
-static PyObject *block(const octet_plan *plan) {
+/* The buffers of the saved arena: (bytes of an element, dims), each rounded up to OCTET_ALIGN;
+ * their sum is the arena. */
+static PyObject *arena(const octet_plan *plan) {
     PyObject *list = PyList_New(0);
     for (int i = 0; list && i < plan->buffer_count; i++) {
         const octet_plan_buffer *b = &plan->buffers[i];
@@ -103,27 +103,20 @@ static PyObject *block(const octet_plan *plan) {
         }
         PyObject *term = Py_BuildValue("(iN)", octet_dtype_bits((octet_dtype)b->dtype) / 8,
                                        oct_py_dims(b->dims, b->ndim));
-        if (!term || PyList_Append(list, term)) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(term);
+        oct_py_append(&list, term);
     }
-    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return tuple;
+    return oct_py_frozen(list);
 }
 
-/* Where each slot lies: ("arg", 1), ("out", 2), ("saved", 0), ("restored", 0). */
+/* Where each saved buffer lies: ("arg", 1), ("out", 2), ("saved", 0), ("restored", 0). */
 static PyObject *slots(const octet_plan *plan, const uint8_t *buffers, int count) {
     static const char *const places[OCTET_PLACES] = {"arg",      "out",  "saved",
                                                      "restored", "work", "exchange"};
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple && i < count; i++) {
         const octet_plan_buffer *b = &plan->buffers[buffers[i]];
-        PyObject *slot = Py_BuildValue("(si)", places[b->place], (int)b->port);
-        if (!slot || PyTuple_SetItem(tuple, i, slot)) {
-            Py_CLEAR(tuple);
-        }
+        PyObject *region = Py_BuildValue("(si)", places[b->place], (int)b->port);
+        oct_py_put(&tuple, i, region);
     }
     return tuple;
 }
@@ -192,10 +185,7 @@ static octet_status check_one(const oct_request *request, int index,
                               const oct_tensor_facts *facts, octet_error *err) {
     const octet_chain *chain = NULL;
     oct_request unit = *request;
-    for (int i = 0; i <= OCTET_MAX_RANK; i++) {
-        unit.sizes[i] = 1;
-    }
-    unit.sizes[0] = 0;
+    memset(unit.sizes, 0, sizeof unit.sizes);
     unit.rank =
         request->kind == OCTET_PLAN_QUANTIZE || request->kind == OCTET_PLAN_DEQUANTIZE ? 2 : 3;
     unit.threads = oct_request_threads(&unit);
@@ -208,7 +198,7 @@ static octet_status check_one(const oct_request *request, int index,
         octet_port port = known_port(&chain->plans[at], index, request);
         status = oct_check_values(facts, &port, err);
         status = status ? oct_name_argument(err, index, &port) : OCTET_OK;
-    } /* else a block that a plan saved: bytes, as many as they are */
+    } /* else an arena that a plan saved: bytes, as many as they are */
     oct_chain_release(chain);
     return status;
 }
@@ -242,7 +232,7 @@ static PyObject *describe(PyObject *self, PyObject *args) {
         return NULL;
     }
     return Py_BuildValue("(NNNNN(ii))", ports(&plan, OCTET_PLACE_ARG),
-                         ports(&plan, OCTET_PLACE_OUT), block(&plan),
+                         ports(&plan, OCTET_PLACE_OUT), arena(&plan),
                          slots(&plan, plan.saved, plan.saved_count),
                          slots(&plan, plan.restored, plan.restored_count), restores(&plan, 0),
                          restores(&plan, 1));
@@ -290,8 +280,8 @@ static PyObject *product_tuple(const octet_plan *plan, int at) {
     const octet_plan_tensor *operands[] = {&plan->tensors[step->a], &plan->tensors[step->b]};
     char names[2][64], quantizers[2][OCTET_QUANTIZER_TEXT];
     for (int i = 0; i < 2; i++) {
-        octet_group group = {.name = operands[i]->name};
-        (void)octet_group_print(names[i], sizeof names[i], &group);
+        octet_call_tensor tensor = {.name = operands[i]->name};
+        (void)octet_call_tensor_print(names[i], sizeof names[i], &tensor);
         (void)octet_quantizer_print(quantizers[i], sizeof quantizers[i],
                                     &operands[i]->quantizer);
     }
@@ -313,14 +303,9 @@ static PyObject *product_facts(PyObject *self, PyObject *args) {
             continue;
         }
         PyObject *row = product_tuple(&plan, i);
-        if (!row || PyList_Append(list, row)) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(row);
+        oct_py_append(&list, row);
     }
-    PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return tuple;
+    return oct_py_frozen(list);
 }
 
 static PyObject *explain(PyObject *self, PyObject *args) {
@@ -345,7 +330,7 @@ static void set_op_error(octet_status status, const char *text) {
     PyObject *kind = status == OCTET_INVALID     ? PyExc_ValueError
                      : status == OCTET_NO_MEMORY ? PyExc_MemoryError
                                                  : PyExc_RuntimeError;
-    PyErr_SetString(kind, text);
+    oct_py_set_error(kind, text);
 }
 
 static PyObject *register_ops(PyObject *self, PyObject *args) {
@@ -391,8 +376,9 @@ static PyObject *allow_replays(PyObject *self, PyObject *allow) {
 
 PyMethodDef oct_py_plan_methods[] = {
     {"describe", describe, METH_VARARGS,
-     "describe(kind, text, sizes) -> (args, outs, block, saved, restored, blocks)\n"
-     "args and outs: (name, part, dtype, dims, is_mutable, alias or -1, quantizer)"},
+     "describe(kind, text, sizes) -> (args, outs, arena, saved, restored, arenas)\n"
+     "args and outs: (name, part, dtype, dims, is_mutable, alias or -1, quantizer, lies in the "
+     "state that another argument takes)"},
     {"measure", measure, METH_VARARGS,
      "measure(kind, text, sizes) -> (saved bytes, aliased bytes, workspace bytes, of the saved "
      "ones those of an input in 8 bits)"},

@@ -3,6 +3,7 @@
 
 #include "octet_c.h"
 #include "torch/plan_cache.h"
+#include "torch/state.h"
 #include "torch/threads.h"
 
 static const int64_t unit[] = OCT_PY_NO_SIZES;
@@ -52,8 +53,11 @@ static int read_device(octet_linear_args *args, PyObject *text) {
 }
 
 static int set_options(octet_linear_args *args, PyObject *fields) {
-    PyObject *device = PyDict_GetItemString(fields, "device");
+    PyObject *device = oct_py_find(fields, "device");
     if (device && (read_device(args, device) || PyDict_DelItemString(fields, "device"))) {
+        return -1;
+    }
+    if (PyErr_Occurred()) {
         return -1;
     }
     return oct_py_set_fields(octet_fields(OCTET_STRUCT_LINEAR_ARGS), args, fields);
@@ -89,8 +93,8 @@ static int read_call(octet_linear_args *out, PyObject *args) {
     octet_error err;
     int grads[3];
     *out = OCTET_LINEAR_ARGS_INIT;
-    if (!PyArg_ParseTuple(args, "OOs(ppp)O", &dtypes, &quantizers, &recipe, &grads[0],
-                          &grads[1], &grads[2], &options) ||
+    if (!PyArg_ParseTuple(args, "O!O!s(ppp)O", &PyTuple_Type, &dtypes, &PyTuple_Type,
+                          &quantizers, &recipe, &grads[0], &grads[1], &grads[2], &options) ||
         read_tensors(out, dtypes, quantizers) ||
         fail(octet_recipe_parse(&out->recipe, recipe, &err), &err)) {
         return -1;
@@ -204,29 +208,25 @@ static PyObject *indices(const uint8_t *from, int count) {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple && i < count; i++) {
         PyObject *index = PyLong_FromLong(from[i] == OCTET_ABSENT ? -1 : from[i]);
-        if (!index || PyTuple_SetItem(tuple, i, index)) {
-            Py_CLEAR(tuple);
-        }
+        oct_py_put(&tuple, i, index);
     }
     return tuple;
 }
 
 /* (name, first, count, quantizer, is_mutable) */
-static PyObject *group_tuple(const octet_group *group) {
+static PyObject *tensor_tuple(const octet_call_tensor *tensor) {
     char name[64], quantizer[OCTET_QUANTIZER_TEXT];
-    (void)octet_group_print(name, sizeof name, group);
-    (void)octet_quantizer_print(quantizer, sizeof quantizer, &group->quantizer);
-    return Py_BuildValue("(siisO)", name, (int)group->start, (int)group->count, quantizer,
-                         group->is_mutable ? Py_True : Py_False);
+    (void)octet_call_tensor_print(name, sizeof name, tensor);
+    (void)octet_quantizer_print(quantizer, sizeof quantizer, &tensor->quantizer);
+    return Py_BuildValue("(siisO)", name, (int)tensor->start, (int)tensor->count, quantizer,
+                         tensor->is_mutable ? Py_True : Py_False);
 }
 
-static PyObject *groups_tuple(const octet_group *groups, int count) {
+static PyObject *tensors_tuple(const octet_call_tensor *tensors, int count) {
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple && i < count; i++) {
-        PyObject *group = groups[i].count ? group_tuple(&groups[i]) : Py_NewRef(Py_None);
-        if (!group || PyTuple_SetItem(tuple, i, group)) {
-            Py_CLEAR(tuple);
-        }
+        PyObject *tensor = tensors[i].count ? tensor_tuple(&tensors[i]) : Py_NewRef(Py_None);
+        oct_py_put(&tuple, i, tensor);
     }
     return tuple;
 }
@@ -236,22 +236,18 @@ static PyObject *saved_tuple(const octet_signature *s) {
     for (int i = 0; tuple && i < s->saved_count; i++) {
         PyObject *pair = Py_BuildValue("(Oi)", s->saved[i].is_argument ? Py_True : Py_False,
                                        (int)s->saved[i].index);
-        if (!pair || PyTuple_SetItem(tuple, i, pair)) {
-            Py_CLEAR(tuple);
-        }
+        oct_py_put(&tuple, i, pair);
     }
     return tuple;
 }
 
 static PyObject *lent_tuple(const octet_signature *s) {
-    static const char *const names[OCTET_LENTS] = {"scale",     "history",        "seed",
+    static const char *const names[OCTET_LENTS] = {"scale",     "state",          "seed",
                                                    "main_grad", "bias_main_grad", "queue"};
     PyObject *tuple = PyTuple_New(s->lent_count);
     for (int i = 0; tuple && i < s->lent_count; i++) {
         PyObject *name = PyUnicode_FromString(names[s->lent[i]]);
-        if (!name || PyTuple_SetItem(tuple, i, name)) {
-            Py_CLEAR(tuple);
-        }
+        oct_py_put(&tuple, i, name);
     }
     return tuple;
 }
@@ -281,16 +277,18 @@ static PyObject *linear_signature(PyObject *self, PyObject *args) {
         return NULL;
     }
     octet_signature_of(&s, chain, flat != 0);
+    oct_join_state(&s);
     oct_chain_release(chain);
     return Py_BuildValue(
-        "(NNNNOiOOO)", groups_tuple(s.args, s.arg_count), groups_tuple(s.outs, s.out_count),
-        saved_tuple(&s), lent_tuple(&s), s.saves_block ? Py_True : Py_False, (int)s.returned,
+        "(NNNNOiOOO)", tensors_tuple(s.args, s.arg_count), tensors_tuple(s.outs, s.out_count),
+        saved_tuple(&s), lent_tuple(&s), s.saves_arena ? Py_True : Py_False, (int)s.returned,
         s.delays_wgrad ? Py_True : Py_False, s.returns_amaxes ? Py_True : Py_False,
         s.has_backward ? Py_True : Py_False);
 }
 
 static PyObject *backward_signature(PyObject *self, PyObject *args) {
     octet_linear_backward_args call;
+    octet_signature forward;
     octet_backward_signature s;
     octet_error err;
     const char *words;
@@ -300,15 +298,17 @@ static PyObject *backward_signature(PyObject *self, PyObject *args) {
     if (!chain) {
         return NULL;
     }
+    octet_signature_of(&forward, chain, flat != 0);
     octet_backward_signature_of(&s, chain, flat != 0);
+    oct_join_state_of_backward(&s, &forward);
     oct_chain_release(chain);
     if (fail(octet_linear_backward_parse_words(&call, words, unit, 3, &err), &err)) {
         return NULL;
     }
     return Py_BuildValue(
         "(NNNNiO(ss))", indices(s.read, s.read_count), indices(s.written, s.written_count),
-        indices(s.later, s.later_count), groups_tuple(s.grads, OCTET_GRADS), (int)s.returned,
-        s.records ? Py_True : Py_False, octet_dtype_name(call.forward.input.dtype),
+        indices(s.later, s.later_count), tensors_tuple(s.grads, OCTET_GRADS), (int)s.returned,
+        s.raises_amaxes ? Py_True : Py_False, octet_dtype_name(call.forward.input.dtype),
         octet_dtype_name(call.forward.weight.dtype));
 }
 
@@ -325,10 +325,11 @@ PyMethodDef oct_py_signature_methods[] = {
     {"words_on_cpu", words_on_cpu, METH_VARARGS,
      "words_on_cpu(words) -> the same call where there is no other device"},
     {"linear_signature", linear_signature, METH_VARARGS,
-     "linear_signature(words, flat) -> (args, outs, saved, lent, saves_block, returned, "
+     "linear_signature(words, flat) -> (args, outs, saved, lent, saves_arena, returned, "
      "delays_wgrad, returns_amaxes, has_backward)"},
     {"backward_signature", backward_signature, METH_VARARGS,
-     "backward_signature(words, flat) -> (read, written, later, grads, returned, records, "
+     "backward_signature(words, flat) -> (read, written, later, grads, returned, "
+     "raises_amaxes, "
      "dtypes)"},
     {NULL, NULL, 0, NULL},
 };

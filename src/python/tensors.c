@@ -36,9 +36,7 @@ static PyObject *layout(PyObject *self, PyObject *args) {
     PyObject *rows = PyTuple_New(made.count);
     for (int i = 0; rows && i < made.count; i++) {
         PyObject *row = layout_row(&made.buffers[i]);
-        if (!row || PyTuple_SetItem(rows, i, row)) {
-            Py_CLEAR(rows);
-        }
+        oct_py_put(&rows, i, row);
     }
     return rows;
 }
@@ -114,9 +112,7 @@ static PyObject *shape_tuple(const octet_proto *proto) {
     PyObject *shape = PyTuple_New(proto->rank);
     for (int i = 0; shape && i < proto->rank; i++) {
         PyObject *size = PyLong_FromLongLong(proto->shape[i]);
-        if (!size || PyTuple_SetItem(shape, i, size)) {
-            Py_CLEAR(shape);
-        }
+        oct_py_put(&shape, i, size);
     }
     return shape;
 }
@@ -133,9 +129,7 @@ static PyObject *buffer_rows(const octet_proto *proto) {
                                : Py_BuildValue("(ssN)", octet_proto_buffer_name(proto, i),
                                                octet_dtype_name((octet_dtype)buffer.dtype),
                                                shape_tuple(&buffer));
-        if (!row || PyTuple_SetItem(rows, i, row)) {
-            Py_CLEAR(rows);
-        }
+        oct_py_put(&rows, i, row);
     }
     return rows;
 }
@@ -213,9 +207,7 @@ static PyObject *scale_exponents(PyObject *self, PyObject *args) {
             exponent--;
         }
         PyObject *item = PyLong_FromLong(exponent);
-        if (!item || PyTuple_SetItem(tuple, code, item)) {
-            Py_CLEAR(tuple);
-        }
+        oct_py_put(&tuple, code, item);
     }
     return tuple;
 }

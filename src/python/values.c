@@ -243,7 +243,7 @@ static PyObject *shared_quantizer(PyObject *self, PyObject *args) {
 /* Asks a dict of role -> text; what it lacks is not quantized. */
 static octet_status ask(octet_quantizer *out, const octet_quantizer_role *role, void *user,
                         octet_error *err) {
-    PyObject *text = PyDict_GetItemString(user, octet_role_name(role->role));
+    PyObject *text = oct_py_find(user, octet_role_name(role->role));
     const char *utf8 = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
     return utf8 ? octet_quantizer_parse(out, utf8, err) : OCTET_OK;
 }

@@ -20,31 +20,47 @@ octet_status oct_torch_fail(octet_error *err, octet_status status, const char *f
     return status;
 }
 
+/* A function's name, and where it lies in oct_torch_functions. */
+typedef struct place {
+    const char *name;
+    size_t at;
+} place;
+
+#define PLACE(name) {#name, offsetof(oct_torch_functions, name)}
+
+static const place needed[] = {
+#define X(name, parameters) PLACE(name),
+    OCT_TORCH_CALLS(X)
+#undef X
+#define X(name) PLACE(name),
+        OCT_TORCH_CODES(X)
+#undef X
+};
+
+static const place newer[] = {
+    PLACE(torch_library_def_with_tags),
+    PLACE(torch_tag_pt2_compliant_tag),
+    PLACE(torch_exception_get_what_without_backtrace),
+};
+
 /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises that the
  * bytes are the same. */
-static bool find(void *library, const char *name, void *function) {
-    void *found = dlsym(library, name);
-    memcpy(function, &found, sizeof found);
+static bool find(void *library, const place *place, oct_torch_functions *f) {
+    void *found = dlsym(library, place->name);
+    memcpy((char *)f + place->at, &found, sizeof found);
     return found != NULL;
 }
 
+/* The name of the first that is missing, or NULL. */
 static const char *find_all(void *library, oct_torch_functions *f) {
-#define X(name, parameters)                                                                    \
-    if (!find(library, #name, &f->name)) {                                                     \
-        return #name;                                                                          \
+    for (size_t i = 0; i < sizeof newer / sizeof *newer; i++) {
+        (void)find(library, &newer[i], f);
     }
-    OCT_TORCH_CALLS(X)
-#undef X
-#define X(name)                                                                                \
-    if (!find(library, #name, &f->name)) {                                                     \
-        return #name;                                                                          \
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        if (!find(library, &needed[i], f)) {
+            return needed[i].name;
+        }
     }
-    OCT_TORCH_CODES(X)
-#undef X
-    (void)find(library, "torch_library_def_with_tags", &f->torch_library_def_with_tags);
-    (void)find(library, "torch_tag_pt2_compliant_tag", &f->torch_tag_pt2_compliant_tag);
-    (void)find(library, "torch_exception_get_what_without_backtrace",
-               &f->torch_exception_get_what_without_backtrace);
     return NULL;
 }
 

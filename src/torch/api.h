@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* The oldest torch whose rules for these functions Octet follows: 2.10. */
+/* The version of the stable ABI that Octet uses: torch 2.10. */
 #define OCT_TORCH_ABI ((uint64_t)2 << 56 | (uint64_t)10 << 48)
 
 /* Handles are pointers to torch's own objects; a value on an op's stack is 64 bits: a handle,
@@ -79,7 +79,7 @@ typedef struct oct_torch_functions {
     int32_t (*torch_library_def_with_tags)(oct_torch_library *, const char *, const int32_t *,
                                            int32_t);
     int32_t (*torch_tag_pt2_compliant_tag)(void);
-    /* Of this thread's last; NULL where torch is older. */
+    /* The text of this thread's last exception; NULL if torch is older. */
     const char *(*torch_exception_get_what_without_backtrace)(void);
     /* Makes an op's failure Python's current error. Called with the GIL. */
     oct_torch_set_error set_python_error;

@@ -6,9 +6,20 @@
 #include "torch/check.h"
 #include "torch/plan_cache.h"
 #include "torch/replay.h"
+#include "torch/state.h"
 #include "torch/threads.h"
 
-/* Arguments by port: mutable ones from `mutated`, the others from `in`, in order. */
+/* Tensors that a plan's arguments are. */
+static int count_arguments(const octet_plan *plan) {
+    int count = 0;
+    for (int i = 0; i < plan->arg_count; i++) {
+        count += !oct_is_in_state(plan, i);
+    }
+    return count;
+}
+
+/* Arguments by port: mutable ones from `mutated`, the others from `in`, in order. Scales that
+ * lie in a state come with it. */
 static octet_status view_arguments(octet_memory *memory, oct_call *call, const octet_plan *plan,
                                    octet_error *err) {
     int read = 0, written = 0;
@@ -16,15 +27,18 @@ static octet_status view_arguments(octet_memory *memory, oct_call *call, const o
         const octet_port *port = &plan->args[i];
         oct_tensors *from = port->is_mutable ? &call->mutated : &call->in;
         int *next = port->is_mutable ? &written : &read;
+        if (oct_is_in_state(plan, i)) {
+            continue;
+        }
         if (*next == from->count) {
             return oct_torch_fail(err, OCTET_INVALID, "%d tensors; the plan has %d arguments",
-                                  call->in.count + call->mutated.count, plan->arg_count);
+                                  call->in.count + call->mutated.count, count_arguments(plan));
         }
         oct_view view;
         if (oct_view_port(&view, &from->at[(*next)++], plan, port, err)) {
             return oct_name_argument(err, i, port);
         }
-        memory->args[i] = view.data;
+        oct_put_argument(memory, plan, i, view.data);
         memory->arg_strides[i] = view.stride;
     }
     if (written < call->mutated.count) {
@@ -34,23 +48,23 @@ static octet_status view_arguments(octet_memory *memory, oct_call *call, const o
     return OCTET_OK;
 }
 
-/* The blocks that earlier plans saved follow the arguments. */
+/* The arenas that earlier plans saved follow the arguments. */
 static octet_status view_restored(octet_memory *memory, oct_call *call, const octet_plan *plan,
                                   octet_error *err) {
     octet_status status = OCTET_OK;
-    int next = plan->arg_count - call->mutated.count;
+    int next = count_arguments(plan) - call->mutated.count;
     for (int i = 0; i < 2 && !status; i++) {
-        if (!oct_plan_blocks_of(plan)->restores[i]) {
+        if (!oct_plan_arenas_of(plan)->restores[i]) {
             continue;
         }
         if (next >= call->in.count) {
             return oct_torch_fail(err, OCTET_INVALID,
-                                  "%d tensors: the block saved by %s is missing",
+                                  "%d tensors: the arena saved by %s is missing",
                                   call->in.count, i ? "backward" : "forward");
         }
         oct_view view = {.data = NULL};
         status =
-            oct_view_block(&view, &memory->restored_bytes[i], &call->in.at[next++], plan, err);
+            oct_view_arena(&view, &memory->restored_bytes[i], &call->in.at[next++], plan, err);
         memory->restored[i] = view.data;
     }
     if (!status && next < call->in.count) {
@@ -81,7 +95,7 @@ static octet_status make_outputs(octet_memory *memory, oct_call *call, const oct
     return status;
 }
 
-/* Outputs into memory that was given; every one of them is written. */
+/* Uses the caller's memory for the outputs; all of them are written. */
 static octet_status view_given(octet_memory *memory, oct_call *call, const octet_plan *plan,
                                octet_error *err) {
     octet_status status = OCTET_OK;
@@ -90,16 +104,15 @@ static octet_status view_given(octet_memory *memory, oct_call *call, const octet
                               call->given.count, plan->out_count);
     }
     for (int i = 0; i < plan->out_count && !status; i++) {
-        octet_port port = plan->outs[i];
+        octet_port port = oct_written_output(&plan->outs[i]);
         oct_view view;
-        port.is_mutable = 1;
         status = oct_view_port(&view, &call->given.at[i], plan, &port, err);
         memory->outs[i] = status ? NULL : view.data;
     }
     return status;
 }
 
-static octet_status new_block(void **data, oct_tensors *owner, int64_t bytes,
+static octet_status new_arena(void **data, oct_tensors *owner, int64_t bytes,
                               const octet_plan *plan, octet_error *err) {
     oct_shape shape = {.sizes = {bytes}, .rank = 1};
     octet_status status = oct_new_tensor(owner, OCTET_U8, &shape, &plan->device, err);
@@ -109,8 +122,8 @@ static octet_status new_block(void **data, oct_tensors *owner, int64_t bytes,
     return status;
 }
 
-/* What lies between the buffers of a block is zero, so that equal calls save equal bytes. On a
- * GPU, where each gap would be a launch, it is what it was. */
+/* Sets the gaps between the buffers of an arena to zero, so that equal calls save equal bytes.
+ * Not on a GPU, where each gap would be a launch. */
 static void zero_gaps(void *saved, const octet_plan *plan) {
     for (int i = 0; i < plan->buffer_count && oct_device_is_host(&plan->device); i++) {
         const octet_plan_buffer *b = &plan->buffers[i];
@@ -128,9 +141,9 @@ static octet_status make_memory(octet_memory *memory, oct_call *call, const octe
     status = status              ? status
              : call->given.count ? view_given(memory, call, plan, err)
                                  : make_outputs(memory, call, plan, err);
-    if (!status && oct_plan_blocks_of(plan)->saves) {
+    if (!status && oct_plan_arenas_of(plan)->saves) {
         memory->saved_bytes = plan->saved_bytes;
-        status = new_block(&memory->saved, &call->out, plan->saved_bytes, plan, err);
+        status = new_arena(&memory->saved, &call->out, plan->saved_bytes, plan, err);
         if (!status) {
             zero_gaps(memory->saved, plan);
         }
@@ -138,7 +151,7 @@ static octet_status make_memory(octet_memory *memory, oct_call *call, const octe
     return status;
 }
 
-/* The workspace of one run: a tensor, or just memory. */
+/* The workspace of one run: a tensor, or plain memory. */
 typedef struct workspace {
     oct_tensors tensor;
     void *memory;
@@ -151,7 +164,7 @@ static octet_status make_workspace(octet_memory *memory, workspace *own, const o
         memory->workspace = own->memory;
         return OCTET_OK;
     }
-    return new_block(&memory->workspace, &own->tensor, plan->workspace_bytes, plan, err);
+    return new_arena(&memory->workspace, &own->tensor, plan->workspace_bytes, plan, err);
 }
 
 static void free_workspace(workspace *own, const octet_plan *plan) {

@@ -6,9 +6,9 @@
 
 /* A call of an op. It owns its text and its tensors; oct_call_free frees them all.
  *   in     the plan's arguments by port, but for the mutable ones, which are in `mutated`, and
- *          then the blocks that earlier plans saved, the forward's before the backward's
+ *          then the arenas that earlier plans saved, the forward's before the backward's
  *   given  where not empty: memory for the outputs, by port
- *   out    the outputs by port, but for those that are arguments, and then the saved block
+ *   out    the outputs by port, but for those that are arguments, and then the saved arena
  *   updates  where not NULL: delayed scaling's state, updated after the run; borrowed */
 typedef struct oct_call {
     oct_request request;

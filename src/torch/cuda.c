@@ -6,11 +6,11 @@
 #include <string.h>
 
 #define GPUS 64
-#define FOLDERS 32768 /* some twenty folders of torch's wheels, wherever they lie */
+#define FOLDERS 32768 /* enough for some twenty folders of torch's wheels */
 
-/* Set once, before the first op: torch's function for its streams (since 2.6, in the half of
- * torch that knows CUDA), those for its memory (since 2.10; NULL: it lacks one of them), and
- * where its libraries lie. */
+/* Set once, before the first op: torch's function for its streams (since 2.6, in
+ * libtorch_cuda), its functions for memory (since 2.10; NULL if one is missing), and the
+ * folders of its libraries. */
 static struct {
     int32_t (*current_stream)(int32_t index, void **stream);
     int32_t (*current_device)(int32_t *index);
@@ -19,10 +19,10 @@ static struct {
 } found;
 static char folders[FOLDERS];
 
-/* Octet's handle on each GPU, made at its first use and kept: ops may run until the process
- * ends. */
+/* Octet's handle on each GPU, made at its first use and never closed: ops may run until the
+ * process ends. */
 static _Atomic(octet_cuda *) opened[GPUS];
-/* What plans call each GPU, as one word; 0: not asked yet. */
+/* Each GPU's octet_device packed into one word; 0: not asked yet. */
 static _Atomic(uint32_t) known[GPUS];
 _Static_assert(sizeof(octet_device) == sizeof(uint32_t), "a device is a word");
 
@@ -56,7 +56,7 @@ octet_status oct_torch_cuda_load(const char *path, const char *libraries, octet_
     return OCTET_OK;
 }
 
-/* Two threads may both open it; the first to say so wins. */
+/* Two threads may open it at the same time; the first one to store its handle wins. */
 static octet_status open_gpu(octet_cuda **out, int index, octet_error *err) {
     octet_cuda_options options = OCTET_CUDA_OPTIONS_INIT;
     octet_cuda *made = NULL, *other = NULL;
@@ -76,7 +76,7 @@ static octet_status gpu_of(octet_cuda **out, int index, octet_error *err) {
     return *out ? OCTET_OK : open_gpu(out, index, err);
 }
 
-/* Where cuBLASLt is missing plans are made all the same: what runs one says so. */
+/* Without cuBLASLt, plans are made all the same: running one then reports it. */
 static octet_status ask(octet_device *out, int index, octet_error *err) {
     octet_cuda *cuda;
     octet_status status = octet_cuda_device(out, index, err);

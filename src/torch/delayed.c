@@ -3,9 +3,10 @@
 
 #include "torch/ops.h"
 #include "torch/rule.h"
+#include "torch/state.h"
 #include "torch/tensor.h"
 
-/* A dense fp32 tensor that an op writes or reads: a vector, or rows of a history. */
+/* A dense fp32 tensor that an op writes or reads: a state, or amaxes. */
 typedef struct floats {
     float *data;
     int64_t rows, cols;
@@ -27,10 +28,9 @@ static octet_status take_floats(floats *out, oct_torch_tensor *tensor, octet_err
                                      (f->sizes[0] < 2 || f->strides[0] == f->sizes[1])
                                : false;
     if (!dense || f->dtype != oct_torch.dtypes[OCTET_F32]) {
-        return oct_torch_fail(
-            err, OCTET_INVALID,
-            "delayed scaling's state is dense float32: scale (slots), history "
-            "(length, slots), amax (slots)");
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "delayed scaling's tensors are dense float32: a state (1 + rows, "
+                              "slots), amaxes (slots)");
     }
     out->data = found;
     out->rows = f->dim == 2 ? f->sizes[0] : 1;
@@ -38,73 +38,66 @@ static octet_status take_floats(floats *out, oct_torch_tensor *tensor, octet_err
     return OCTET_OK;
 }
 
-/* What an op reads or writes beside a tensor must be where that is. */
-static octet_status check_beside(const floats *a, const floats *b, octet_error *err) {
-    bool same = a->facts.device == b->facts.device && a->facts.index == b->facts.index;
-    return same ? OCTET_OK
-                : oct_torch_fail(err, OCTET_INVALID,
-                                 "a history is on another device than its scales or amaxes: "
-                                 "move them together");
+/* A state's memory: the scales, and the history in the rows after them. */
+static octet_status read_state(octet_delayed *state, const floats *found, octet_error *err) {
+    int64_t rows = found->rows - OCT_STATE_AMAXES;
+    if (rows < 1 || rows < state->length) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "a history of %lld rows; the recipe uses %lu, and row 0 of a "
+                              "state is its scales",
+                              (long long)rows, (unsigned long)state->length);
+    }
+    state->scale = found->data;
+    state->history = found->data + OCT_STATE_AMAXES * found->cols;
+    state->slots = found->cols;
+    return OCTET_OK;
 }
 
-/* One amax for each slot of the history. */
-static octet_status check_amaxes(const floats *amax, const octet_delayed *state,
-                                 octet_error *err) {
-    if (amax->rows != 1 || amax->cols != state->slots) {
+/* One amax for each slot, where the state is. */
+static octet_status check_amaxes(const floats *amax, const floats *state, octet_error *err) {
+    if (amax->facts.device != state->facts.device || amax->facts.index != state->facts.index) {
+        return oct_torch_fail(err, OCTET_INVALID,
+                              "amaxes are on another device than their state: move them");
+    }
+    if (amax->rows != 1 || amax->cols != state->cols) {
         return oct_torch_fail(err, OCTET_INVALID, "%lld amaxes for a history of %lld slots",
-                              (long long)amax->cols, (long long)state->slots);
+                              (long long)amax->cols, (long long)state->cols);
     }
     return OCTET_OK;
 }
 
-/* history[0] = max(history[0], amax), slot by slot. */
+/* Raises the amaxes of the current step, slot by slot. */
 octet_status oct_op_delayed_record(oct_torch_value *stack, octet_error *err) {
     oct_tensors tensors = {.count = 0};
     octet_delayed state = OCTET_DELAYED_INIT;
     octet_exec exec;
-    floats history = {.data = NULL}, amax = {.data = NULL};
+    floats found = {.data = NULL}, amax = {.data = NULL};
     (void)oct_take_tensor(&tensors, stack[0], err);
     (void)oct_take_tensor(&tensors, stack[1], err);
-    octet_status status = take_floats(&history, tensors.at[0], err);
+    octet_status status = take_floats(&found, tensors.at[0], err);
     status = status ? status : take_floats(&amax, tensors.at[1], err);
-    status = status ? status : check_beside(&history, &amax, err);
-    status = status ? status : oct_tensor_exec(&exec, &history.facts, err);
-    state.history = state.scale = history.data;
-    state.slots = history.cols;
-    state.length = (uint32_t)history.rows;
+    status = status ? status : check_amaxes(&amax, &found, err);
+    status = status ? status : oct_tensor_exec(&exec, &found.facts, err);
+    state.length = 1;
     state.format = OCTET_E4M3;
-    status = status ? status : check_amaxes(&amax, &state, err);
+    status = status ? status : read_state(&state, &found, err);
     status = status ? status : octet_delayed_record(&state, amax.data, &exec, err);
     oct_free_tensors(&tensors);
     return status;
 }
 
-/* A state's memory, where its tensors fit each other and the recipe. */
-static octet_status read_state(octet_delayed *state, const floats *scale, const floats *history,
-                               octet_error *err) {
-    octet_status status = check_beside(scale, history, err);
-    if (!status && (scale->rows != 1 || scale->cols != history->cols)) {
-        status = oct_torch_fail(err, OCTET_INVALID, "%lld scales for a history of %lld slots",
-                                (long long)scale->cols, (long long)history->cols);
-    }
-    if (!status && history->rows < state->length) {
-        status =
-            oct_torch_fail(err, OCTET_INVALID, "a history of %lld rows; the recipe uses %lu",
-                           (long long)history->rows, (unsigned long)state->length);
-    }
-    state->scale = scale->data;
-    state->history = history->data;
-    state->slots = history->cols;
-    return status;
-}
-
-octet_status oct_take_update(octet_delayed *out, oct_torch_tensor *scale,
-                             oct_torch_tensor *history, const char *rule, octet_error *err) {
-    floats scales, rows;
+octet_status oct_take_update(octet_delayed *out, oct_torch_tensor *state, const char *rule,
+                             octet_error *err) {
+    floats found;
     octet_status status = oct_rule_get(out, rule, OCTET_GRAD_OUTPUT, err);
-    status = status ? status : take_floats(&scales, scale, err);
-    status = status ? status : take_floats(&rows, history, err);
-    return status ? status : read_state(out, &scales, &rows, err);
+    status = status ? status : take_floats(&found, state, err);
+    if (!status && found.cols != OCTET_BACKWARD_SLOTS) {
+        status = oct_torch_fail(err, OCTET_INVALID,
+                                "the first tensor that is written has %lld columns; a rule "
+                                "updates a state, which has %d in a backward",
+                                (long long)found.cols, OCTET_BACKWARD_SLOTS);
+    }
+    return status ? status : read_state(out, &found, err);
 }
 
 /* ---- many states ------------------------------------------------------------------------- */
@@ -122,43 +115,36 @@ static octet_status read_rule(octet_delayed *out, const char *text, octet_error 
     return oct_torch_fail(err, OCTET_INVALID, "'%.*s' is not a role", (int)length, text);
 }
 
-enum { SOME = OCTET_DELAYED_BATCH }; /* states that are updated in one go */
+enum { SOME = OCTET_DELAYED_BATCH }; /* states that are updated together */
 
-/* Scales and history, and those of the next state, still in their list, which keeps them alive.
- */
+/* States in their list. It owns none of them, so their handles are ours, and are deleted when
+ * all is done. */
 typedef struct states {
     oct_torch_list *list;
-    octet_delayed rule; /* of all of them */
+    octet_delayed rule; /* the rule of all states */
     size_t count;
-    octet_exec exec; /* where the first one is */
+    octet_exec exec; /* the first state's device */
     int32_t device, index;
 } states;
 
 static octet_status take_list(states *all, oct_torch_value value, octet_error *err) {
-    size_t tensors = 0;
     all->list = (oct_torch_list *)(uintptr_t)value;
-    if (oct_torch.torch_list_size(all->list, &tensors)) {
-        return oct_torch_fail(err, OCTET_DEVICE, "torch_list_size failed");
-    }
-    all->count = tensors / 2;
-    if (tensors % 2) {
-        return oct_torch_fail(err, OCTET_INVALID,
-                              "%zu tensors; they are scales and history by turns", tensors);
-    }
-    return OCTET_OK;
+    return oct_torch.torch_list_size(all->list, &all->count)
+               ? oct_torch_fail(err, OCTET_DEVICE, "torch_list_size failed")
+               : OCTET_OK;
 }
 
-/* All are where the first one is. */
-static octet_status check_where(states *all, size_t at, const oct_tensor_facts *scale,
+/* Checks that all states are on the first one's device. */
+static octet_status check_where(states *all, size_t at, const oct_tensor_facts *state,
                                 octet_error *err) {
     if (at == 0) {
-        all->device = scale->device;
-        all->index = scale->index;
-        return oct_tensor_exec(&all->exec, scale, err);
+        all->device = state->device;
+        all->index = state->index;
+        return oct_tensor_exec(&all->exec, state, err);
     }
-    if (scale->device != all->device || scale->index != all->index) {
+    if (state->device != all->device || state->index != all->index) {
         return oct_torch_fail(err, OCTET_INVALID,
-                              "scale %zu is on another device than scale 0: update the states "
+                              "state %zu is on another device than state 0: update the states "
                               "of each device by themselves",
                               at);
     }
@@ -166,21 +152,25 @@ static octet_status check_where(states *all, size_t at, const oct_tensor_facts *
 }
 
 static octet_status take_state(octet_delayed *out, states *all, size_t at, octet_error *err) {
-    oct_tensors pair = {.count = 0};
-    floats found[2];
-    octet_status status = OCTET_OK;
-    for (size_t i = 0; i < 2 && !status; i++) {
-        oct_torch_value value;
-        status = oct_torch.torch_list_get_item(all->list, 2 * at + i, &value)
-                     ? oct_torch_fail(err, OCTET_DEVICE, "torch_list_get_item failed")
-                     : oct_take_tensor(&pair, value, err);
-        status = status ? status : take_floats(&found[i], pair.at[i], err);
-    }
+    oct_torch_value value;
+    floats found;
+    octet_status status = oct_torch.torch_list_get_item(all->list, at, &value)
+                              ? oct_torch_fail(err, OCTET_DEVICE, "torch_list_get_item failed")
+                              : take_floats(&found, (oct_torch_tensor *)(uintptr_t)value, err);
     *out = all->rule;
-    status = status ? status : check_where(all, at, &found[0].facts, err);
-    status = status ? status : read_state(out, &found[0], &found[1], err);
-    oct_free_tensors(&pair);
-    return status;
+    status = status ? status : check_where(all, at, &found.facts, err);
+    return status ? status : read_state(out, &found, err);
+}
+
+static void free_states(states *all) {
+    for (size_t i = 0; i < all->count; i++) {
+        oct_torch_value value;
+        if (!oct_torch.torch_list_get_item(all->list, i, &value)) {
+            (void)oct_torch.aoti_torch_delete_tensor_object(
+                (oct_torch_tensor *)(uintptr_t)value);
+        }
+    }
+    (void)oct_torch.torch_delete_list(all->list);
 }
 
 static octet_status update_all(states *all, octet_error *err) {
@@ -206,6 +196,6 @@ octet_status oct_op_delayed_update(oct_torch_value *stack, octet_error *err) {
     status = status ? status : read_rule(&all.rule, rule.at, err);
     status = status ? status : update_all(&all, err);
     oct_free_text(&rule);
-    (void)oct_torch.torch_delete_list(all.list);
+    free_states(&all);
     return status;
 }

@@ -1,4 +1,4 @@
-/* device.c - a row for each kind of device, and nothing else of the ops looks at a kind. */
+/* device.c - one row for each kind of device. No other file of the ops looks at the kind. */
 #include "torch/device.h"
 
 #include "torch/cuda.h"
@@ -33,7 +33,7 @@ static void cpu_give_back(void *memory) {
 /* ---- rows -------------------------------------------------------------------------------- */
 
 typedef struct row {
-    bool is_host; /* there is one, without an index, and its memory is the program's */
+    bool is_host; /* there is only one, without an index, and its memory is the host's */
     octet_status (*device)(octet_device *out, int index, octet_error *err);
     octet_status (*exec)(octet_exec *exec, int index, octet_error *err);
     bool (*take)(void **out, int index, int64_t bytes);
@@ -50,7 +50,8 @@ static const row rows[] = {
 _Static_assert(sizeof rows / sizeof *rows == sizeof oct_torch.devices / sizeof(int32_t),
                "torch has a number for each");
 
-/* A type that Octet has no kernels for is refused later, where a tensor meets its plan. */
+/* A device type without kernels is refused later, when the tensor is checked against its plan.
+ */
 static const row *row_of_type(int32_t type) {
     const row *found = &rows[OCTET_CPU];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -1,21 +1,20 @@
-/* device.h - torch's devices and Octet's: which is which, and how ops run there. */
+/* device.h - maps torch's devices to Octet's, and says how ops run there. */
 #ifndef OCT_TORCH_DEVICE_H
 #define OCT_TORCH_DEVICE_H
 
 #include "octet/run.h"
 #include "torch/api.h"
 
-/* All that ops ask of a tensor, but for its address. */
+/* Everything that ops ask of a tensor except its address. */
 typedef struct oct_tensor_facts {
     int64_t dim, elements;
-    const int64_t *sizes, *strides; /* torch's; as long as the tensor lives */
+    const int64_t *sizes, *strides; /* torch's memory, valid as long as the tensor lives */
     int32_t dtype;                  /* torch's numbers */
     int32_t device, index;
 } oct_tensor_facts;
 
 octet_status oct_look(oct_tensor_facts *out, oct_torch_tensor *tensor, octet_error *err);
-/* Where a tensor is: the device as plans name it, and how to run there. A CPU's exec is serial.
- */
+/* The device of a tensor, and the exec to run there. A CPU's exec is serial. */
 octet_status oct_tensor_device(octet_device *out, const oct_tensor_facts *of, octet_error *err);
 octet_status oct_tensor_exec(octet_exec *out, const oct_tensor_facts *of, octet_error *err);
 
@@ -23,12 +22,12 @@ octet_status oct_tensor_exec(octet_exec *out, const oct_tensor_facts *of, octet_
 void oct_device_where(int32_t *type, int32_t *index, const octet_device *device);
 /* Whether a tensor of this type and index is on the device. */
 bool oct_device_is(const octet_device *device, int32_t type, int32_t index);
-/* Whether its memory is the program's own: it may be written without a launch. */
+/* Whether its memory is host memory, which can be written without a launch. */
 bool oct_device_is_host(const octet_device *device);
-/* Gives exec the GPU and torch's current stream on it, where the device is one. */
+/* If the device is a GPU, sets it and torch's current stream in exec. */
 octet_status oct_device_exec(octet_exec *exec, const octet_device *device, octet_error *err);
-/* Memory without a tensor around it, where that costs less. False: it has to be a tensor. What
- * was taken is given back; NULL is allowed. */
+/* Memory without a tensor around it, if that is cheaper. False: use a tensor. Give back what
+ * was taken; NULL is allowed. */
 bool oct_device_take(void **out, const octet_device *device, int64_t bytes);
 void oct_device_give_back(const octet_device *device, void *memory);
 

@@ -9,7 +9,7 @@ static octet_status first(octet_status a, octet_status b) {
     return a ? a : b;
 }
 
-/* The input's own axes are the sizes, and it is cast where it is. */
+/* The sizes are the input's axes, and the device is the input's. */
 static octet_status read_input(oct_request *request, oct_torch_tensor *tensor,
                                octet_error *err) {
     oct_tensor_facts f;
@@ -113,7 +113,7 @@ octet_status oct_op_linear_wgrad(oct_torch_value *stack, octet_error *err) {
     return run_listed(OCTET_PLAN_LINEAR_WGRAD, stack, err);
 }
 
-/* As many tensors as the overload returns. */
+/* Puts as many tensors on the stack as the overload returns. */
 static octet_status give_fixed(oct_torch_value *stack, oct_tensors *out, uint64_t outputs,
                                octet_error *err) {
     if ((uint64_t)out->count != outputs) {
@@ -139,24 +139,9 @@ octet_status oct_op_linear_into(oct_torch_value *stack, uint64_t outputs, octet_
     return status;
 }
 
-/* Takes the scales, which come first, out of what an op writes. */
-static octet_status split_scale(oct_tensors *scale, oct_tensors *written, octet_error *err) {
-    if (written->count < 2) {
-        return oct_torch_fail(err, OCTET_INVALID,
-                              "%d tensors are written; a rule updates scales by a history",
-                              written->count);
-    }
-    scale->at[0] = written->at[0];
-    scale->count = 1;
-    written->count--;
-    memmove(written->at, written->at + 1, (size_t)written->count * sizeof *written->at);
-    return OCTET_OK;
-}
-
 octet_status oct_op_linear_backward_into(oct_torch_value *stack, uint64_t outputs,
                                          octet_error *err) {
     oct_call call = {.in = {.count = 0}};
-    oct_tensors scale = {.count = 0};
     oct_text rule = {NULL, NULL};
     octet_status written = oct_take_tensors(&call.mutated, stack[0], err);
     octet_status plan = take_planned(&call, OCTET_PLAN_LINEAR_BACKWARD, stack + 1, err);
@@ -165,15 +150,14 @@ octet_status oct_op_linear_backward_into(oct_torch_value *stack, uint64_t output
     octet_delayed updates = OCTET_DELAYED_INIT;
     if (!status && rule.at[0]) {
         call.updates = &updates;
-        status = split_scale(&scale, &call.mutated, err);
-        status = status
-                     ? status
-                     : oct_take_update(&updates, scale.at[0], call.mutated.at[0], rule.at, err);
+        status = call.mutated.count
+                     ? oct_take_update(&updates, call.mutated.at[0], rule.at, err)
+                     : oct_torch_fail(err, OCTET_INVALID,
+                                      "nothing is written; a rule updates a state");
     }
     status = status ? status : oct_call_run(&call, err);
     status = status ? status : give_fixed(stack, &call.out, outputs, err);
     oct_free_text(&rule);
-    oct_free_tensors(&scale);
     oct_call_free(&call);
     return status;
 }

@@ -3,9 +3,11 @@
 #include "torch/check.h"
 #include "torch/ops.h"
 #include "torch/plan_cache.h"
+#include "torch/state.h"
 #include "torch/threads.h"
 
-/* The op's tensors: what the phase writes, what it only reads, and what has no meaning here. */
+/* The op's tensors: those that the phase writes, those that it only reads, and those that are
+ * ignored. */
 typedef struct phase_call {
     oct_request request;
     oct_text text;
@@ -33,14 +35,13 @@ static octet_status take(phase_call *call, const oct_torch_value *stack, octet_e
     return status;
 }
 
-/* Memory between phases has the bytes of its port in any shape: collectives stack ranks as they
- * like. Outputs likewise. */
+/* Memory between phases, and outputs, must have the bytes of their port but may have any shape:
+ * collectives stack ranks in their own way. */
 static octet_status view_any_shape(void **data, oct_torch_tensor **tensor,
                                    const octet_plan *plan, const octet_port *port,
                                    octet_error *err) {
-    octet_port any = *port;
+    octet_port any = oct_written_output(port);
     oct_view view = {.data = NULL};
-    any.is_mutable = 1;
     octet_status status = oct_view_port(&view, tensor, plan, &any, err);
     *data = view.data;
     return status;
@@ -52,7 +53,7 @@ static octet_status view_argument(octet_memory *memory, oct_torch_tensor **tenso
     if (oct_view_port(&view, tensor, plan, &plan->args[index], err)) {
         return oct_name_argument(err, index, &plan->args[index]);
     }
-    memory->args[index] = view.data;
+    oct_put_argument(memory, plan, index, view.data);
     memory->arg_strides[index] = view.stride;
     return OCTET_OK;
 }
@@ -72,11 +73,11 @@ static octet_status view_region(octet_memory *memory, oct_torch_tensor **tensor,
         return view_any_shape(&memory->exchanges[port], tensor, plan, &plan->exchanges[port],
                               err);
     case OCTET_PLACE_SAVED:
-        status = oct_view_block(&view, &memory->saved_bytes, tensor, plan, err);
+        status = oct_view_arena(&view, &memory->saved_bytes, tensor, plan, err);
         memory->saved = view.data;
         return status;
     default:
-        status = oct_view_block(&view, &memory->restored_bytes[port], tensor, plan, err);
+        status = oct_view_arena(&view, &memory->restored_bytes[port], tensor, plan, err);
         memory->restored[port] = view.data;
         return status;
     }
@@ -88,7 +89,7 @@ static octet_status view_regions(octet_memory *memory, phase_call *call, const o
     octet_regions regions;
     octet_status status = OCTET_OK;
     int read = 0, written = 0;
-    octet_phase_regions(&regions, plan, call->phase);
+    oct_phase_tensors(&regions, plan, call->phase);
     for (int i = 0; i < regions.count && !status; i++) {
         const octet_region *region = &regions.at[i];
         oct_tensors *from = region->is_written ? &call->written : &call->read;

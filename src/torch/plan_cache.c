@@ -1,8 +1,7 @@
-/* plan_cache.c - two bounded tables: plans by their texts, and those plans by their sizes.
- *
- * An op is called with the same few texts all the time, and to read a text and plan takes
- * longer than to find the plan. A plan's structure has no size, so a text is planned once for
- * all sizes; what a size needs is numbers. The tables are process-wide, as the ops are. */
+/* plan_cache.c - two bounded tables: plans by text, and bound plans by sizes. Ops are called
+ * with the same few texts again and again, and parsing and planning take longer than a lookup.
+ * A plan's structure does not depend on sizes, so a text is planned once, and other sizes only
+ * need binding. The tables are process-wide, as the ops are. */
 #include "torch/plan_cache.h"
 
 #include <stddef.h>
@@ -12,7 +11,7 @@
 #include "core/table.h"
 #include "torch/api.h"
 
-/* What a text is of: a Linear, whose forward and backward share it, or a tensor's cast. */
+/* What a text describes: a Linear (forward and backward share it), or the cast of a tensor. */
 typedef enum family { LINEAR, QUANTIZE, DEQUANTIZE } family;
 
 static family family_of(octet_plan_kind kind) {
@@ -28,16 +27,16 @@ typedef struct structure {
     uint32_t threads;
     octet_device device;
     size_t length; /* of text */
-    oct_plan_blocks blocks[OCTET_CHAIN_PLANS];
+    oct_plan_arenas arenas[OCTET_CHAIN_PLANS];
     octet_chain chain;
     char text[];
 } structure;
 
-/* One of its plans at sizes. */
+/* One of its plans, bound to sizes. */
 typedef struct bound {
     oct_entry entry;
-    structure *of; /* one of its users */
-    int at;        /* in the chain */
+    structure *of; /* counts as one of its users */
+    int at;        /* index in the chain */
     atomic_bool ran;
     _Atomic(octet_prepared *) prepared; /* NULL: it is not prepared yet */
     octet_plan plan;
@@ -71,16 +70,16 @@ static uint64_t hash_of(const oct_request *p, size_t length) {
     return oct_mix_bytes(hash, p->text, length);
 }
 
-static oct_plan_blocks blocks_of(const octet_plan *plan) {
-    oct_plan_blocks blocks = {.saves = false};
+static oct_plan_arenas arenas_of(const octet_plan *plan) {
+    oct_plan_arenas arenas = {.saves = false};
     for (int i = 0; i < plan->buffer_count; i++) {
         const octet_plan_buffer *b = &plan->buffers[i];
         if (b->place == OCTET_PLACE_RESTORED) {
-            blocks.restores[b->port] = true;
+            arenas.restores[b->port] = true;
         }
-        blocks.saves = blocks.saves || b->place == OCTET_PLACE_SAVED;
+        arenas.saves = arenas.saves || b->place == OCTET_PLACE_SAVED;
     }
-    return blocks;
+    return arenas;
 }
 
 static octet_status make_structure(structure **out, const oct_request *p, uint64_t hash,
@@ -98,7 +97,7 @@ static octet_status make_structure(structure **out, const oct_request *p, uint64
     atomic_fetch_add_explicit(&plannings, 1, memory_order_relaxed);
     oct_entry_start(&s->entry, hash);
     for (int i = 0; i < s->chain.count; i++) {
-        s->blocks[i] = blocks_of(&s->chain.plans[i]);
+        s->arenas[i] = arenas_of(&s->chain.plans[i]);
     }
     s->family = family_of(p->kind);
     s->threads = p->threads;
@@ -150,15 +149,15 @@ static oct_table_set size_sets[OCT_CACHED_PLANS / OCT_TABLE_WAYS];
 static oct_table sizes = {
     size_sets, OCT_CACHED_PLANS / OCT_TABLE_WAYS, same_sizes, free_bound, 0, 0};
 
-/* The plans before it are bound first, for the places of what they saved. */
+/* The plans before it are bound first, for the places of what they saved. A chain is bound at
+ * the sizes that it was made at, too: binding refuses those that cut a chunk, a chain does not.
+ */
 static octet_status bind(octet_plan *out, const wanted *w, octet_error *err) {
     octet_plan before;
     octet_status status = OCTET_OK;
     for (int i = 0; i <= w->at && !status; i++) {
         *out = w->of->chain.plans[i];
-        if (memcmp(&out->extents, &w->extents, sizeof w->extents)) {
-            status = octet_plan_bind(out, i ? &before : NULL, &w->extents, err);
-        }
+        status = octet_plan_bind(out, i ? &before : NULL, &w->extents, err);
         if (i < w->at) {
             before = *out;
         }
@@ -166,7 +165,7 @@ static octet_status bind(octet_plan *out, const wanted *w, octet_error *err) {
     return status;
 }
 
-/* Takes over the caller's use of w->of. */
+/* Takes over the caller's reference to w->of. */
 static octet_status make_bound(bound **out, structure *of, const wanted *w, uint64_t hash,
                                octet_error *err) {
     bound *b = malloc(sizeof *b);
@@ -229,7 +228,7 @@ static bound *bound_of(const octet_plan *plan) {
 
 /* ---- runs -------------------------------------------------------------------------------- */
 
-/* Two threads that prepare at once keep one of theirs. */
+/* Two threads that prepare at once: one of theirs stays. */
 static octet_prepared *prepare(bound *b, const octet_memory *memory, const octet_exec *exec) {
     octet_prepared *made = NULL, *none = NULL;
     if (octet_prepare(&made, &b->plan, 0, memory, exec, NULL)) {
@@ -271,8 +270,8 @@ void oct_plan_pin(const octet_plan *plan) {
     oct_entry_use(&bound_of(plan)->entry);
 }
 
-const oct_plan_blocks *oct_plan_blocks_of(const octet_plan *plan) {
-    return &bound_of(plan)->of->blocks[bound_of(plan)->at];
+const oct_plan_arenas *oct_plan_arenas_of(const octet_plan *plan) {
+    return &bound_of(plan)->of->arenas[bound_of(plan)->at];
 }
 
 octet_status oct_chain_get(const octet_chain **out, const oct_request *request,

@@ -3,7 +3,7 @@
 
 #include "torch/ops.h"
 
-/* Only Python asks for it, and there is none. An op's failure is a std::runtime_error. */
+/* There is no Python here: an op's failure is a std::runtime_error. */
 static void no_python(octet_status status, const char *text) {
     (void)status;
     (void)text;

@@ -1,4 +1,5 @@
-/* register.c - the ops become torch's: definitions once, the same kernels for CPU and CUDA. */
+/* register.c - registers the ops with torch: one definition each, the same kernels for CPU and
+ * CUDA. */
 #include <stdio.h>
 
 #include "torch/ops.h"
@@ -40,7 +41,7 @@ static octet_status refused(octet_error *err, const char *what, const char *name
     return oct_torch_fail(err, OCTET_DEVICE, "torch refused the %s of octet::%s", what, name);
 }
 
-/* With the tag that says fakes and kernels agree, where torch can be given it from here. */
+/* Adds the tag pt2_compliant if this torch has a function for it. */
 static int32_t define(oct_torch_library *library, const char *schema) {
     if (oct_torch.torch_library_def_with_tags && oct_torch.torch_tag_pt2_compliant_tag) {
         int32_t tag = oct_torch.torch_tag_pt2_compliant_tag();
@@ -83,7 +84,7 @@ static octet_status each_into(oct_torch_library *library,
     return status;
 }
 
-/* A kernel looks at its tensors and its text to know where it runs. */
+/* One kernel serves all devices: it takes the device from its tensors and its text. */
 static octet_status implement(const char *device, octet_error *err) {
     oct_torch_library *kernels;
     if (oct_torch.aoti_torch_library_init_impl("octet", device, "octet", 0, &kernels)) {
@@ -98,7 +99,7 @@ static octet_status implement(const char *device, octet_error *err) {
     return each_into(kernels, implement_into, err);
 }
 
-/* The library objects are torch's registrations themselves: they live as long as it does. */
+/* The library objects hold torch's registrations, so they are never freed. */
 octet_status oct_torch_register(const char *path, oct_torch_set_error set_error,
                                 octet_error *err) {
     oct_torch_library *definitions;

@@ -1,14 +1,11 @@
-/* replay.c - a bounded table of graphs by plan and addresses.
- *
- * A run belongs to one set by the hash of all that it depends on: its plan, every address and
- * stride, the state it updates. A set counts the runs that came last; one that has come four
- * times is captured and gets a place. It has that place until it has not come for long: so a
- * step with more runs than there are places replays as many of them as it can, and none pushes
- * out another.
- *
- * So it is no table of core/table.h, where each new entry pushes one out: a graph costs more to
- * make than it saves once. Its bound is theirs. Who finds a set in use by another thread
- * launches for himself. */
+/* replay.c - a bounded table of CUDA graphs, by plan and addresses. A run belongs to one set,
+ * selected by the hash of everything it depends on: its plan, every address and stride, the
+ * state it updates. A set counts its most recent runs. A run that came four times is captured
+ * and gets a place. It keeps the place until it was not used for long. So a step with more runs
+ * than places replays as many as fit, and runs do not drop each other. That is why this is not
+ * a table of core/table.h, where each new entry drops an old one: making a graph costs more
+ * than one replay saves. The limit is the same. A thread that finds a set in use launches its
+ * kernels itself. */
 #include "torch/replay.h"
 
 #include <stdatomic.h>
@@ -21,9 +18,12 @@
 #include "torch/plan_cache.h"
 
 enum { WAYS = 8, SETS = OCT_GRAPHS / WAYS, COUNTED = 32, CAPTURE_AT = 4 };
-enum { STALE = 32 * WAYS }; /* a place is free when its set was used so often without it */
+enum {
+    STALE = 32 * WAYS
+}; /* a place becomes free after this many uses of its set without it
+    */
 
-/* What launches depend on. No bytes of it are padding. */
+/* Everything that launches depend on. The struct has no padding. */
 typedef struct key {
     const octet_plan *plan;
     octet_memory memory;
@@ -36,13 +36,13 @@ _Static_assert(sizeof(key) == sizeof(void *) + sizeof(octet_memory) + sizeof(oct
 
 typedef struct place {
     uint64_t hash;
-    uint64_t used;      /* the set's clock when it was */
+    uint64_t used;      /* the set's clock at its last use */
     octet_graph *graph; /* NULL: the run cannot be captured */
-    key key;            /* a graph's plan is one that it uses: oct_plan_pin */
+    key key;            /* a graph holds its plan: oct_plan_pin */
 } place;
 
-/* A run that has no place. Two of one hash count as one: the worse for neither, since it is by
- * its key that a place is found. */
+/* A run that has no place yet. Two runs with the same hash count as one. That does no harm: a
+ * place is found by its key. */
 typedef struct count {
     uint64_t hash;
     int64_t times;
@@ -50,15 +50,15 @@ typedef struct count {
 
 typedef struct set {
     atomic_bool in_use;
-    uint64_t clock;        /* times that it was */
-    count counts[COUNTED]; /* the last one first; 0 times: none */
+    uint64_t clock;        /* how often the set was used */
+    count counts[COUNTED]; /* most recent first; 0 times: unused */
     place *places[WAYS];   /* NULL: never taken */
 } set;
 
 /* Process-wide, as the ops are. */
 static set sets[SETS];
 static atomic_int graphs;
-static atomic_int most; /* sets; 0: not asked yet */
+static atomic_int most; /* number of sets; 0: the environment was not read yet */
 static atomic_llong replays;
 enum { UNKNOWN, NO, YES };
 static atomic_int allowed;
@@ -99,7 +99,7 @@ static void empty(place *p) {
     p->graph = NULL;
 }
 
-/* A place that is free; NULL where all are needed. */
+/* A free place; NULL if all are in use. */
 static place *free_place(set *s) {
     place *oldest = NULL;
     for (int i = 0; i < WAYS; i++) {
@@ -118,7 +118,7 @@ static place *free_place(set *s) {
     return oldest;
 }
 
-/* Counts a run, and gives how often it has come. */
+/* Counts a run; returns how often it came. */
 static int64_t count_run(set *s, uint64_t hash) {
     int at = 0;
     while (at < COUNTED - 1 && s->counts[at].times && s->counts[at].hash != hash) {
@@ -154,7 +154,7 @@ static place *capture(set *s, const key *k, const oct_run *run, const octet_exec
     return p;
 }
 
-/* The graph of a run, if there is one by now. */
+/* The graph of a run, if it is captured by now. */
 static const octet_graph *graph_of(set *s, uint64_t hash, const key *k, const oct_run *run,
                                    const octet_exec *exec) {
     place *p = find(s, k, hash);
@@ -181,14 +181,14 @@ static int most_sets(void) {
     return known;
 }
 
-/* The more memory a GPU has, the more sets are in use for it. */
+/* A GPU with more memory uses more sets. */
 static set *set_of(uint64_t hash, const octet_exec *exec) {
     int64_t count = octet_cuda_graphs(exec->cuda) / WAYS, bound = most_sets();
     return &sets[hash % (uint64_t)(count < 1 ? 1 : count < bound ? count : bound)];
 }
 
-/* Whether it was a graph. The set is held until that is launched, so that nobody frees it
- * or launches it meanwhile. */
+/* Replays a run; returns whether there was a graph. The set is held until the graph is
+ * launched, so that no other thread frees or launches it. */
 static bool replay(octet_status *status, const oct_run *run, const octet_exec *exec,
                    octet_error *err) {
     key k;
@@ -213,7 +213,7 @@ static bool is_asked_for(void) {
     return !(wanted && !strcmp(wanted, "0")) && !(slow && strcmp(slow, "0"));
 }
 
-/* The environment is read once, unless somebody says it before. */
+/* The environment is read once, unless oct_replay_allow was called before. */
 static bool is_allowed(void) {
     int known = atomic_load_explicit(&allowed, memory_order_relaxed);
     if (known == UNKNOWN) {

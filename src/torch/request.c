@@ -1,4 +1,4 @@
-/* request.c - what an op is asked: text and sizes become arguments, and those a plan. */
+/* request.c - an op's request: text and sizes become arguments, and these a plan. */
 #include "torch/request.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static octet_status plan_linear(octet_chain *out, const oct_request *p, octet_er
     return octet_plan_chain(out, &args, err);
 }
 
-/* The last word of a tensor's text; without it the tensor is where it is. */
+/* The last word of a tensor's text; without it the device is the tensor's own. */
 static octet_status read_device(octet_device *device, const char *word, octet_error *err) {
     static const char name[] = "device=";
     if (strncmp(word, name, sizeof name - 1) != 0) {
@@ -123,7 +123,7 @@ octet_status oct_request_plan(octet_plan *plan, const oct_request *request, octe
     return status;
 }
 
-/* The error of sizes that are no sizes is the parser's. */
+/* Invalid sizes get the parser's error. */
 static octet_status wrong_sizes(const oct_request *request, octet_error *err) {
     octet_plan plan;
     octet_status status = oct_request_plan(&plan, request, err);

@@ -1,19 +1,19 @@
-/* request.h - what an op is asked: its text and sizes, and the plan of them. */
+/* request.h - an op's request: its text and sizes, and the plan made from them. */
 #ifndef OCT_TORCH_REQUEST_H
 #define OCT_TORCH_REQUEST_H
 
 #include "octet.h"
 #include "octet/run.h"
 
-/* What an op is asked: its kind, its text (which names no size) and its sizes. Linear's sizes
- * are the input's axes and then N; a tensor's are its own axes. */
+/* An op's request: its kind, its text (without sizes) and its sizes. Linear's sizes are the
+ * input's axes, then N; those of a tensor are its axes. */
 typedef struct oct_request {
     octet_plan_kind kind;
     const char *text;
     int64_t sizes[OCTET_MAX_RANK + 1];
-    int rank;            /* of sizes */
+    int rank;            /* number of sizes */
     uint32_t threads;    /* CPU workers to provide workspace for */
-    octet_device device; /* of a tensor whose text does not say */
+    octet_device device; /* used if a tensor's text names no device */
 } oct_request;
 
 /* The texts:
@@ -23,12 +23,12 @@ typedef struct oct_request {
  * *plan needs no initializer. */
 octet_status oct_request_plan(octet_plan *plan, const oct_request *request, octet_error *err);
 
-/* All plans of the request's text; a tensor's has one. */
+/* All plans of the request's text; a tensor's text has one. */
 octet_status oct_request_chain(octet_chain *out, const oct_request *request, octet_error *err);
-/* Which of them is the request's, and the failure where the chain ends before it. */
+/* The index of the request's plan in the chain, and the error if the chain is too short. */
 int oct_chain_at(octet_plan_kind kind);
 octet_status oct_chain_lacks(const oct_request *request, octet_error *err);
-/* What the axes measure at the request's sizes, if they are sizes. */
+/* The sizes of the axes, if the request's sizes are valid. */
 octet_status oct_request_extents(octet_extents *out, const oct_request *request,
                                  octet_error *err);
 

@@ -1,7 +1,6 @@
-/* rule.c - delayed scaling's rules by recipe and role: the last ones are remembered.
- *
- * A step asks for the same two over and over, and to read a recipe takes longer than to update
- * a layer's scales by it. The table is process-wide, as the ops are. */
+/* rule.c - a cache of delayed scaling's rules, by recipe and role. A step asks for the same two
+ * rules again and again, and parsing a recipe takes longer than updating a layer's scales. The
+ * table is process-wide, as the ops are. */
 #include "torch/rule.h"
 
 #include <stdlib.h>
@@ -10,7 +9,7 @@
 #include "core/table.h"
 #include "torch/api.h"
 
-/* A text that was read for a role. */
+/* A parsed text, for one role. */
 typedef struct remembered {
     oct_entry entry;
     octet_role role;
@@ -37,7 +36,7 @@ static oct_table_set rule_sets[OCT_CACHED_RULES / OCT_TABLE_WAYS];
 static oct_table rules = {rule_sets, OCT_CACHED_RULES / OCT_TABLE_WAYS, same_rule, free_rule, 0,
                           0};
 
-/* Where there is no memory it is read again. */
+/* Without memory for the entry, the text is parsed again next time. */
 static void remember(const wanted *w, uint64_t hash, const octet_delayed *rule) {
     size_t length = strlen(w->text);
     remembered *r = malloc(sizeof *r + length + 1);
@@ -51,7 +50,7 @@ static void remember(const wanted *w, uint64_t hash, const octet_delayed *rule) 
     }
 }
 
-/* The recipe says algorithm and margin, the role which format the scales aim at. */
+/* Algorithm and margin come from the recipe, the element format from the role. */
 static octet_status read_rule(octet_delayed *out, const char *text, octet_role role,
                               octet_error *err) {
     octet_recipe recipe;

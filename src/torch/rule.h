@@ -4,13 +4,13 @@
 
 #include "octet.h"
 
-#define OCT_CACHED_RULES 64 /* remembered at most */
+#define OCT_CACHED_RULES 64 /* the most rules that are cached */
 
-/* Sets format, algorithm, margin and length. A text that was read lately is not read again. */
+/* Sets format, algorithm, margin and length. A cached text is not parsed again. */
 octet_status oct_rule_get(octet_delayed *out, const char *recipe, octet_role role,
                           octet_error *err);
 
-/* How many are remembered now, and how many may be. */
+/* How many rules are cached, and how many may be. */
 typedef struct oct_rule_counts {
     int rules, most;
 } oct_rule_counts;

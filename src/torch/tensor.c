@@ -96,8 +96,9 @@ void oct_free_tensors(oct_tensors *tensors) {
 
 /* ---- onto the stack ---------------------------------------------------------------------- */
 
-/* An allocation that failed, in torch's words where it hands them out; older ones print them.
- * It fails for the error of an earlier kernel, too, and that is no want of memory. */
+/* The error of a failed allocation, with torch's own text if this torch gives it; older ones
+ * print it. An allocation also fails because of an earlier kernel's error; that is not out of
+ * memory. */
 static octet_status no_tensor(octet_error *err, const char *dtype, int64_t elements) {
     const char *why = oct_torch.torch_exception_get_what_without_backtrace
                           ? oct_torch.torch_exception_get_what_without_backtrace()
@@ -131,6 +132,7 @@ octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape
     return OCTET_OK;
 }
 
+/* A list of torch's owns nothing: it is values, and who takes it takes what they mean. */
 octet_status oct_give_tensors(oct_torch_value *out, oct_tensors *tensors, octet_error *err) {
     oct_torch_list *list;
     octet_status status = OCTET_OK;
@@ -153,7 +155,7 @@ octet_status oct_give_tensors(oct_torch_value *out, oct_tensors *tensors, octet_
 
 /* ---- tensors as ports -------------------------------------------------------------------- */
 
-/* The step from row to row of a tensor read as a matrix; -1 where there is no single one. */
+/* The row stride of a tensor seen as a matrix; -1 if rows are not evenly spaced. */
 static int64_t row_stride(const oct_tensor_facts *f) {
     int64_t last = f->dim - 1;
     if (f->elements < 2) {
@@ -195,7 +197,7 @@ static octet_status densify(oct_torch_tensor **tensor, const oct_tensor_facts *f
     return OCTET_OK;
 }
 
-/* A tensor of these facts as a port. */
+/* A tensor that is to be used as a port's memory. */
 typedef struct viewing {
     oct_tensor_facts f;
     const octet_plan *plan;
@@ -232,7 +234,7 @@ octet_status oct_view_port(oct_view *out, oct_torch_tensor **tensor, const octet
     return status ? status : view(out, tensor, &v, err);
 }
 
-octet_status oct_view_block(oct_view *out, int64_t *bytes, oct_torch_tensor **tensor,
+octet_status oct_view_arena(oct_view *out, int64_t *bytes, oct_torch_tensor **tensor,
                             const octet_plan *plan, octet_error *err) {
     octet_port port = {
         .part = OCTET_PART_VALUES, .dtype = OCTET_U8, .ndim = 1, .is_mutable = 1};
@@ -240,7 +242,7 @@ octet_status oct_view_block(oct_view *out, int64_t *bytes, oct_torch_tensor **te
     octet_status status = oct_look(&v.f, *tensor, err);
     if (!status && v.f.dim != 1) {
         status =
-            oct_torch_fail(err, OCTET_INVALID, "a restored block has %lld axes instead of one",
+            oct_torch_fail(err, OCTET_INVALID, "a restored arena has %lld axes instead of one",
                            (long long)v.f.dim);
     }
     if (status) {

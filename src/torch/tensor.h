@@ -34,8 +34,8 @@ octet_status oct_new_tensor(oct_tensors *out, octet_dtype dtype, const oct_shape
 /* Makes a list of owned tensors into a value, and takes them over. */
 octet_status oct_give_tensors(oct_torch_value *out, oct_tensors *tensors, octet_error *err);
 
-/* A tensor's address and the elements from row to row of it as a matrix (0: dense). Where its
- * rows do not lie evenly apart it is replaced by a dense copy, unless it will be written. */
+/* A tensor's address, and its row stride as a matrix in elements (0: dense). If its rows are
+ * not evenly spaced, it is replaced by a dense copy, unless it will be written. */
 typedef struct oct_view {
     void *data;
     int64_t stride;
@@ -43,8 +43,8 @@ typedef struct oct_view {
 
 octet_status oct_view_port(oct_view *out, oct_torch_tensor **tensor, const octet_plan *plan,
                            const octet_port *port, octet_error *err);
-/* The same of a block of bytes, as long as it is. */
-octet_status oct_view_block(oct_view *out, int64_t *bytes, oct_torch_tensor **tensor,
+/* The same of an arena, as long as it is. */
+octet_status oct_view_arena(oct_view *out, int64_t *bytes, oct_torch_tensor **tensor,
                             const octet_plan *plan, octet_error *err);
 
 #endif

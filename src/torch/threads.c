@@ -1,4 +1,4 @@
-/* threads.c - torch's pool as an octet_exec, and when not to wake it. */
+/* threads.c - torch's thread pool as an octet_exec, and when not to use it. */
 #include "torch/threads.h"
 
 #include "torch/api.h"
@@ -13,7 +13,7 @@ static void cross(int64_t begin, int64_t end, void *arg) {
     b->task(b->arg, begin, end);
 }
 
-/* The pool is a number: how many of torch's workers may come. */
+/* `pool` is only a number: how many of torch's workers may take part. */
 static void parallel_for(void *pool, int64_t count, octet_task task, void *arg) {
     int64_t workers = (int64_t)(uintptr_t)pool;
     bridge b = {task, arg};
@@ -30,8 +30,8 @@ octet_exec oct_exec_make(uint32_t threads) {
     return exec;
 }
 
-/* Nanoseconds of one worker, roughly: half of one for each element that is read or written, one
- * for a hundred multiplications. */
+/* A rough estimate of one worker's time in ns: 0.5 for each element read or written, 1 for a
+ * hundred multiplications. */
 static double work_ns(const oct_request *p) {
     bool one = p->kind == OCTET_PLAN_QUANTIZE || p->kind == OCTET_PLAN_DEQUANTIZE;
     int axes = p->rank - (one ? 1 : 2);
@@ -46,8 +46,8 @@ static double work_ns(const oct_request *p) {
     return (m * k + n * k + m * n) / 2 + m * n * k / 100;
 }
 
-/* What a worker must have to do: it wakes in a few microseconds, once for every step, and it
- * needs a lane of workspace. */
+/* The least work for one worker. Waking it takes a few microseconds for every step, and it
+ * needs its own part of the workspace. */
 #define SHARE_NS 20000
 
 uint32_t oct_request_threads(const oct_request *request) {

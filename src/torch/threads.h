@@ -1,10 +1,10 @@
-/* threads.h - torch's threads, as many as a request is worth. */
+/* threads.h - how many of torch's threads a request uses. */
 #ifndef OCT_TORCH_THREADS_H
 #define OCT_TORCH_THREADS_H
 
 #include "torch/request.h"
 
-/* The workers that a request is divided among: torch's, but no more than have enough to do. */
+/* The number of workers for a request: torch's, but only as many as have enough work. */
 uint32_t oct_request_threads(const oct_request *request);
 
 /* Runs tasks on so many workers of torch's own pool: there is no second one to compete with. */

@@ -25,6 +25,29 @@ static bool is_right(const oct_request *request) {
     return right;
 }
 
+/* The chain of a text is made at the sizes that come first. */
+TEST(plan_cache__sizes_that_cut_a_chunk_are_refused_whoever_comes_first) {
+    static const struct {
+        int64_t n;
+        octet_status status;
+    } calls[] = {
+        {68, OCTET_INVALID}, {256, OCTET_OK}, {68, OCTET_INVALID}, {70, OCTET_INVALID}};
+    for (int i = 0; i < 4; i++) {
+        const octet_plan *plan = NULL;
+        octet_error err = {OCTET_OK, 0, ""};
+        oct_request request = {.kind = OCTET_PLAN_LINEAR,
+                               .text =
+                                   "in=bf16 recipe=mxfp8 parallel=row tp=2 sequence chunks=4",
+                               .sizes = {64, 64, calls[i].n},
+                               .rank = 3,
+                               .threads = 1};
+        CHECK_EQ_INT(oct_plan_get(&plan, &request, &err), calls[i].status);
+        CHECK_EQ_INT(strstr(err.text, "a multiple of 64 columns") != NULL, plan == NULL);
+        CHECK(!plan || !octet_plan_check(plan, NULL));
+        oct_plan_release(plan);
+    }
+}
+
 TEST(plan_cache__the_same_request_has_one_plan) {
     oct_request request = linear(8);
     char elsewhere[sizeof text];
@@ -45,7 +68,7 @@ TEST(plan_cache__the_blocks_of_a_plan_are_known) {
     static const struct {
         octet_plan_kind kind;
         const char *text;
-        oct_plan_blocks wanted;
+        oct_plan_arenas wanted;
     } rows[] = {
         {OCTET_PLAN_LINEAR, "in=bf16 recipe=mxfp8 grad=xw", {true, {false, false}}},
         {OCTET_PLAN_LINEAR, "in=bf16 recipe=mxfp8 grad=none", {false, {false, false}}},
@@ -65,7 +88,7 @@ TEST(plan_cache__the_blocks_of_a_plan_are_known) {
         request.kind = rows[i].kind;
         request.text = rows[i].text;
         if (CHECK_EQ_INT(oct_plan_get(&plan, &request, NULL), OCTET_OK)) {
-            const oct_plan_blocks *got = oct_plan_blocks_of(plan);
+            const oct_plan_arenas *got = oct_plan_arenas_of(plan);
             CHECK_EQ_INT(got->saves, rows[i].wanted.saves);
             CHECK_EQ_INT(got->restores[0], rows[i].wanted.restores[0]);
             CHECK_EQ_INT(got->restores[1], rows[i].wanted.restores[1]);
@@ -184,7 +207,8 @@ TEST(plan_cache__threads_ask_at_once) {
     CHECK(oct_plan_count().plans <= OCT_CACHED_PLANS);
 }
 
-TEST_MAIN(plan_cache__the_same_request_has_one_plan, plan_cache__the_blocks_of_a_plan_are_known,
+TEST_MAIN(plan_cache__sizes_that_cut_a_chunk_are_refused_whoever_comes_first,
+          plan_cache__the_same_request_has_one_plan, plan_cache__the_blocks_of_a_plan_are_known,
           plan_cache__every_part_of_a_request_counts, plan_cache__a_failure_is_not_remembered,
           plan_cache__is_bounded_and_a_plan_in_use_outlives_its_place,
           plan_cache__what_is_used_most_recently_stays, plan_cache__threads_ask_at_once)
