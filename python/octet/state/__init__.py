@@ -8,6 +8,7 @@ seeds.py                random numbers come from torch's generator, as dropout's
 scaling.py              delayed scaling's scales behave as BatchNorm's statistics
 weights.py              a quantized weight is cached on the user's word only
 recompute.py            a call inside a backward never silently computes something else
+checkpoint.py           octet.checkpoint
 layer.py                the part of a layer that holds state; saving, loading, moving
 ======================  =====================================================================
 """

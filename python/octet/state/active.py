@@ -1,4 +1,5 @@
-"""What is active here: the autocast of this thread and asyncio task, and its step."""
+"""Which autocast is active in this thread or asyncio task, and the training step it belongs
+to."""
 
 import contextvars
 import threading
@@ -16,46 +17,48 @@ no_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
 
 
 class Live(LiveValue):
-    """An attribute that a function computes at every read; compiled code guards on it.
+    """An attribute whose value a function computes at every read; compiled code guards on it.
 
-    A subclass in Python, because compilers trace the attributes of such objects only."""
+    It is a Python subclass because Dynamo traces attributes only of Python classes."""
 
 
 class StepId:
-    """What tells a step from another. Layers hold it, and so hold no other layer by it."""
+    """Identifies a step. A layer stores this and not the Step, so that it keeps no other layer
+    alive."""
 
 
 class Step:
-    """A training step, as far as scales are concerned: it begins where an outermost autocast is
-    entered and ends where that is left, or at an optimizer's step inside it.
+    """A training step of delayed scaling. It begins where the outermost autocast is entered. It
+    ends where that autocast is left, or at an optimizer's step inside it.
 
     At its end the layers that recorded amaxes update their scales."""
 
     def __init__(self, traced: bool, group: str = "") -> None:
-        self.traced = traced  # it was entered in traced code
-        self.group = group  # whose ranks reduce amaxes, where autocast was given one
-        # There, by layer: scales that are updated, and by which rule each was used.
+        self.traced = traced  # whether the autocast was entered in traced code
+        self.group = group  # the amax_reduction_group of the autocast, or ""
+        # Only for traced steps. Layer -> the states to update, each with its rule.
         self.updates_in_graph: dict[Any, Any] = {}
-        # By rule and device: scale and history by turns. And those whose ranks reduce amaxes
-        # before: layer, scale, history, rule.
+        # Only for traced steps. (rule, device) -> states. Where ranks reduce the amaxes first,
+        # the entries (layer, state, rule) stand in the second list.
         self.states_in_graph: dict[Any, list[Any]] = {}
         self.states_of_ranks: list[Any] = []
         self.id = StepId()
-        self.recorded: list[Any] = []  # layers
-        # Code that was traced inside used some, too, and marked them alone: it cannot append to
-        # what lies outside of it without a guard on the length.
+        self.recorded: list[Any] = []  # the layers that recorded amaxes in eager code
+        # True if compiled code inside the step recorded amaxes, too. It marks its layers
+        # (PendingUpdate.waits) and cannot append to `recorded`: Dynamo would guard on the
+        # length of the list.
         self.in_graph = False
 
     def restart(self) -> None:
-        """A new step of the same autocast."""
+        """Begins a new step of the same autocast."""
         self.id, self.recorded, self.in_graph = StepId(), [], False
 
 
 class Region:
-    """What an autocast asks of the layers inside it."""
+    """An entered autocast: what it asks of the layers inside it."""
 
-    in_backward = False  # it was entered while a backward ran
-    outer: "Region | None" = None  # the region that leaving it restores
+    in_backward = False  # whether it was entered while a backward ran
+    outer: "Region | None" = None  # becomes active again when this one is left
 
     def __init__(
         self, enabled: bool, recipe: "Recipe | None", calibrating: bool, step: Step
@@ -64,7 +67,7 @@ class Region:
         self.recipe = recipe
         self.calibrating = calibrating
         self.step = step
-        # The text by which every layer quantizes; None where it takes more to say.
+        # The recipe's text. None where a text is not enough: custom recipes and calibration.
         self.text: str | None = "none"
         if calibrating or (enabled and recipe._is_custom):
             self.text = None
@@ -73,8 +76,8 @@ class Region:
 
 
 class ConstantWeights:
-    """An entered constant_weights. ``cast``: the weights that are cast already;
-    used only if it was entered in traced code."""
+    """An entered ``constant_weights()``. ``cast`` lists the caches that are filled already;
+    only a traced one uses it."""
 
     def __init__(self, traced: bool, outer: "ConstantWeights | None") -> None:
         self.traced = traced
@@ -83,7 +86,7 @@ class ConstantWeights:
 
 
 class QuantizedInit:
-    """What a quantized_model_init asks of the layers made inside it."""
+    """An entered ``quantized_model_init``: what it asks of the layers made inside it."""
 
     def __init__(
         self, recipe: "Recipe", preserve: bool, enabled: bool, outer: "QuantizedInit | None"
@@ -95,9 +98,10 @@ class QuantizedInit:
 
 
 class _Main:
-    """The main thread's region, which a thread that has entered none is in, too.
+    """The main thread's region. Threads that entered no autocast use it, too.
 
-    Such threads are autograd's own, one a GPU, and those that run the replicas of a model."""
+    Such threads are autograd's own (one for each GPU) and those that run the replicas of a
+    model."""
 
     def __init__(self) -> None:
         self.region = Region(False, None, False, Step(False))
@@ -131,29 +135,29 @@ QUANTIZED_INIT = Live(_init.get, _init.set)
 BACKWARD = Live(lambda: torch._C._current_graph_task_id() != -1)
 
 
-# Traced code reads these through the functions below alone: of what it meets in two places, it
-# asks at each call whether both are still one.
+# Traced code reads the objects above only through the functions below. If Dynamo met one object
+# in two places, it would add a guard that both are still the same object.
 def entered() -> Region | None:
-    """The region that this thread or task has entered; None where it has entered none."""
+    """The region that this thread or task has entered; None if it has entered none."""
     return ENTERED.value
 
 
 def current() -> Region:
-    """The region that layers are in now."""
+    """The region that layers use now."""
     region = ENTERED.value
     return MAIN_THREAD.region if region is None else region
 
 
 def activate(region: Region | None) -> None:
-    """Makes a region this thread's or task's current one."""
+    """Makes a region the current one of this thread or task."""
     ENTERED.value = region
 
 
 def constant_weights_here() -> ConstantWeights | None:
-    """The constant_weights that is entered here; None where none is."""
+    """The constant_weights() entered in this thread or task; None if there is none."""
     return CONSTANT_WEIGHTS.value
 
 
 def in_backward() -> bool:
-    """Whether a backward runs in this thread; asked anew at every call of compiled code."""
+    """Whether a backward runs in this thread. Compiled code asks again at every call."""
     return BACKWARD.value

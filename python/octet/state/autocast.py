@@ -38,7 +38,7 @@ def default_recipe() -> Recipe:
 
 
 def checked_recipe(recipe: Recipe | None) -> Recipe:
-    """The recipe, or the default one; anything else is refused."""
+    """Returns the recipe, or the default one for None; raises for anything else."""
     if recipe is not None and not isinstance(recipe, Recipe):
         given = recipe.__name__ if isinstance(recipe, type) else repr(recipe)
         raise TypeError(
@@ -54,8 +54,8 @@ def _check_flag(name: str, value: object, what: str) -> None:
 
 
 def _decorated(function: Function, kind: type, arguments: tuple[Any, ...]) -> Function:
-    """The function inside a context manager of that kind, a new one for each call: traced code
-    enters those only that it makes itself."""
+    """Wraps a function so that each call runs inside a new context manager of that kind. A new
+    one for each call, because traced code can only enter a context manager that it made."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
             f"octet.{kind.__name__} cannot decorate the generator {function.__qualname__}: its "
@@ -80,24 +80,27 @@ def _decorated(function: Function, kind: type, arguments: tuple[Any, ...]) -> Fu
 
 @traced_as_constant
 def _amax_group(group: Any) -> str:  # noqa: ANN401
-    """The name of the group that amaxes are reduced over."""
+    """The name of the group over which amaxes are reduced."""
     from octet._parallel import group_name
 
     return group_name(group, "octet.autocast", "amax_reduction_group")
 
 
 class autocast:  # noqa: N801
-    """Layers inside quantize by a recipe. Nests; the inner one wins. Also a decorator.
+    """Inside this context, octet layers quantize by ``recipe``. Also a decorator.
 
-    ``enabled=False`` switches quantization off inside; with ``calibrating=True`` layers then
-    record delayed scaling's amaxes all the same. Works around and inside compiled code. Each
-    thread and asyncio task has its own; a thread that has entered none is inside the main
-    thread's.
+    Put it around the model's forward; backward uses the recipe of its forward. Contexts nest,
+    and the innermost one decides. It may be around compiled code or inside it. Each thread and
+    asyncio task has its own context; a thread that entered none uses the main thread's.
 
-    Delayed scaling updates its scales where the outermost autocast is left, and at each step of
-    a torch.optim optimizer inside it: one autocast may stand around a whole training loop.
-    Before that the ranks of ``amax_reduction_group`` agree on the largest amaxes, where the
-    recipe has ``reduce_amax``; without one, those that a layer is split over do.
+    ``recipe`` is an object of ``octet.recipe``; None means ``octet.default_recipe()``, MXFP8.
+    ``enabled=False`` switches quantization off; with ``calibrating=True`` layers then still
+    record amaxes for delayed scaling.
+
+    Delayed scaling updates its scales at the end of the outermost autocast, and at each step of
+    a torch.optim optimizer inside it. So one autocast may be around a whole training loop. If
+    the recipe has ``reduce_amax``, the amaxes are first reduced (max) over the ranks of
+    ``amax_reduction_group``, or without a group over the ranks that a layer is split over.
 
     >>> with octet.autocast(recipe=octet.recipe.NVFP4BlockScaling()):
     ...     y = layer(x)
@@ -121,14 +124,14 @@ class autocast:  # noqa: N801
         self.recipe = checked_recipe(recipe)
 
     def __call__(self, function: Function) -> Function:
-        """The function, each call of which is inside such an autocast."""
+        """Wraps a function; each of its calls runs inside such an autocast."""
         group = self.group or None
         arguments = self.enabled, self.calibrating, self.recipe, group
         return _decorated(function, autocast, arguments)
 
     def __enter__(self) -> "autocast":
-        # A region of its own for each entry: threads and tasks may share this object, and it
-        # may be entered again inside itself.
+        # Each entry makes its own region: threads and tasks may share this object, and it may
+        # be entered again inside itself.
         outer, recipe = entered(), self.recipe
         continues = outer is not None and (outer.enabled or outer.calibrating)
         if continues and self.group and self.group != outer.step.group:
@@ -162,7 +165,8 @@ class autocast:  # noqa: N801
         if outer is not None and (outer.enabled or outer.calibrating):
             return
         if step.recorded or step.in_graph or step.updates_in_graph:
-            # Not where the step failed: no error of an update hides the first one.
+            # A step that failed updates nothing: an error of the update would hide the first
+            # error.
             scaling.end_step(step, kind is None and is_grad_enabled())
 
 
@@ -172,17 +176,17 @@ def fp8_autocast(
     fp8_recipe: Recipe | None = None,
     fp8_group: Any = None,  # noqa: ANN401
 ) -> autocast:
-    """autocast by its older name and arguments."""
+    """``autocast`` by its older name and arguments."""
     return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 
 
 class quantized_model_init:  # noqa: N801
-    """Layers made inside hold quantized weights, by the recipe's weight quantizer.
+    """Inside this context, new octet layers store their weights quantized, by ``recipe``.
 
     Where a GPU's FP8 products read bytes in one layout only (compute capability 8.9, 9.0 and
     12.0), a weight holds them row by row for forward and column by column for backward, two
     bytes an element; elsewhere one layout serves both where it can. A layer that is not trained
-    does with the rows: ``layer.weight.update_usage(columnwise_usage=False)``.
+    needs only the rows: ``layer.weight.update_usage(columnwise_usage=False)``.
 
     With ``preserve_high_precision_init_val`` such a weight answers
     ``get_high_precision_init_val()``, a CPU tensor, until ``clear_high_precision_init_val()``.

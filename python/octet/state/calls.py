@@ -1,4 +1,5 @@
-"""A layer's calls: by which recipe each runs, and what it records, draws and caches."""
+"""The state side of a layer's calls: which recipe a call uses, and what it records, draws and
+caches."""
 
 from typing import Any
 
@@ -37,7 +38,7 @@ def _call_recipe(text: str, options: Options, rule: str | None) -> CallRecipe:
 
 
 class StatefulCalls(LayerState):
-    """What live state has to do with a call."""
+    """A layer's calls, as far as live state is concerned."""
 
     in_features: int
     out_features: int
@@ -46,7 +47,7 @@ class StatefulCalls(LayerState):
     def _whole(self, kind: str) -> torch.Tensor | None:
         raise NotImplementedError
 
-    # ---- by which recipe -------------------------------------------------------------------
+    # ---- which recipe -----------------------------------------------------------------------
 
     def _recipe_for(self, recipe: Recipe | None, enabled: bool) -> CallRecipe:
         """What a recipe asks of this layer."""
@@ -68,11 +69,13 @@ class StatefulCalls(LayerState):
         return NO_RECIPE
 
     def _recipe_in_backward(self, region: Region) -> tuple[CallRecipe, FirstRun | None]:
-        """The recipe of an eager call inside a backward, and the run that it repeats, if any:
-        see octet.state.recompute."""
+        """The recipe of an eager call inside a backward, and the first run that it repeats, if
+        any. See octet.state.recompute."""
         now = self._recipe_in(region)
         run, is_forgotten = self._calls.first_run()
-        if region.in_backward:  # its recipe decides; if it is the first run's, so do the scales
+        # the inner autocast decides; the first run's scales count only if its recipe is the
+        # same
+        if region.in_backward:
             return now, run if run is not None and run.recipe == now else None
         if is_forgotten:
             raise recompute.forgotten(self._label())
@@ -84,7 +87,8 @@ class StatefulCalls(LayerState):
         return now, None
 
     def _recipe_in_graph(self, region: Region) -> CallRecipe:
-        """The recipe of a traced call; one inside a backward repeats the last call's."""
+        """The recipe of a traced call. Inside a backward it repeats the recipe of the layer's
+        last call."""
         now = self._recipe_in(region)
         if not in_backward():
             if is_dynamo_compiling() and not recompute.is_in_subgraph():
@@ -96,8 +100,8 @@ class StatefulCalls(LayerState):
         return now if text == now.text else _call_recipe(text, (), None)
 
     def _records(self) -> bool:
-        """Whether a call records amaxes, as BatchNorm its statistics: in training. Compiled
-        code cannot tell inference_mode from no_grad: it records only where gradients are on."""
+        """Whether a call records amaxes. As BatchNorm with its statistics, only in training.
+        Compiled code cannot tell inference_mode from no_grad, so there gradients must be on."""
         region = current()
         if region.calibrating and not region.enabled:
             return True
@@ -110,8 +114,8 @@ class StatefulCalls(LayerState):
     # ---- delayed scaling -------------------------------------------------------------------
 
     def _note(self, recipe: CallRecipe, has_graph: bool, records: bool = True) -> Any:  # noqa: ANN401
-        """Notes an eager call, and where it begins a step of delayed scaling: who knows that
-        its backward updates the scales of gradients."""
+        """Logs an eager call. Returns an updater of the gradients' scales if the call begins a
+        step of delayed scaling, else None."""
         rule, calls = recipe.rule, self._calls
         if rule is None:
             calls.note(recipe, has_graph, None)
@@ -119,17 +123,17 @@ class StatefulCalls(LayerState):
         updates = None
         if records and self._records():
             updates = self._begin(current().step, rule)
-        calls.note(recipe, has_graph, self._buffers["fp8_scale"], self.training)
+        calls.note(recipe, has_graph, self._buffers["fp8_state"], self.training)
         return updates
 
     def _begin(self, step: Step, rule: Rule) -> scaling.GradientUpdate | None:
-        """Begins the layer's step of delayed scaling, unless this step has it already."""
+        """Begins the layer's step of delayed scaling, unless it has begun already."""
         pending = self._pending
-        if pending.waits and pending.step is step.id:  # or else another thread's waits
+        if pending.waits and pending.step is step.id:  # otherwise it is another thread's step
             if not pending.backward_ran or pending.versions == self._versions():
                 pending.rule = rule
                 return pending.join(self, rule)
-            # A backward has run and the weight has changed inside one autocast: another step.
+            # Inside one autocast a backward ran and a parameter changed: this is the next step.
             scaling.restart_step(step)
         self._calls.step_began = True
         pending.begin(self, step, rule)
@@ -137,77 +141,71 @@ class StatefulCalls(LayerState):
         return scaling.GradientUpdate(None if pending.with_ranks else rule, pending)
 
     def _versions(self) -> list[int]:
-        """How often each parameter has been written to."""
+        """The version counter of each parameter: how often it was written to."""
         try:
             return [p._version for p in self._parameters.values() if p is not None]
-        except RuntimeError:  # of those made under inference_mode torch does not count
+        except RuntimeError:  # torch counts no versions of tensors made under inference_mode
             found = [p for p in self._parameters.values() if p is not None]
             return [0 if p.is_inference() else p._version for p in found]
 
     def _begin_in_graph_unless_checkpointed(self, rule: Rule) -> Rule | None:
-        """_begin_in_graph of any traced call."""
+        """_begin_in_graph, but refused if a checkpoint would run the traced call again."""
         if recompute.is_checkpointed():
             raise recompute.scales_updated(self._label())
-        buffers = self._buffers
-        scale, history = buffers["fp8_scale"], buffers["fp8_amax_history"]
-        return self._begin_in_graph(current().step, rule, scale, history)
+        return self._begin_in_graph(current().step, rule, self._buffers["fp8_state"])
 
-    def _begin_in_graph(
-        self, step: Step, rule: Rule, scale: torch.Tensor, history: torch.Tensor
-    ) -> Rule | None:
-        """The same in traced code: the rule, where this call begins the step."""
+    def _begin_in_graph(self, step: Step, rule: Rule, state: torch.Tensor) -> Rule | None:
+        """_begin in traced code. Returns the rule if this call's backward updates the
+        gradients' scales."""
         group = reduction.group_for(rule, step.group, self._tp_group)
         with_ranks = bool(group)
         if step.traced:
             mine = step.updates_in_graph.setdefault(self, [])
-            is_first = all(scale is not s or rule != r for s, r in mine)
-            if all(scale is not s for s, _ in mine):  # or else another rule updates it
+            is_first = all(state is not s or rule != r for s, r in mine)
+            # a scale that is listed already is updated by the rule it was listed with
+            if all(state is not s for s, _ in mine):
                 if with_ranks:
-                    step.states_of_ranks.append((self, scale, history, rule))
+                    step.states_of_ranks.append((self, state, rule))
                 else:
-                    states = step.states_in_graph.setdefault((rule, scale.device), [])
-                    states.extend((scale, history))
+                    step.states_in_graph.setdefault((rule, state.device), []).append(state)
             if is_first:
-                mine.append((scale, rule))
+                mine.append((state, rule))
         else:
-            # It only tells the step: a comparison would be guarded.
+            # Only write, do not compare: Dynamo would guard on what is read.
             pending = self._pending
             is_first, step.in_graph = not pending.waits, True
             pending.waits, pending.rule, pending.step = True, rule, step.id
             pending.group = group
             if is_first:
-                pending.scale, pending.history = scale, history
+                pending.state = state
         return rule if is_first and not with_ranks else None
 
     def _state_of(
         self, run: FirstRun
     ) -> tuple[dict[str, torch.Tensor | None], FirstRun | None]:
-        """The state of a first run, for the call that repeats it, and who knows whether its
-        backward updates the scales of gradients.
+        """The buffers for a call that repeats a first run, and who decides whether its backward
+        updates the gradients' scales.
 
-        The scale is the one that the first run had, and its amaxes are recorded already. Where
-        it left no graph (a reentrant checkpoint) the last run of the step updates."""
+        The scales are those of the first run. Amaxes are thrown away: the first run recorded
+        them. If the first run left no graph (a reentrant checkpoint), the last repeated call of
+        the step updates."""
         rule = run.recipe.rule
         if rule is not None and run.is_stale():
             raise recompute.scales_changed(self._label())
         if rule is None:
             return dict(self._buffers), None
-        with recompute.no_dispatch_modes():
-            discarded_amaxes = torch.empty_like(self._buffers["fp8_amax_history"][:1])
-        first = {"fp8_amax_history": discarded_amaxes}
-        if run.scale is None:
-            own = {} if run.own_scale is None else {"fp8_scale": run.own_scale}
-            return {**self._buffers, **first, **own}, None
+        if run.state is None:
+            own = self._buffers["fp8_state"] if run.own_state is None else run.own_state
+            return {**self._buffers, "fp8_state": recompute.current_rows(own)}, None
         region = current()
         if (region.enabled or region.calibrating) and self._records():
-            # It was left without an update if that was under no_grad.
+            # The step may have ended without an update, if the autocast was left under no_grad.
             self._begin(region.step, rule)
-        first["fp8_scale"] = run.scale
         run.with_ranks = self._pending.with_ranks
-        return {**self._buffers, **first}, run
+        return {**self._buffers, "fp8_state": run.state}, run
 
     def _undo_begin(self) -> None:
-        """The call that began the layer's step has failed: another one may begin it."""
+        """Takes back _begin after the call failed, so that another call may begin the step."""
         recorded = current().step.recorded
         recorded[:] = [layer for layer in recorded if layer is not self]
         self._pending.clear()
@@ -215,13 +213,14 @@ class StatefulCalls(LayerState):
     # ---- cached weights, seeds -------------------------------------------------------------
 
     def _cache_options(self, is_first_microbatch: bool | None) -> Options:
-        """Whether a call casts the weight for later ones, or reads what an earlier one cast."""
+        """Whether a call casts the weight and caches it, or reads the cached cast."""
         cache = self._weight_cache
         if is_first_microbatch is None:
             constant = constant_weights_here()
             if constant is None:
                 return ()
-            if constant.traced:  # its own graph: what was cast in it is known
+            # entered in this graph, so the graph knows which weights it has cast
+            if constant.traced:
                 if all(cache is not other for other in constant.cast):
                     constant.cast.append(cache)
                     return (WRITE_CACHE,)
@@ -232,15 +231,15 @@ class StatefulCalls(LayerState):
         return (READ_CACHE if reads else WRITE_CACHE,)
 
     def _note_cast(self, recipe: CallRecipe, options: Options) -> None:
-        """Notes of a call that may be run again that its weight was cast by other scales than
-        those it is noted with."""
+        """Logs that a call read a cached weight which was cast in an earlier step, by other
+        scales. Only for calls that may be run again."""
         if recipe.rule is None or READ_CACHE not in options or not recompute.may_run_again():
             return
         if self._weight_cache.cast_in is not self._pending.step:
             self._calls.note_older_cast()
 
     def _cached_buffers(self, words: str) -> list[torch.Tensor]:
-        """Of the cached weight, the buffers that a call reads."""
+        """The buffers of the cached weight that a call reads."""
         cache = self._weight_cache
         names = _texts.buffer_names(cache.text)
         wanted = buffers_of(words, "weight.cached", cache.text)
@@ -249,7 +248,8 @@ class StatefulCalls(LayerState):
     def _store_cast(
         self, words: str, buffers: list[torch.Tensor], weight: torch.Tensor
     ) -> None:
-        """Caches a cast weight: in compiled code in memory that was made for it."""
+        """Caches a cast weight. Compiled code copies it into memory that was made
+        beforehand."""
         text, cache = forward_signature(words).others[0].quantizer, self._weight_cache
         if not is_compiling():
             cache.store(buffers, text, weight)
@@ -261,8 +261,8 @@ class StatefulCalls(LayerState):
 
     @traced_as_constant
     def _make_cache_memory(self, text: str) -> bool:
-        """Runs while a graph is traced, for the reason of _need_scaling_in_graph for all layers
-        that could share the graph: those of the same sizes."""
+        """Makes memory for the cast, while a graph is traced. All layers of the same sizes get
+        it, since they could share the graph (as in _need_scaling_in_graph)."""
         for layer in registry.all_layers():
             shape = layer.in_features, layer.out_features
             if layer is self or (shape == (self.in_features, self.out_features)):
@@ -270,5 +270,5 @@ class StatefulCalls(LayerState):
         return True
 
     def _draw(self, inp: torch.Tensor) -> torch.Tensor:
-        """A seed for stochastic rounding."""
+        """Draws a seed for stochastic rounding."""
         return seeds.draw_in_graph(inp) if is_compiling() else seeds.draw(inp.device)

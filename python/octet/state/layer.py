@@ -15,11 +15,12 @@ from octet.state.scaling import SLOTS, PendingUpdate, Unread
 from octet.state.weights import WeightCache
 from octet.tensor import Carried, QuantizedTensor
 
-_made_everywhere = (0, 0)  # registry's changes and the rows of then
+# the registry's change count and the rows at the last run of the function below
+_made_everywhere = (0, 0)
 
 
 def _make_scaling_everywhere(rows: int) -> None:
-    """Buffers for all layers there are; while nothing changes, once."""
+    """Makes the buffers of all existing layers. Does nothing if no layer was added since."""
     global _made_everywhere
     if _made_everywhere != (registry.CHANGES[0], rows):
         _made_everywhere = registry.CHANGES[0], rows
@@ -28,10 +29,11 @@ def _make_scaling_everywhere(rows: int) -> None:
 
 
 class LayerState(torch.nn.Module):
-    """A linear layer's live state. Delayed scaling's is in buffers, once the layer uses it."""
+    """A linear layer's live state. Delayed scaling's state is buffers, made when the layer
+    first uses it."""
 
     _parts: tuple[tuple[str, int], ...]
-    _tp_group: str = ""  # the name of the group that the layer is split over, if it is
+    _tp_group: str = ""  # name of the group that the layer is split over; "" if it is not split
 
     def _label(self) -> str:
         raise NotImplementedError
@@ -46,17 +48,17 @@ class LayerState(torch.nn.Module):
         registry.register(self)
 
     def reset_state(self) -> None:
-        """Starts afresh: scales 1, histories 0, no cached weight."""
+        """Resets the state: scales become 1, histories 0, and the cached weight is dropped."""
         with torch.no_grad():
             for name in SLOTS:
                 held = self._buffers.get(name)
                 if held is not None:
-                    held.fill_(0.0 if scaling.is_history(name) else 1.0)
+                    scaling.make_fresh(held)
         self._pending.clear()
         self._forget()
 
     def _forget(self) -> None:
-        """Drops what was derived from tensors that may be others by now."""
+        """Drops what was derived from tensors that may have been replaced."""
         self._weight_cache.clear()
         self._pending.forget_tensors()
         self._calls.clear()
@@ -64,32 +66,31 @@ class LayerState(torch.nn.Module):
     # ---- delayed scaling's buffers ---------------------------------------------------------
 
     def _present_parameters(self) -> list[torch.Tensor]:
-        """The layer's own parameters, or those of torch's parametrizations, which have taken
-        them away."""
+        """The layer's parameters. If torch's parametrizations took them away, those of the
+        parametrizations."""
         own = [p for p in self._parameters.values() if p is not None]
         return own or list(self.parameters())
 
     def _device(self) -> torch.device:
-        """Where the layer's parameters are; the CPU for those that have no memory yet."""
+        """The device of the layer's parameters; the CPU if they are on meta."""
         device = self._present_parameters()[0].device
         return torch.device("cpu") if device.type == "meta" else device
 
     def _has_scaling(self, rows: int, device: torch.device) -> bool:
-        """Whether _make_scaling would find nothing to do."""
+        """Whether the buffers are there already, so that _make_scaling has nothing to do."""
         held = [self._buffers.get(name) for name in SLOTS]
         if any(buffer is None or buffer.device != device for buffer in held):
             return False
         if any(isinstance(buffer, Unread) for buffer in held):
             return False
-        lengths = [self._buffers[name].shape[0] for name in SLOTS if scaling.is_history(name)]
-        return min(lengths) >= rows
+        return min(scaling.rows_of(buffer) for buffer in held) >= rows
 
     def _make_scaling(self, rows: int) -> None:
-        """Buffers for that many rows of history: where there are none, or they have no memory,
-        or their history is too short. What is there stays."""
+        """Makes buffers with that many rows of history, where they are missing, are on meta, or
+        have fewer rows. Existing values stay."""
         parameters = self._present_parameters()
         if not parameters:
-            return  # somebody is changing the layer
+            return  # the layer is being changed right now
         device = self._device()
         if self._has_scaling(rows, device):
             return
@@ -115,40 +116,39 @@ class LayerState(torch.nn.Module):
                     continue
                 if held.device != device and not held.is_meta:
                     held = self._buffers[name] = held.to(device)
-                if scaling.is_history(name) and held.shape[0] < rows:
-                    more = rows - held.shape[0]
+                more = rows - scaling.rows_of(held)
+                if more > 0:
                     self._buffers[name] = torch.nn.functional.pad(held, (0, 0, 0, more))
         self._pending.forget_tensors()
 
     def _need_scaling(self, recipe: str) -> None:
-        """Makes sure, in eager code, that the layer has the state of a delayed recipe."""
+        """Makes sure, in eager code, that the layer has the buffers of a delayed recipe."""
         rows = _texts.history_rows(recipe)
-        held = self._buffers.get("fp8_amax_history")
+        held = self._buffers.get("fp8_state")
         waits = any(isinstance(self._buffers.get(name), Unread) for name in SLOTS)
-        if held is None or held.shape[0] < rows or held.device != self._device() or waits:
+        short = held is None or scaling.rows_of(held) < rows
+        if short or held.device != self._device() or waits:
             self._make_scaling(rows)
 
     @traced_as_constant
     def _need_scaling_in_graph(self, recipe: str) -> bool:
-        """The same while code is traced, and for all layers: compiled code that serves many of
-        them would be traced again for each that lacks the buffers. A layer that does not use
-        them does not save them."""
+        """The same while code is traced, but for all layers. Otherwise compiled code that
+        serves many layers would be traced again for each layer that lacks the buffers. A layer
+        that does not use its buffers does not save them."""
         self._need_scaling(recipe)
         scaling.watch_optimizers()
         _make_scaling_everywhere(_texts.history_rows(recipe))
         return True
 
     def _saved_buffers(self) -> list[str]:
-        """State that belongs into a state_dict: of a prepared layer, or used."""
+        """The names of buffers that belong in the state_dict: those of a prepared layer, or of
+        one that used them."""
         names = [name for name in SLOTS if self._buffers.get(name) is not None]
         persistent = [n for n in names if n not in self._non_persistent_buffers_set]
         if persistent or not names:
             return persistent
-        used = any(
-            bool((self._buffers[n] != (0.0 if scaling.is_history(n) else 1.0)).any())
-            for n in names
-            if not self._buffers[n].is_meta
-        )
+        held = [self._buffers[name] for name in names]
+        used = not all(state.is_meta or scaling.is_fresh(state) for state in held)
         return names if used else []
 
     # ---- moving and copying ----------------------------------------------------------------
@@ -156,8 +156,8 @@ class LayerState(torch.nn.Module):
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
     ) -> "LayerState":
-        """Moves the state along with the layer, but keeps its values and its float32, whatever
-        `fn` does to parameters: change their dtype, or leave their memory uninitialized."""
+        """Moves the state with the layer, but keeps its values and float32, whatever `fn` does
+        to parameters (it may change their dtype, or leave memory uninitialized)."""
         state = {name: self._buffers.pop(name) for name in SLOTS if name in self._buffers}
         quantized = [p for p in self._parameters.values() if isinstance(p, QuantizedTensor)]
         carried = [Carried(parameter) for parameter in quantized]
@@ -169,8 +169,7 @@ class LayerState(torch.nn.Module):
             self._buffers.update(state)
         parameters = self._present_parameters()
         if state and parameters and not parameters[0].is_meta:
-            rows = max(t.shape[0] for name, t in state.items() if scaling.is_history(name))
-            self._make_scaling(rows)
+            self._make_scaling(max(scaling.rows_of(held) for held in state.values()))
             if parameters[0].is_shared() and not parameters[0].is_cuda:
                 for name in state:
                     self._buffers[name].share_memory_()
@@ -185,10 +184,10 @@ class LayerState(torch.nn.Module):
         region = current()
         if not (region.enabled or region.calibrating):
             self._pending.clear()
-        elif self._pending.waits:  # a copy of a layer that was used in this step
+        elif self._pending.waits:  # a copy of a layer that recorded in this step
             step = region.step
             if reduction.group_for(self._pending.rule, step.group, self._tp_group):
-                self._pending.clear()  # what it has recorded counts in its next step
+                self._pending.clear()  # what it recorded counts in its next step
                 return
             step.recorded.append(self)
             self._pending.step = step.id
@@ -217,11 +216,12 @@ class LayerState(torch.nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """State is either what was saved or fresh: what a checkpoint lacks starts afresh, so
-        any recipe's checkpoint loads. TransformerEngine's ``_extra_state`` is ignored, and the
-        ``rounding_state`` of older versions."""
+        """Loads. State is either what was saved or fresh: what a checkpoint lacks is reset. So
+        a checkpoint of any recipe loads. TransformerEngine's ``_extra_state`` and the
+        ``rounding_state`` of older versions are ignored. Scales and histories of older
+        versions, which were buffers of their own, are loaded."""
         state_dict = restored_under(state_dict, prefix)
-        named = {prefix + name: name for name in SLOTS}
+        named = {prefix + name: name for name in scaling.SAVED}
         ignored = {prefix + "_extra_state", prefix + "rounding_state"}
         plain = {k: v for k, v in state_dict.items() if k not in named and k not in ignored}
         state = {name: self._buffers.pop(name) for name in SLOTS if name in self._buffers}
@@ -240,36 +240,30 @@ class LayerState(torch.nn.Module):
     def _load_scaling(
         self, saved: dict[str, torch.Tensor], prefix: str, error_msgs: list[str]
     ) -> None:
-        """Delayed scaling's state: what was saved, and the rest afresh. All or nothing."""
-        for name, value in saved.items():
-            shape = tuple(value.shape)
-            rows = (shape[0],) if scaling.is_history(name) and shape else ()
-            if shape != (*rows, SLOTS[name]) or rows == (0,):
-                wanted = f"(rows, {SLOTS[name]})" if rows else f"({SLOTS[name]},)"
-                error_msgs.append(
-                    f"size mismatch for {prefix}{name}: it is {shape} in the checkpoint, "
-                    f"{wanted} in the layer"
-                )
-                return
-        # Copies: what is loaded may be the buffers themselves.
-        saved = {n: v if v.is_meta else v.detach().clone() for n, v in saved.items()}
-        if saved:
-            lengths = [v.shape[0] for n, v in saved.items() if scaling.is_history(n)]
-            self._make_scaling(max(lengths, default=1))
+        """Loads delayed scaling's state: what was saved, the rest reset. On an error nothing
+        changes."""
+        try:
+            with torch.no_grad():
+                states = scaling.states_of(saved, prefix)
+        except ValueError as error:
+            error_msgs.append(str(error))
+            return
+        if states:
+            self._make_scaling(max(scaling.rows_of(state) for state in states.values()))
         with torch.no_grad():
             for name in SLOTS:
                 held = self._buffers.get(name)
                 if held is None:
                     continue
-                held.fill_(0.0 if scaling.is_history(name) else 1.0)
-                if name in saved and not saved[name].is_meta:
-                    value = saved[name]
-                    (held[: value.shape[0]] if scaling.is_history(name) else held).copy_(value)
+                scaling.make_fresh(held)
+                if name in states and not states[name].is_meta:
+                    held[: states[name].shape[0]].copy_(states[name])
         self._pending.clear()
 
 
 def _buffer(name: str) -> property:
-    """A buffer of delayed scaling as an attribute: a layer that has none yet makes it."""
+    """A property for a buffer of delayed scaling. Reading it makes the buffers if there are
+    none."""
 
     def read(layer: LayerState) -> torch.Tensor:
         if layer._buffers.get(name) is None:
@@ -283,6 +277,28 @@ def _buffer(name: str) -> property:
     return property(read, write, doc=f"Delayed scaling's {name.removeprefix('fp8_')}.")
 
 
-for _name in SLOTS:
+def _part(name: str, part: str) -> property:
+    """A part of such a buffer: a view. Assigned to, it would be a tensor beside the state that
+    calls use; torch.func.functional_call assigns, too."""
+    is_scale = part.endswith("scale")
+
+    def read(layer: LayerState) -> torch.Tensor:
+        state = getattr(layer, name)
+        return state[0] if is_scale else state[1:]
+
+    def write(layer: LayerState, tensor: torch.Tensor) -> None:
+        del tensor
+        raise AttributeError(
+            f"{layer._label()}: {part} is a view of {name}; write into it "
+            f"(layer.{part}.copy_(...)), or give {name}, of which "
+            f"{'row 0 is' if is_scale else 'the rows from 1 on are'} the {part}"
+        )
+
+    return property(read, write, doc=f"Delayed scaling's {part.removeprefix('fp8_')}, a view.")
+
+
+for _name, _parts in scaling.PARTS.items():
     setattr(LayerState, _name, _buffer(_name))
-del _name
+    for _each in _parts:
+        setattr(LayerState, _each, _part(_name, _each))
+del _name, _parts, _each

@@ -26,22 +26,19 @@ backward (in a nested checkpoint) gives way; else the first run is not known.
 """
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from torch.autograd import _get_sequence_nr
-from torch.compiler import is_dynamo_compiling
 
 import torch
 from octet._constant import traced_as_constant
 from octet._signatures import Options
 from octet.recipe import CustomRecipe
-from octet.state.active import Region, Step, activate, current, entered, no_dispatch_modes
+from octet.state.active import Region, no_dispatch_modes
 from octet.state.scaling_rule import Rule, ScaleUpdater
 from torch import is_grad_enabled
 
-REMEMBERED = 16  # changes of recipe or scales that a layer remembers
+REMEMBERED = 16  # how many changes of recipe or scales a layer remembers
 
 _saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
@@ -52,14 +49,15 @@ USER_QUANTIZERS = " with quantizers of a user's"
 class CallRecipe(NamedTuple):
     """What an autocast asks of one layer."""
 
-    text: str  # the recipe's
-    options: Options = ()  # what it adds to a call's
-    rule: Rule | None = None  # how delayed scaling updates
-    custom: CustomRecipe | None = None  # the recipe itself, where quantizers are a user's
+    text: str  # the recipe's text
+    options: Options = ()  # options added to the call's
+    rule: Rule | None = None  # how delayed scaling updates its scales
+    # the recipe itself, if the user wrote some of its quantizers
+    custom: CustomRecipe | None = None
 
     @property
     def name(self) -> str:
-        """What tells it from others: its text, unless quantizers are a user's."""
+        """Identifies the recipe: its text, marked if the user wrote some of its quantizers."""
         return self.text if self.custom is None else self.text + USER_QUANTIZERS
 
 
@@ -67,47 +65,56 @@ NO_RECIPE = CallRecipe("none")
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """How often a tensor has been written to; None where torch does not count."""
+    """How often a tensor was written to; None if torch does not count."""
     return None if tensor.is_inference() else tensor._version
 
 
+def current_rows(state: torch.Tensor) -> torch.Tensor:
+    """A copy of a state's scales and of the current step's amaxes: a state that a call may
+    write."""
+    # entering the context below costs more than the copy
+    if torch._C._len_torch_dispatch_stack() == 0:
+        return state.narrow_copy(0, 0, 2)
+    with no_dispatch_modes():
+        return state.narrow_copy(0, 0, 2)
+
+
 class FirstRun(ScaleUpdater):
-    """Calls of one step that quantized alike: by one recipe and one scale."""
+    """The calls of one step that quantized alike: one recipe and one state."""
 
     def __init__(self, recipe: CallRecipe) -> None:
         self.recipe = recipe
-        self.scale: torch.Tensor | None = None  # a copy, where a call may be run again
-        # Or of a layer in eval(), which does not change it: the scale itself, and its version.
-        self.own_scale: torch.Tensor | None = None
+        self.state: torch.Tensor | None = None  # a copy, if a call may be run again
+        # Or of a layer in eval(), which does not change it: the state itself, and its version.
+        self.own_state: torch.Tensor | None = None
         self.version: int | None = None
-        # A call read a cached weight that was cast by other scales than these.
+        # Whether a call read a cached weight that was cast by other scales than these.
         self.read_older_cast = False
-        self.with_ranks = False  # the end of a step updates the scales of gradients
-        self.without_graph = 0  # calls that left no graph: a checkpoint will run them again
+        # whether the end of a step updates the gradients' scales, not backward
+        self.with_ranks = False
+        # count of calls without a graph: a checkpoint will run them again
+        self.without_graph = 0
 
-    def save_scale(self, scale: torch.Tensor, training: bool) -> None:
-        """Copies the scale of the calls: the layer's own changes at the end of the step. In
-        eval() it does not: there the scale itself will do, if nobody else writes to it."""
-        if not training and self.scale is None:
-            self.own_scale, self.version = scale, version_of(scale)
-        elif self.scale is None:
-            if torch._C._len_torch_dispatch_stack() == 0:  # a context costs more than a copy
-                self.scale = scale.detach().clone()
-                return
-            with no_dispatch_modes():
-                self.scale = scale.detach().clone()
+    def save_state(self, state: torch.Tensor, training: bool) -> None:
+        """Copies the scales, since the layer's own change at the end of the step. In eval()
+        they do not change, so a reference and its version are enough."""
+        if not training and self.state is None:
+            self.own_state, self.version = state, version_of(state)
+        elif self.state is None:
+            self.state = current_rows(state)
 
     def records(self) -> bool:
-        """Whether the calls recorded amaxes. Those of forward are recorded already: what
-        repeats a call takes them and throws them away."""
-        return self.scale is not None or bool(self.recipe.options)
+        """Whether the calls recorded amaxes. A repeated call measures them again and throws
+        them away."""
+        return self.state is not None or bool(self.recipe.options)
 
     def is_stale(self) -> bool:
-        """Whether the layer's own scale has been written to since."""
-        return self.own_scale is not None and self.version != version_of(self.own_scale)
+        """Whether the layer's own state was written to since the first run."""
+        return self.own_state is not None and self.version != version_of(self.own_state)
 
     def take_rule(self) -> Rule | None:
-        """Called by the backward of each call that ran again: the rule, once it is the last."""
+        """Called by the backward of each repeated call. Returns the rule for the last of them,
+        else None."""
         self.without_graph -= 1
         if self.with_ranks:
             return None
@@ -115,15 +122,14 @@ class FirstRun(ScaleUpdater):
 
 
 def may_run_again() -> bool:
-    """Whether this call may be run again: it has no graph, or hooks take what that would
-    save."""
+    """Whether this call may be run again: it has no graph, or saved-tensor hooks are active."""
     return not is_grad_enabled() or _saved_tensors_hooks(True) is not None
 
 
 @traced_as_constant
 def is_checkpointed() -> bool:
-    """Of code that is being traced: whether a checkpoint, within it or around it, will run it
-    again. Asked while it is traced: the answer is a constant of the graph."""
+    """Whether a checkpoint, inside or around the traced code, will run it again. The answer is
+    a constant of the graph."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     hooks = _saved_tensors_hooks(True)
@@ -135,27 +141,28 @@ def is_checkpointed() -> bool:
     return tracer is not None
 
 
-# The nodes of layers: they run no layer themselves. octet._function adds them.
+# The autograd nodes of octet layers, set by octet._function. They run no layer in their
+# backward.
 OWN_NODES: tuple[type, ...] = ()
 
 
 class _Span:
-    """Consecutive calls of one run: the numbers that the first and the last noted."""
+    """Consecutive calls of one FirstRun: the sequence numbers of the first and of the last."""
 
     def __init__(self, run: FirstRun, number: int, with_grad: bool, nested: bool) -> None:
         self.run = run
         self.first = self.last = number
         self.with_grad = with_grad
-        self.nested = nested  # noted inside a backward
+        self.nested = nested  # logged inside a backward
 
     def continues(self, run: FirstRun, with_grad: bool, nested: bool) -> bool:
-        """Whether one more such call is part of it."""
+        """Whether one more such call belongs to this span."""
         same = self.with_grad is with_grad and self.nested is nested
         return self.run is run and same
 
 
 class CallLog:
-    """What a layer's last calls did. A copy of a layer begins a log of its own."""
+    """What a layer's last calls did. A copied layer begins with an empty log."""
 
     def __init__(self) -> None:
         self.clear()
@@ -164,38 +171,39 @@ class CallLog:
         """Forgets all calls."""
         self._spans: deque[_Span] = deque(maxlen=REMEMBERED)
         self._has_forgotten = False
-        self.step_began = True  # of delayed scaling, since the last call
+        self.step_began = True  # whether a step of delayed scaling began since the last call
         self._run = FirstRun(NO_RECIPE)
-        self.decided: Any = None  # what the last eager call decided, for those like it
-        self.last: str | None = None  # the recipe's name of the last call outside a backward
+        self.decided: Any = None  # what the last eager call decided, reused by calls like it
+        self.last: str | None = None  # name of the recipe of the last call outside a backward
 
     def note(
         self,
         recipe: CallRecipe,
         has_graph: bool,
-        scale: torch.Tensor | None,
+        state: torch.Tensor | None,
         training: bool = True,
     ) -> None:
-        """Notes an eager call outside a backward."""
+        """Logs an eager call outside a backward."""
         self.last = recipe.text if recipe.custom is None else recipe.name
         if may_run_again():
-            self.note_first(recipe, has_graph, scale, training)
+            self.note_first(recipe, has_graph, state, training)
 
     def note_first(
         self,
         recipe: CallRecipe,
         has_graph: bool,
-        scale: torch.Tensor | None,
+        state: torch.Tensor | None,
         training: bool = True,
     ) -> None:
-        """Notes a call that may be run again."""
+        """Logs a call that may be run again."""
         run = self._run
-        if run.own_scale is not None and (run.own_scale is not scale or run.is_stale()):
-            self.step_began = True  # it has another one, or somebody else has written to it
+        if run.own_state is not None and (run.own_state is not state or run.is_stale()):
+            # the layer has another scale now, or its scale was written to
+            self.step_began = True
         if self.step_began or self._run.recipe != recipe:
             self._run, self.step_began = FirstRun(recipe), False
-        if scale is not None:
-            self._run.save_scale(scale, training)
+        if state is not None:
+            self._run.save_state(state, training)
         self._run.without_graph += not has_graph
         self._append(self._run, False)
 
@@ -210,7 +218,8 @@ class CallLog:
         spans.append(_Span(run, number, with_grad, nested))
 
     def first_run(self) -> tuple[FirstRun | None, bool]:
-        """The run of the call that is being repeated, and whether it was forgotten."""
+        """The first run of the call that is being repeated, and whether it was dropped from the
+        log."""
         node = torch._C._current_autograd_node()
         if node is None or not self._spans:
             return None, False
@@ -234,11 +243,12 @@ class CallLog:
         return None, False
 
     def note_older_cast(self) -> None:
-        """The call noted last read a weight that was cast in another step."""
+        """Logs that the last call read a weight that was cast in another step."""
         self._run.read_older_cast = True
 
     def note_again(self, run: FirstRun) -> None:
-        """Notes a call inside a backward, for checkpoints inside the one that repeats it."""
+        """Logs a repeated call inside a backward, for checkpoints nested in the one that
+        repeats it."""
         if may_run_again():
             self._append(run, True)
 
@@ -256,7 +266,7 @@ FIX = (
 
 
 def refused(label: str, now: str, last: str) -> RuntimeError:
-    """A call inside a backward whose recipe is not known."""
+    """The error for a call inside a backward whose recipe is not known."""
     now, last = ("no recipe" if n == "none" else f"recipe {n}" for n in (now, last))
     return RuntimeError(
         f"{label} is called inside a backward under {now}, but its last call was under {last}, "
@@ -265,7 +275,7 @@ def refused(label: str, now: str, last: str) -> RuntimeError:
 
 
 def scales_updated(label: str) -> RuntimeError:
-    """Compiled code under delayed scaling that a checkpoint runs again."""
+    """The error for compiled code under delayed scaling that a checkpoint would run again."""
     return RuntimeError(
         f"{label}: a checkpoint would run compiled code again by scales that have been "
         "updated; under "
@@ -275,7 +285,7 @@ def scales_updated(label: str) -> RuntimeError:
 
 
 def scales_changed(label: str) -> RuntimeError:
-    """A call in eval() that is run again by scales that others have updated meanwhile."""
+    """The error for a call in eval() that is repeated after its scales were updated."""
     return RuntimeError(
         f"{label} is recomputed in backward, but its scales were updated since its first run "
         "in eval(): run backward before the next training step, or call train() first"
@@ -283,7 +293,7 @@ def scales_changed(label: str) -> RuntimeError:
 
 
 def cast_is_gone(label: str) -> RuntimeError:
-    """A call that read a cached weight is run again where there is none."""
+    """The error for a repeated call whose cached weight is gone."""
     return RuntimeError(
         f"{label} is recomputed in backward, but the cached weight that its first run read is "
         "gone, and scales were updated since it was cast: run backward inside "
@@ -292,7 +302,7 @@ def cast_is_gone(label: str) -> RuntimeError:
 
 
 def forgotten(label: str) -> RuntimeError:
-    """A call inside a backward whose first run is too long ago."""
+    """The error for a repeated call whose first run is too long ago."""
     return RuntimeError(
         f"{label} is recomputed in backward, but its recipe or its scales have changed more "
         f"than {REMEMBERED} times since: run backward sooner"
@@ -300,116 +310,20 @@ def forgotten(label: str) -> RuntimeError:
 
 
 def recipe_in_graph(now: CallRecipe, region: Region, last: str | None, label: str) -> str:
-    """The recipe's text of a traced call inside a backward. `last` is all that the layer knows
-    of the first run, which was traced as well: its recipe's name."""
+    """The recipe's text of a traced call inside a backward. `last` is the recipe name of the
+    layer's last call, which is all that the layer knows of a traced first run."""
     if region.in_backward or last is None or last == now.name:
         return now.text
     if region.enabled or region.calibrating or last.endswith(USER_QUANTIZERS):
         raise refused(label, now.name, last)
-    return last  # the autocast of the first run is left by now
+    return last  # the autocast of the first run was left
 
 
 @traced_as_constant
 def is_in_subgraph() -> bool:
-    """Of code that is being traced: whether it is part of a subgraph (a checkpoint, a branch),
-    which may not change anything outside of itself. A compiler runs it again by itself."""
+    """Whether the traced code is part of a subgraph (a checkpoint, a branch). A subgraph may
+    not change anything outside of itself, and the compiler may run it again."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     tracer: Any = InstructionTranslator.current_tx().output.current_tracer
     return tracer.parent is not None
-
-
-# ---- octet.checkpoint ------------------------------------------------------------------------
-
-
-class _FirstRunAutocast:
-    """The autocast of a first run, for its recomputation. It counts as entered in the forward,
-    so that layers repeat their first run by it, scales included."""
-
-    def __init__(self, region: Region) -> None:
-        self._region = Region(region.enabled, region.recipe, region.calibrating, Step(False))
-
-    def __enter__(self) -> None:
-        self._before = entered()
-        activate(self._region)
-
-    def __exit__(self, *error: Any) -> None:  # noqa: ANN401
-        activate(self._before)
-
-
-class _Both:
-    """Two contexts, one inside the other."""
-
-    def __init__(self, outer: Any, inner: Any) -> None:  # noqa: ANN401
-        self._outer, self._inner = outer, inner
-
-    def __enter__(self) -> None:
-        self._outer.__enter__()
-        self._inner.__enter__()
-
-    def __exit__(self, *error: Any) -> None:  # noqa: ANN401
-        self._inner.__exit__(*error)
-        self._outer.__exit__(*error)
-
-
-_PARALLEL_ARGUMENTS = (
-    "distribute_saved_activations",
-    "get_rng_state_tracker",
-    "tp_group",
-)
-
-
-def checkpoint(
-    function: Callable[..., Any],
-    *args: Any,  # noqa: ANN401
-    use_reentrant: bool = False,
-    context_fn: Callable[[], tuple[Any, Any]] | None = None,
-    determinism_check: str = "default",
-    **kwargs: Any,  # noqa: ANN401
-) -> Any:  # noqa: ANN401
-    """``torch.utils.checkpoint`` that recomputes under the autocast of the first run, in eager
-    and in compiled code, whoever left which autocast meanwhile.
-
-    The keywords ``use_reentrant`` (here False by default), ``context_fn`` and
-    ``determinism_check`` are torch's; all others are the function's.
-
-    >>> x = torch.randn(4, 8, requires_grad=True)
-    >>> layer = octet.Linear(8, 8, device="cpu")
-    >>> with octet.autocast():
-    ...     y = octet.checkpoint(layer, x)
-    >>> y.sum().backward()
-    """
-    for name in _PARALLEL_ARGUMENTS:
-        if kwargs.pop(name, None):
-            raise NotImplementedError(
-                f"octet.checkpoint({name}=...) needs tensor parallelism, which is not there; "
-                f"leave out {name}"
-            )
-    from torch.utils.checkpoint import checkpoint as torch_checkpoint
-
-    if is_dynamo_compiling():  # the compiler runs it again by itself, inside this autocast
-        own = {} if context_fn is None else {"context_fn": context_fn}
-        return torch_checkpoint(function, *args, use_reentrant=False, **own, **kwargs)
-    region = current()
-    if use_reentrant:
-        is_first = [True]
-
-        def repeated(*inputs: Any) -> Any:  # noqa: ANN401
-            first, is_first[0] = is_first[0], False
-            with nullcontext() if first else _FirstRunAutocast(region):
-                return function(*inputs, **kwargs)
-
-        return torch_checkpoint(repeated, *args, use_reentrant=True)
-
-    def contexts() -> tuple[Any, Any]:
-        first, again = (nullcontext(), nullcontext()) if context_fn is None else context_fn()
-        return first, _Both(again, _FirstRunAutocast(region))
-
-    return torch_checkpoint(
-        function,
-        *args,
-        use_reentrant=False,
-        context_fn=contexts,
-        determinism_check=determinism_check,
-        **kwargs,
-    )

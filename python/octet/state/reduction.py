@@ -1,4 +1,5 @@
-"""Delayed scaling over ranks: scales are updated by the largest amax of a group of ranks.
+"""Delayed scaling over ranks: scales are updated by the largest amax of all ranks of a
+group.
 
 Where ranks reduce, the scales of gradients, too, are updated at the end of a step and not in
 backward: so one collective serves all layers of a step, forward and backward. What a backward
@@ -9,10 +10,12 @@ counts at the end of the next step, before another backward reads it.
 from typing import Any
 
 import torch
-from octet import _C
+from octet import _C, _parallel
 from octet._constant import constant, traced_as_constant
 from octet.recipe import DelayedScaling
 from octet.state.scaling_rule import Rule
+
+_COMPARED: set[Any] = set()  # groups, and what their ranks were found to reduce alike
 
 
 @constant
@@ -59,11 +62,11 @@ def check_covers(given: str, shared: str, label: str) -> bool:
     return True
 
 
-def _reduce(histories: list[torch.Tensor], group: str) -> None:
+def _reduce(states: list[torch.Tensor], group: str) -> None:
     from torch.distributed import _functional_collectives  # noqa: F401  (registers the ops)
 
     c10d = torch.ops._c10d_functional
-    rows = [history[0] for history in histories]
+    rows = [state[1] for state in states]  # the amaxes of the current step
     reduced = c10d.wait_tensor(c10d.all_reduce(torch.cat(rows), "max", group))
     start = 0
     for row in rows:
@@ -71,12 +74,36 @@ def _reduce(histories: list[torch.Tensor], group: str) -> None:
         start += row.shape[0]
 
 
-def reduce_all(histories: list[tuple[torch.Tensor, str]]) -> None:
-    """Makes the newest amaxes of histories the largest of their groups: one collective for each
-    group (and device)."""
+def _by_group(states: list[tuple[torch.Tensor, str]]) -> dict[Any, list[torch.Tensor]]:
+    """States by group and device, but those of groups of one rank."""
     found: dict[Any, list[torch.Tensor]] = {}
-    for history, group in histories:
-        found.setdefault((group, history.device), []).append(history)
-    for (group, _), members in found.items():
+    for state, group in states:
         if not _is_alone(group):
-            _reduce(members, group)
+            found.setdefault((group, state.device), []).append(state)
+    return found
+
+
+def check_alike(states: list[tuple[torch.Tensor, str]], labels: list[str]) -> None:
+    """All ranks of a group reduce as many amaxes; compared before each number of them is
+    reduced the first time (OCTET_CHECK_RANKS). A rank that has run another number of layers
+    would wait for ever, or get amaxes of others."""
+    for (group, device), members in _by_group(states).items():
+        text = " ".join(str(state.shape[1]) for state in members)
+        if not _parallel.is_new(_COMPARED, (group, text)):
+            continue
+        found = _parallel.disagreement(text, ", ".join(labels), group, device)
+        if found:
+            lines = "".join(f"\n  rank {i}: {who}" for i, who in enumerate(found))
+            raise ValueError(
+                f"the ranks of group {group!r} reduce amaxes of different layers of delayed "
+                "scaling; each step, all ranks must run the same layers (or give "
+                f"reduce_amax=False):{lines}"
+            )
+        _COMPARED.add((group, text))
+
+
+def reduce_all(states: list[tuple[torch.Tensor, str]]) -> None:
+    """Makes the newest amaxes of states the largest of their groups: one collective for each
+    group (and device)."""
+    for (group, _), members in _by_group(states).items():
+        _reduce(members, group)

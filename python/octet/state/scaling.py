@@ -19,36 +19,97 @@ from octet.state.scaling_rule import Rule, ScaleUpdater, update
 if TYPE_CHECKING:
     from octet.state.layer import LayerState
 
-# Slots: input, weight, output; grad_output, grad_input. A history has a row for each step.
-SLOTS = {
-    "fp8_scale": _C.FORWARD_SLOTS,
-    "fp8_amax_history": _C.FORWARD_SLOTS,
-    "fp8_grad_scale": _C.BACKWARD_SLOTS,
-    "fp8_grad_amax_history": _C.BACKWARD_SLOTS,
+# Slots of forward: input, weight, output. Slots of backward: grad_output, grad_input. Row 0 of
+# a state holds the scales. The other rows are the amax history: one for each step, the current
+# step first.
+SLOTS = {"fp8_state": _C.FORWARD_SLOTS, "fp8_grad_state": _C.BACKWARD_SLOTS}
+# The parts of each state, readable as attributes. Older versions saved them as buffers.
+PARTS = {
+    "fp8_state": ("fp8_scale", "fp8_amax_history"),
+    "fp8_grad_state": ("fp8_grad_scale", "fp8_grad_amax_history"),
 }
-GRADIENTS = ("fp8_grad_scale", "fp8_grad_amax_history")
-DEFAULT_ROWS = 1024  # of a history, where no recipe says
+SAVED = (*SLOTS, *(part for parts in PARTS.values() for part in parts))  # keys of checkpoints
+DEFAULT_ROWS = 1024  # rows of a history if no recipe says it
 
 
-def is_history(name: str) -> bool:
-    """Whether a buffer is a history; the others are scales."""
-    return name.endswith("history")
+def rows_of(state: torch.Tensor) -> int:
+    """The number of rows of a state's history."""
+    return state.shape[0] - 1
+
+
+def make_fresh(state: torch.Tensor) -> torch.Tensor:
+    """Resets a state: scales 1, amaxes 0."""
+    state.zero_()
+    state[0].fill_(1.0)
+    return state
+
+
+def is_fresh(state: torch.Tensor) -> bool:
+    """Whether a state is as in a new layer."""
+    return not bool((state[0] != 1.0).any() or state[1:].any())
 
 
 def fresh(name: str, rows: int, device: torch.device | str | None) -> torch.Tensor:
-    """A buffer as a new layer has it: amaxes 0, scales 1."""
-    shape = (rows, SLOTS[name]) if is_history(name) else (SLOTS[name],)
-    return torch.full(
-        shape, 0.0 if is_history(name) else 1.0, dtype=torch.float32, device=device
+    """A new state: amaxes 0, scales 1."""
+    made = torch.empty((1 + rows, SLOTS[name]), dtype=torch.float32, device=device)
+    return make_fresh(made)
+
+
+def _wrong_shape(key: str, value: torch.Tensor, wanted: str) -> ValueError:
+    return ValueError(
+        f"size mismatch for {key}: it is {tuple(value.shape)} in the checkpoint, {wanted} in "
+        "the layer"
     )
 
 
-class Unread(torch.Tensor):
-    """A fresh buffer of a layer on meta, which waits for a loader.
+def _joined(saved: dict[str, torch.Tensor], name: str, prefix: str) -> torch.Tensor | None:
+    """A state from the two parts that older versions saved; None if the checkpoint has
+    neither."""
+    slots, (of_scale, of_history) = SLOTS[name], PARTS[name]
+    scale, history = saved.get(of_scale), saved.get(of_history)
+    if scale is not None and tuple(scale.shape) != (slots,):
+        raise _wrong_shape(prefix + of_scale, scale, f"({slots},)")
+    if history is not None and (
+        history.dim() != 2 or history.shape[0] < 1 or history.shape[1] != slots
+    ):
+        raise _wrong_shape(prefix + of_history, history, f"(rows, {slots})")
+    if scale is None and history is None:
+        return None
+    made = fresh(name, 1 if history is None else history.shape[0], "cpu")
+    if scale is not None and not scale.is_meta:
+        made[0].copy_(scale)
+    if history is not None and not history.is_meta:
+        made[1:].copy_(history)
+    return made
 
-    Of a buffer that a checkpoint lacks, transformers' from_pretrained makes another one by
-    ``torch.empty_like``, and nobody writes to it. That of this one is fresh. In all else it is
-    a plain tensor, and so is all that is made of it."""
+
+def states_of(saved: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The states in a checkpoint, from the keys in SAVED. They are copies: the loaded tensors
+    may be the buffers themselves. Raises ValueError if one is wrong."""
+    found = {}
+    for name, slots in SLOTS.items():
+        value = saved.get(name)
+        twice = [part for part in PARTS[name] if part in saved and value is not None]
+        if twice:
+            raise ValueError(
+                f"{prefix}{name} and {prefix}{twice[0]} are both in the checkpoint, but hold "
+                "the same: leave one of them out"
+            )
+        if value is None:
+            value = _joined(saved, name, prefix)
+        elif value.dim() != 2 or value.shape[0] < 2 or value.shape[1] != slots:
+            raise _wrong_shape(prefix + name, value, f"(1 + rows, {slots})")
+        if value is not None:
+            found[name] = value if value.is_meta else value.detach().clone()
+    return found
+
+
+class Unread(torch.Tensor):
+    """A fresh buffer of a layer on meta that waits for a loader.
+
+    For a buffer that a checkpoint lacks, transformers' from_pretrained calls
+    ``torch.empty_like`` and never writes the result. For this class ``empty_like`` gives a
+    fresh buffer. In all else it is a plain tensor, and results of ops on it are plain."""
 
     @classmethod
     def __torch_function__(
@@ -72,12 +133,12 @@ class Unread(torch.Tensor):
 
 
 def is_captured(device: torch.device) -> bool:
-    """Whether what runs on a device now becomes part of a CUDA graph."""
+    """Whether work on this device is being captured in a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def scaling_made_late(label: str) -> RuntimeError:
-    """Code that is traced knows the buffers that a layer had when it first looked at them."""
+    """The error for buffers made during tracing, after Dynamo had read the layer's buffers."""
     return RuntimeError(
         f"{label}: delayed scaling's state was made while this code was traced, which had "
         "looked at the layer's buffers before (pruning does, and other hooks); call "
@@ -85,19 +146,19 @@ def scaling_made_late(label: str) -> RuntimeError:
     )
 
 
-State = tuple[torch.Tensor, torch.Tensor, Rule]  # a scale, its history, how it is updated
+State = tuple[torch.Tensor, Rule]  # and how it is updated
 
 
 class Gone(NamedTuple):
-    """What is left of a layer that was freed before its ranks reduced what it had recorded.
+    """What is left of a layer that was freed before its ranks reduced its amaxes.
 
-    Ranks free layers at times of their own, by garbage collection. One that still has it would
-    wait for one that has not, so the latter takes part in its place, with zeros."""
+    Garbage collection frees layers at different times on different ranks. A rank that still has
+    the layer would wait for one that has not. So the latter takes part with zeros."""
 
     number: int
     group: str
     device: torch.device
-    step: StepId | None = None  # that has not ended yet
+    step: StepId | None = None  # the step in which it recorded, if that has not ended
 
 
 _GONE: list[Gone] = []
@@ -105,79 +166,83 @@ _numbers = itertools.count()
 
 
 class PendingUpdate:
-    """What a layer has recorded in a step: its scales wait to be updated by a rule."""
+    """What a layer recorded in a step, until the scales are updated."""
 
     def __init__(self) -> None:
-        self.number = next(_numbers)  # its place among others, which is the same on all ranks
-        self.device = torch.device("cpu")  # of the layer's state
-        self.step: StepId | None = None  # whose end updates them
-        self.with_ranks = False  # and those of gradients, too: ranks reduce the amaxes
-        self.late_group = ""  # the step has ended; its ranks reduce what its backward records
+        self.number = next(_numbers)  # orders updates; the same on all ranks
+        self.device = torch.device("cpu")  # device of the layer's state
+        self.step: StepId | None = None  # the step whose end updates the scales
+        # whether ranks reduce amaxes; then the step's end updates the gradients' scales, too
+        self.with_ranks = False
+        # set once the step has ended: the group that reduces what its backward records
+        self.late_group = ""
         self.clear()
 
     def __del__(self) -> None:
         if getattr(self, "late_group", ""):
             _GONE.append(Gone(self.number, self.late_group, self.device))
-        if getattr(self, "group", "") and self.scale is not None:
-            _GONE.append(Gone(self.number, self.group, self.scale.device, self.step))
+        if getattr(self, "group", "") and self.state is not None:
+            _GONE.append(Gone(self.number, self.group, self.state.device, self.step))
 
     def clear(self) -> None:
-        """Nothing waits, and nothing of a user's is held."""
+        """Forgets the step; no tensor of the user's is held."""
         self.waits = False
-        self.group = ""  # whose ranks reduce at the end of a step that compiled code began
-        self.backward_ran = False  # of the call that began the step
-        self.versions: Any = None  # of the layer's parameters, as they were then
+        self.group = ""  # the group that reduces at the end of a step that compiled code began
+        # whether the backward of the call that began the step has run
+        self.backward_ran = False
+        self.versions: Any = None  # versions of the layer's parameters at that call
         self.rule: Rule = ""
-        self.scale: torch.Tensor | None = None
-        self.history: torch.Tensor | None = None
-        self.others: list[State] = []  # that the layer was given for calls of the same step
+        self.state: torch.Tensor | None = None
+        # other buffers that functional_call gave the layer in the same step
+        self.others: list[State] = []
 
     def copied(self) -> None:
-        """It is a copy's now, which the ranks do not know of: one of them may have made it."""
+        """Called for a copied layer. Other ranks may have no such copy, so it gets a new
+        number."""
         self.number, self.late_group = next(_numbers), ""
 
     def forget_tensors(self) -> None:
-        """The layer has other tensors now than those of the call."""
-        self.scale = self.history = None
+        """Called when the layer's tensors were replaced since the call."""
+        self.state = None
 
     def begin(self, layer: "LayerState", step: Step, rule: Rule) -> None:
-        """A layer's first call in a step has recorded."""
+        """A layer's first call of a step has recorded."""
         step.recorded.append(layer)
-        buffers = layer._buffers
-        self.scale, self.history = buffers["fp8_scale"], buffers["fp8_amax_history"]
+        self.state = layer._buffers["fp8_state"]
         self.waits, self.backward_ran = True, False
         self.rule, self.step = rule, step.id
-        self.with_ranks = bool(reduction.group_for(rule, step.group, layer._tp_group))
+        given, shared = step.group, layer._tp_group
+        reduces = (given or shared) and reduction.group_for(rule, given, shared)
+        self.with_ranks = bool(reduces)
 
     def join(self, layer: "LayerState", rule: Rule) -> "GradientUpdate | None":
-        """Another call of a layer whose step has begun. One that is given other buffers
-        (torch.func.functional_call) updates those, too, and its backward those of gradients."""
-        scale = layer._buffers["fp8_scale"]
-        if self.scale is scale or self.scale is None:
+        """A further call in a step that has begun. If torch.func.functional_call gave the layer
+        other buffers, these are updated, too, and its backward updates theirs."""
+        state = layer._buffers["fp8_state"]
+        if self.state is state or self.state is None:
             return None
-        if any(scale is other[0] for other in self.others):
+        if any(state is other for other, _ in self.others):
             return None
-        self.others.append((scale, layer._buffers["fp8_amax_history"], rule))
+        self.others.append((state, rule))
         return GradientUpdate(None if self.with_ranks else rule, self)
 
     def take(self, layer: "LayerState") -> "list[State]":
-        """What is updated by which rule, now that the step ends: the layer's scales and history
-        or those that it was given for its calls (torch.func.functional_call)."""
-        scale, history, rule = self.scale, self.history, self.rule
-        if scale is None:  # the layer has others than those of the call
-            buffers = layer._buffers
-            scale, history = buffers["fp8_scale"], buffers["fp8_amax_history"]
-        taken = [(scale, history, rule), *self.others]
+        """Ends the step for a layer: which states to update, and by which rules. That is the
+        layer's state, or those that torch.func.functional_call gave it."""
+        state, rule = self.state, self.rule
+        if state is None:  # the layer has another one than that of the call
+            state = layer._buffers["fp8_state"]
+        taken = [(state, rule), *self.others]
         self.clear()
         return taken
 
 
 class GradientUpdate(ScaleUpdater):
-    """Handed to the backward of the call that began a step: it is the last backward of the
-    step, so it updates the scales of gradients."""
+    """Given to the backward of the call that began a step. That backward runs last, so it
+    updates the gradients' scales."""
 
     def __init__(self, rule: Rule | None, pending: PendingUpdate) -> None:
-        self._rule = rule  # None: the end of a step updates them, with those of other ranks
+        self._rule = rule  # None: the end of a step updates them, after a reduction over ranks
         self._pending = pending
         self._step = pending.step
 
@@ -192,34 +257,45 @@ class GradientUpdate(ScaleUpdater):
 
 
 def _update_all(states: list[State], role: str = "input") -> None:
-    """Updates scales; those of one rule and device at once."""
+    """Updates scales; one op for all scales of one rule and device."""
     if len(states) == 1:
-        scale, history, rule = states[0]
-        update([scale, history], rule, role)
+        state, rule = states[0]
+        update([state], rule, role)
         return
     groups: dict[Any, list[torch.Tensor]] = {}
-    for scale, history, rule in states:
-        groups.setdefault((rule, scale.device), []).extend((scale, history))
+    for state, rule in states:
+        groups.setdefault((rule, state.device), []).append(state)
     for (rule, _), tensors in groups.items():
         update(tensors, rule, role)
 
 
 def _forget(found: list[Gone]) -> None:
-    """One by one: garbage collection may add others meanwhile."""
+    """Removes them one by one: garbage collection may add others meanwhile."""
     for gone in found:
         _GONE.remove(gone)
 
 
 def _take_gone(step: Step) -> list[tuple[int, torch.Tensor, str]]:
-    """What stands for layers that have recorded in a step, in compiled code, and were freed
-    before it ended. Their backwards may record on other ranks: that is reduced later."""
+    """Zeros in place of layers that recorded in a step, in compiled code, and were freed before
+    its end. Their backwards may still record on other ranks; that is reduced later."""
     found: list[tuple[int, torch.Tensor, str]] = []
     for gone in [each for each in _GONE if each.step is step.id]:
         _forget([each for each in _GONE if each.number == gone.number])
-        for name in ("fp8_amax_history", "fp8_grad_amax_history"):
+        for name in SLOTS:
             found.append((gone.number, fresh(name, 1, gone.device), gone.group))
         _GONE.append(gone._replace(step=None))
     return found
+
+
+def _check_alike(layers: "list[LayerState]", reduced: list[tuple[torch.Tensor, str]]) -> None:
+    """All ranks reduce alike. Where they do not, nothing of these layers is reduced later,
+    either: that would be another disagreement."""
+    try:
+        reduction.check_alike(reduced, [layer._label() for layer in layers])
+    except ValueError:
+        for layer in layers:
+            layer._pending.late_group = ""
+        raise
 
 
 def _update_with_ranks(
@@ -227,26 +303,29 @@ def _update_with_ranks(
     states: list[State],
     step: Step,
 ) -> None:
-    """Updates the scales of layers. Where ranks reduce, they first agree on the amaxes, and the
-    scales of gradients are updated, too."""
+    """Updates the scales of layers. If ranks reduce, they first agree on the amaxes, and the
+    gradients' scales are updated, too."""
     gradients: list[State] = []
-    histories = [] if step.traced else _take_gone(step)
-    for layer, (_, history, rule) in zip(layers, states, strict=True):
+    reduced = [] if step.traced else _take_gone(step)
+    for layer, (state, rule) in zip(layers, states, strict=True):
         group = reduction.group_for(rule, step.group, layer._tp_group)
         if group:
-            scale, amaxes = (layer._buffers[name] for name in GRADIENTS)
-            layer._pending.late_group, layer._pending.device = group, amaxes.device
-            # Traced code has one order, and would be guarded by what it reads.
+            of_gradients = layer._buffers["fp8_grad_state"]
+            layer._pending.late_group, layer._pending.device = group, of_gradients.device
+            # Traced code has a fixed order, and reading the number would add a guard.
             number = 0 if step.traced else layer._pending.number
-            histories.append((number, history, group))
-            if all(scale is not other[0] for other in gradients):
-                gradients.append((scale, amaxes, rule))
-                histories.append((number, amaxes, group))
+            reduced.append((number, state, group))
+            if all(of_gradients is not other for other, _ in gradients):
+                gradients.append((of_gradients, rule))
+                reduced.append((number, of_gradients, group))
     if not step.traced:
-        histories.sort(key=lambda each: each[0])
-    if histories:
+        reduced.sort(key=lambda each: each[0])
+    if reduced:
+        found = [(state, group) for _, state, group in reduced]
+        if not step.traced:
+            _check_alike(layers, found)
         with torch.no_grad():
-            reduction.reduce_all([(history, group) for _, history, group in histories])
+            reduction.reduce_all(found)
     if states:
         _update_all(states)
     if gradients:
@@ -254,71 +333,75 @@ def _update_with_ranks(
 
 
 def end_step(step: Step, updates: bool) -> None:
-    """Ends a step: layers that recorded amaxes update their scales, or leave the amaxes for the
-    next step."""
+    """Ends a step. Layers that recorded amaxes update their scales, or leave the amaxes for the
+    next step if not `updates`."""
     states: list[State] = []
     layers: list[LayerState] = []
     if step.traced:
         for (rule, _), tensors in step.states_in_graph.items() if updates else ():
             update(tensors, rule, "input")
-        for layer, *state in step.states_of_ranks if updates else ():
+        for layer, state, rule in step.states_of_ranks if updates else ():
             layers.append(layer)
-            states.append(tuple(state))
+            states.append((state, rule))
         if states:
             _update_with_ranks(layers, states, step)
         return
+    over_ranks = bool(step.group)
     for layer in registry.all_layers() if step.in_graph else step.recorded:
         pending = layer._pending
-        if pending.waits and pending.step is step.id:  # and not in another thread's
+        if pending.waits and pending.step is step.id:  # not another thread's step
             taken = pending.take(layer)
             states.extend(taken)
             layers.extend([layer] * len(taken))
-    if updates and (states or _GONE):
+            over_ranks = over_ranks or bool(layer._tp_group)
+    if updates and (_GONE or over_ranks):
         _update_with_ranks(layers, states, step)
+    elif updates and states:
+        _update_all(states)
     elif _GONE:
         _forget([gone for gone in _GONE if gone.step is step.id])
 
 
 def restart_step(step: Step) -> None:
     """Ends a step inside its autocast and begins the next one. Weights have changed, so it was
-    a training step, though gradients may be off here: an optimizer may step in a backward."""
+    a training step, even if gradients are off here: an optimizer may step inside a backward."""
     if step.recorded or step.in_graph:
         end_step(step, True)
         step.restart()
 
 
 def _reduce_late() -> None:
-    """Makes what backwards have recorded since their steps ended the largest of the ranks.
+    """Reduces the amaxes that backwards recorded after their steps had ended.
 
     The end of the next step would do it as well. But before that a checkpoint may be saved, and
     DistributedDataParallel may put one rank's buffers over those of others. All ranks step
     their optimizers, while perhaps one of them saves."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        _GONE.clear()  # their ranks have parted
+        _GONE.clear()  # the process group is gone
         return
-    if torch._C._current_graph_task_id() != -1:  # a backward steps it, and goes on
+    # an optimizer that steps inside a backward, which goes on
+    if torch._C._current_graph_task_id() != -1:
         return
     found: list[tuple[int, torch.Tensor, str]] = []
     for layer in registry.all_layers():
         pending = layer._pending
         if pending.late_group:
-            history = layer._buffers["fp8_grad_amax_history"]
-            found.append((pending.number, history, pending.late_group))
+            state = layer._buffers["fp8_grad_state"]
+            found.append((pending.number, state, pending.late_group))
             pending.late_group = ""
     late = [gone for gone in _GONE if gone.step is None]
     _forget(late)
     for gone in late:
-        history = fresh("fp8_grad_amax_history", 1, gone.device)
-        found.append((gone.number, history, gone.group))
+        found.append((gone.number, fresh("fp8_grad_state", 1, gone.device), gone.group))
     found.sort(key=lambda each: each[0])
     with torch.no_grad():
-        reduction.reduce_all([(history, group) for _, history, group in found])
+        reduction.reduce_all([(state, group) for _, state, group in found])
 
 
 def _after_optimizer_step(*_: Any) -> None:  # noqa: ANN401
-    """An optimizer's step ends a backward's recording; and inside an autocast the step of
-    delayed scaling, too: so one autocast around a whole loop learns as well as one around each
-    step."""
+    """Runs after each optimizer step. It ends the recording of a backward and, inside an
+    autocast, the step of delayed scaling. So one autocast around a whole loop works as well as
+    one around each step."""
     if torch.compiler.is_compiling():
         return
     _reduce_late()
@@ -331,7 +414,7 @@ _watched: list[Any] = []
 
 
 def watch_optimizers() -> None:
-    """Has torch's optimizers say when they have stepped; once in a process."""
+    """Registers the hook above with torch's optimizers, once in a process."""
     if not _watched:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -346,22 +429,27 @@ def _layers_of(model: torch.nn.Module, what: str) -> "list[LayerState]":
 
     found = [module for module in model.modules() if isinstance(module, LayerState)]
     if not found:
-        raise ValueError(f"{what}: there is no octet layer in {type(model).__name__}")
+        raise ValueError(
+            f"{what}: there is no octet layer in {type(model).__name__}; convert it first: "
+            "octet.convert(model)"
+        )
     return found
 
 
 def prepare(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
-    """Makes the state that a recipe needs in every octet layer of a model; returns the model.
+    """Creates the buffers that a recipe needs in every octet layer of a model; returns it.
 
-    Layers make it by themselves when they first need it. A loader wants it before: it looks for
-    the keys that a model's ``state_dict`` has. Delayed scaling's state is buffers of the
-    layers; other recipes have none. State that is there stays, unless its history is too short.
+    Only delayed scaling needs buffers: scales and histories of amaxes. A layer creates them at
+    its first call. Call ``prepare`` if they must exist earlier: before a checkpoint is loaded
+    (many loaders fill only the keys that the model has), before a CUDA graph is captured, and
+    before DistributedDataParallel wraps the model. Existing buffers stay, unless their history
+    is too short.
 
     >>> model = octet.prepare(
     ...     torch.nn.Sequential(octet.Linear(8, 8, device="cpu")), octet.recipe.DelayedScaling()
     ... )
     >>> sorted(model.state_dict())[1:3]
-    ['0.fp8_amax_history', '0.fp8_grad_amax_history']
+    ['0.fp8_grad_state', '0.fp8_state']
     """
     from octet.state.autocast import checked_recipe
 
@@ -370,7 +458,7 @@ def prepare(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
     recipe = checked_recipe(recipe)
     for layer in _layers_of(model, "octet.prepare"):
         if isinstance(recipe, DelayedScaling):
-            if not layer._saved_buffers():  # made by somebody's look at them, and not used
+            if not layer._saved_buffers():  # they were only read, not used
                 for name in SLOTS:
                     layer._buffers.pop(name, None)
                 registry.CHANGES[0] += 1
@@ -380,9 +468,9 @@ def prepare(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
 
 
 def reset_state(model: torch.nn.Module) -> torch.nn.Module:
-    """Starts all live state of a model's octet layers afresh; returns the model.
+    """Resets the live state of all octet layers of a model; returns the model.
 
-    Scales become 1, histories 0, and cached weights are forgotten. Weights stay.
+    Scales become 1, histories become 0, and cached weights are dropped. Weights stay.
 
     >>> layer = octet.Linear(8, 8, device="cpu")
     >>> octet.reset_state(layer) is layer

@@ -1,4 +1,5 @@
-"""Random numbers of stochastic rounding: from torch's generator of the device, as dropout's.
+"""Random numbers for stochastic rounding come from torch's generator of the device, as
+dropout's do.
 
 A call that rounds at random, in forward or in its backward, draws one seed in forward, where
 the order of a program is fixed. So ``torch.manual_seed``, saved generator states, checkpoints
@@ -11,8 +12,8 @@ from typing import Any
 import torch
 
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
-# What traced code calls, and what a graph is made of: there, each draw waits for the one before
-# it, or a compiler could merge two of them or let them change places.
+# Traced code calls the first op; the graph then holds the second. In a graph each draw takes
+# the draw before it as an argument. Otherwise a compiler could merge two draws or reorder them.
 _LIBRARY.define("draw_seed(Tensor like) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _LIBRARY.define(
     "draw_seed_after(Tensor like, Tensor[] before) -> Tensor",
@@ -20,11 +21,12 @@ _LIBRARY.define(
 )
 
 
-_LIKE: dict[torch.device, torch.Tensor] = {}  # one a device: what seeds are made like
+# one tensor for each device, the model for empty_like
+_LIKE: dict[torch.device, torch.Tensor] = {}
 
 
 def draw(device: torch.device) -> torch.Tensor:
-    """A seed on a device, from torch's default generator there."""
+    """Draws a seed from torch's default generator of a device."""
     like = _LIKE.get(device)
     if like is None:
         like = _LIKE[device] = torch.empty(1, dtype=torch.int64, device=device)
@@ -46,13 +48,13 @@ def _graph_in_making() -> Any:  # noqa: ANN401
 
 
 def last_in_graph() -> list[torch.Tensor]:
-    """The last draw of the graph that is being made, if it has one: the next one's `before`."""
+    """The last draw in the graph that is being built, if any: the `before` of the next one."""
     seed = getattr(_graph_in_making(), "octet_last_seed", None)
     return [] if seed is None else [seed]
 
 
 def drawn_in_graph(seed: torch.Tensor) -> torch.Tensor:
-    """A draw becomes the last one of the graph that is being made."""
+    """Makes a draw the last one of the graph that is being built."""
     graph = _graph_in_making()
     if graph is not None:
         graph.octet_last_seed = seed
@@ -60,7 +62,7 @@ def drawn_in_graph(seed: torch.Tensor) -> torch.Tensor:
 
 
 def _draw_in_order(like: torch.Tensor) -> torch.Tensor:
-    """A draw of the graph that is being made, after its last one."""
+    """Adds a draw to the graph that is being built, after the last one."""
     return drawn_in_graph(torch.ops.octet.draw_seed_after(like, last_in_graph()))
 
 
@@ -69,5 +71,5 @@ _LIBRARY.impl("draw_seed", _draw_in_order, "CompositeImplicitAutograd")
 
 
 def draw_in_graph(like: torch.Tensor) -> torch.Tensor:
-    """A seed in traced code."""
+    """Draws a seed in traced code."""
     return torch.ops.octet.draw_seed.default(like.detach())

@@ -1,11 +1,13 @@
-"""A cached quantized weight: cached on the user's word only, one memory for eager and compiled.
+"""A cached quantized weight. It is cached only if the user asks; eager and compiled code share
+it.
 
-The user's word is ``is_first_microbatch`` or ``constant_weights()``. A cache is never used on a
-guess that a weight has not changed: writes through ``.data`` leave no trace. A change that does
-leave one is noticed, and the weight is cast again: another parameter, other memory, a version
-that is not the one of the cast. Compiled code notices it in its guards, before each call.
-Addresses come again once memory is freed, so a cache holds a weak reference to that of its
-weight: no other memory is taken for it.
+The user asks with ``is_first_microbatch`` or ``constant_weights()``. Octet never guesses that a
+weight has not changed, since writes through ``.data`` leave no trace. A change that does leave
+a trace is noticed, and the weight is cast again: another parameter, other memory, or another
+version counter. Compiled code checks this in its guards, before each call.
+
+An address may be used again after its memory was freed. So the cache holds a weak reference to
+the weight's memory, and never takes other memory for it.
 """
 
 import weakref
@@ -27,28 +29,28 @@ if TYPE_CHECKING:
 
 
 class WeightCache:
-    """The quantized weight that a layer has cached. A copy of a layer begins without one.
+    """The quantized weight that a layer has cached. A copied layer begins without one.
 
     ``fresh.value`` says whether the cache is the present weight's. Setting it True stores the
     weight's version, setting it False has the next call cast again."""
 
     def __init__(self, layer: "LayerState | None" = None) -> None:
         self.tensor: QuantizedTensor | None = None
-        self.text = "none"  # its quantizer's
+        self.text = "none"  # text of its quantizer
         self.memory: list[
             torch.Tensor
         ] = []  # the buffers of `tensor`, which traced code writes
-        self.user_quantizer = ""  # where a user's quantizer made it: which
-        self.user_tensor: torch.Tensor | None = None  # what that one made
+        self.user_quantizer = ""  # the user's quantizer that made it, if one did
+        self.user_tensor: torch.Tensor | None = None  # what that quantizer returned
         self.fresh = Live(self._is_fresh, self._set_fresh)
         self._cast_of: tuple[Any, ...] | None = None
-        self._held: list[Any] = []  # weak references: addresses of these do not come again
-        self.cast_in: Any = None  # the step of delayed scaling, by whose scales it was cast
+        self._held: list[Any] = []  # weak references, so that the addresses are not used again
+        self.cast_in: Any = None  # the step of delayed scaling in which it was cast
         self._layer = weakref.ref(layer) if layer is not None else None
 
     def _weights(self, held: list[Any] | None = None) -> tuple[Any, ...] | None:
-        """The layer's weights as they are now: which, where, and how often written to; None
-        for those that each call computes. Adds weak references to their memory to `held`."""
+        """Identifies the layer's present weights: which tensors, where, which versions. None if
+        each call computes the weight. Adds weak references to their memory to `held`."""
         layer = self._layer() if self._layer is not None else None
         if layer is None:
             return None
@@ -57,13 +59,13 @@ class WeightCache:
         for name in layer._weight_names():
             weight = parameters.get(name)
             shard = shard_of(layer, name)
-            if shard is not None:  # what is gathered has other memory each time
+            if shard is not None:  # gathered weights have new memory each time
                 found.append((id(shard), shard._version))
                 weight = shard._local_tensor
             elif is_dtensor(weight):
                 found.append((id(weight), weight._version))
                 weight = weight._local_tensor
-            if weight is None:  # torch's parametrizations have taken it away
+            if weight is None:  # torch's parametrizations compute it at each call
                 return None
             if isinstance(weight, QuantizedTensor):
                 found.append(
@@ -89,7 +91,7 @@ class WeightCache:
             self.cast_in = layer._pending.step
 
     def clear(self) -> None:
-        """Forgets the cache and its memory."""
+        """Drops the cache and its memory."""
         self.tensor, self.text, self.memory, self.user_tensor, self.user_quantizer = (
             None,
             "none",
@@ -100,8 +102,8 @@ class WeightCache:
         self._cast_of = None
 
     def store(self, buffers: list[torch.Tensor], text: str, weight: torch.Tensor) -> None:
-        """Takes the buffers of a cast in eager code, as they are: an earlier call may have
-        saved those that were held for its backward."""
+        """Takes the buffers of an eager cast as they are. The old buffers are not overwritten:
+        an earlier call may have saved them for its backward."""
         self._hold(QuantizedTensor(buffers, text, weight.dtype, weight.shape))
         self.fresh.value = True
 
@@ -109,8 +111,9 @@ class WeightCache:
         self.tensor, self.text, self.memory = tensor, tensor._text, tensor.buffers()
 
     def make_memory(self, text: str, weight: torch.Tensor) -> None:
-        """Memory for a cast, unless it is there. Runs while code is traced that will write it:
-        what a graph makes and hands out, a CUDA graph of it would overwrite."""
+        """Makes memory for a cast, unless it is there. Runs while code is traced: compiled code
+        then writes into it. Memory that a graph itself made would be overwritten by CUDA graph
+        replays."""
         held = self.tensor
         same_kind = held is not None and self.text == text and held.dtype == weight.dtype
         if same_kind and held.device == weight.device and held.shape == weight.shape:
@@ -129,7 +132,7 @@ class WeightCache:
         return WeightCache, ()
 
     def bind(self, layer: "LayerState") -> None:
-        """Says whose weight it is; of a copy."""
+        """Sets the layer whose weight this is; called for copies."""
         self._layer = weakref.ref(layer)
 
 
@@ -139,12 +142,12 @@ def _cast_again() -> None:
 
 
 class constant_weights:  # noqa: N801
-    """Weights stay as they are inside: each is cast at its first use and then reused.
+    """Inside this context each weight is cast once, at its first use, and then reused.
 
-    For the microbatches of a step, or for generation. Eager and compiled code share the cast
-    weights. A change that leaves a trace (an optimizer's step, an assignment, an in-place op)
-    is noticed and cast again; a write through ``weight.data`` leaves none: do not make one
-    inside. ``is_first_microbatch``, where a call says it, wins.
+    Use it for the microbatches of a step, or for generation. Eager and compiled code share the
+    cast weights. If a weight changes by an optimizer's step, an assignment or an in-place op,
+    it is cast again. A write through ``weight.data`` cannot be noticed: do not write so inside.
+    A call with ``is_first_microbatch`` follows that argument instead.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(), octet.constant_weights(), torch.no_grad():
