@@ -1,9 +1,9 @@
-"""Quantized tensors that torch distributes over ranks (DTensor): bytes are cut and scattered.
+"""Quantized tensors as DTensors: their bytes are cut and scattered.
 
-``parallelize_module`` and ``distribute_tensor`` cut a parameter by a few ops (split, and where
-parts are uneven pad and slice) and scatter or broadcast the parts. Where no cut divides a
-block, each rank gets its rows or columns of the bytes, with the scales that the whole has.
-Elsewhere the ops decode, as ever, and the layer refuses what they made.
+``parallelize_module`` and ``distribute_tensor`` cut a parameter with a few ops (split; pad and
+slice for uneven parts) and scatter or broadcast the parts. If no cut divides a block, each rank
+gets its rows or columns of the bytes, with the same scales as the whole. Otherwise the ops
+decode as usual, and the layer refuses the result.
 """
 
 import sys
@@ -18,13 +18,14 @@ from octet.tensor import HANDLERS, QuantizedTensor
 
 aten, c10d = torch.ops.aten, torch.ops.c10d
 _API, _CHECKPOINT = "torch.distributed.tensor._api", "torch.distributed.checkpoint"
-_ALONG = (("leading", "m"), ("k",))  # the axes of a layout, by the matrix's
+# names of a layout's axes, for rows and for columns of the matrix
+_ALONG = (("leading", "m"), ("k",))
 
 
 def _is_called_by(module: str, function: str) -> bool:
-    """Whether a module's function is running, or where none is named any below the module. It
-    asks the stack because nothing else tells: a user's split of a quantized tensor is
-    another."""
+    """Whether a function of a module is on the stack; any function of the module if none is
+    named. There is no other way to know who calls: a user's own split of a quantized tensor
+    must behave differently."""
     if module not in sys.modules:
         return False
     frame: Any = sys._getframe(1)
@@ -43,13 +44,14 @@ def _in_distribute() -> bool:
 
 
 def step_of(text: str, dim: int) -> int:
-    """Rows (0) or columns (1) that bytes keep together; 0 where no part stands alone."""
+    """How many rows (dim 0) or columns (dim 1) must stay together; 0 if the tensor cannot be
+    cut."""
     return _texts.column_step(text) if dim == 1 else _texts.row_step(text)
 
 
 def cut(tensor: QuantizedTensor, dim: int, start: int, count: int) -> QuantizedTensor:
-    """The bytes of some rows or columns of a matrix, copied. They begin at a block's first one;
-    what there are more than the matrix has, are zero, and so is padding."""
+    """Copies the bytes of some rows or columns of a matrix. They begin at the first one of a
+    block. Bytes past the matrix's end, and padding, are zero."""
     sizes = list(tensor.shape)
     total, sizes[dim] = sizes[dim], count
     at, buffers = _plans.axes("dequantize", sizes), []
@@ -61,7 +63,7 @@ def cut(tensor: QuantizedTensor, dim: int, start: int, count: int) -> QuantizedT
         made = buffer.new_zeros(_plans.shape(row[3], at))
         _, mul, div, _ = row[3][axis]
         first, used = start * mul // div, -(-count * mul // div)
-        if start + count >= total:  # what rounds up the last block is its own
+        if start + count >= total:  # the last part also gets the padding of the last block
             used = min(made.shape[axis], buffer.shape[axis] - first)
         made.narrow(axis, 0, used).copy_(buffer.narrow(axis, first, used))
         buffers.append(made)
@@ -94,7 +96,7 @@ def _new_zeros(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     tensor, sizes = args[0], args[1]
     if tensor.dim() != 2 or len(sizes) != 2 or not _in_distribute():
         return _OTHERS[func](func, args, kwargs)
-    return _resized(tensor, sizes)  # of no rows or columns: for ranks that hold none
+    return _resized(tensor, sizes)  # an empty part, for ranks that hold nothing
 
 
 def _pad(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -105,8 +107,8 @@ def _pad(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _slice(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """What distribute_tensor padded, without that; and what a checkpoint reads of a weight that
-    was saved on fewer ranks. All else is decoded."""
+    """Removes distribute_tensor's padding; also what a checkpoint reads from a weight saved on
+    fewer ranks. Other slices decode."""
     tensor, dim, start, end, step = (*args, *(0, None, None, 1)[len(args) - 1 :])
     if tensor.dim() != 2 or step != 1:
         return NotImplemented
@@ -129,7 +131,7 @@ def _slice(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _each(func: Any, made: Any, calls: Sequence[Any]) -> Any:  # noqa: ANN401
-    """A collective of each buffer; the work of all is that of the last."""
+    """Runs a collective on each buffer. Returns the last one's work handle."""
     for call in calls[:-1]:
         func(*call)[1].wait()
     return made, func(*calls[-1])[1]
@@ -163,7 +165,7 @@ HANDLERS.update(
         aten.slice.Tensor: _slice,
     }
 )
-if hasattr(c10d, "scatter_"):  # torch may be built without torch.distributed
+if hasattr(c10d, "scatter_"):  # torch can be built without torch.distributed
     HANDLERS[c10d.scatter_.default] = _scatter
     HANDLERS[c10d.broadcast_.default] = _broadcast
 
@@ -172,21 +174,22 @@ if hasattr(c10d, "scatter_"):  # torch may be built without torch.distributed
 
 
 def mark(made: Any) -> None:  # noqa: ANN401
-    """A parameter is a DTensor now; zeros of what a rank holds of it are plain, for they will
-    be an optimizer's moments."""
+    """Marks a parameter that became a DTensor. Zeros like a rank's part are then plain, since
+    they become an optimizer's moments."""
     if isinstance(made._local_tensor, QuantizedTensor):
         made._local_tensor._is_local = True
 
 
 def local_of(tensor: Any) -> Any:  # noqa: ANN401
-    """What a rank holds of a DTensor; another tensor itself."""
+    """The local part of a DTensor; other tensors are returned as they are."""
     return tensor._local_tensor if is_dtensor(tensor) else tensor
 
 
 def changed(
     weight: torch.nn.Parameter, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.nn.Parameter:
-    """A parameter that is stored otherwise; of a DTensor it is what a rank holds."""
+    """Returns a parameter that is stored in another form; for a DTensor its local part
+    changes."""
     if not is_dtensor(weight):
         return torch.nn.Parameter(change(weight.detach()), weight.requires_grad)
     from torch.distributed.tensor import DTensor
@@ -205,7 +208,7 @@ def changed(
 
 
 def _why(held: torch.Tensor, made: Any) -> str:  # noqa: ANN401
-    """Why bytes could not be cut, and what would help."""
+    """Why the bytes could not be cut, and how to fix it."""
     if isinstance(held, QuantizedShard):
         return "call fsdp_gather_quantized after parallelize_module"
     for placement, ranks in zip(made.placements, made.device_mesh.shape, strict=True):
@@ -229,7 +232,8 @@ def would_decode(
     held: torch.Tensor | None,
     made: Any,  # noqa: ANN401
 ) -> ValueError | None:
-    """The error where a DTensor would hold what is quantized unquantized; None elsewhere."""
+    """The error if a DTensor would hold decoded values of a quantized tensor; None
+    otherwise."""
     local, kinds = made._local_tensor, QuantizedTensor | QuantizedShard
     if not isinstance(held, kinds) or isinstance(local, kinds):
         return None

@@ -27,24 +27,24 @@ _COMPILES_UNEVEN = TorchVersion(torch.__version__) >= (2, 13)
 
 
 class Local(NamedTuple):
-    """What a rank holds of weight and bias."""
+    """This rank's parts of weight and bias."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
 
 
 class _Rule(NamedTuple):
-    """What a call's placements make of its result and its gradients."""
+    """How outputs and gradients are placed, given a call's placements."""
 
     output: Any
     grad_input: Any
     grad_weight: Any
-    bias: Any  # how it must lie
-    is_partial: bool  # ranks' outputs are summed: one of them adds the bias
+    bias: Any  # the placement that the bias must have
+    is_partial: bool  # outputs are summed over ranks, so only one rank adds the bias
 
 
 class _AddOnce(torch.autograd.Function):
-    """Adds the bias on one rank; its gradient is the same on all of them."""
+    """Adds the bias on one rank only; its gradient is the same on all ranks."""
 
     @staticmethod
     def forward(ctx: Any, y: torch.Tensor, bias: torch.Tensor, adds: bool) -> torch.Tensor:  # noqa: ANN401
@@ -58,8 +58,8 @@ class _AddOnce(torch.autograd.Function):
 
 
 class _ToLocal(torch.autograd.Function):
-    """What a rank holds of a DTensor whose shards are uneven. torch's own to_local makes the
-    gradient's strides of the rank's, as if all ranks held as much."""
+    """The local part of an unevenly sharded DTensor. torch's own to_local computes the
+    gradient's strides as if all ranks held as much as this one."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, placement: Any) -> torch.Tensor:  # noqa: ANN401
@@ -81,14 +81,15 @@ def _is_uneven(tensor: Any) -> bool:  # noqa: ANN401
 
 
 def _local(tensor: Any, placement: Any) -> torch.Tensor:  # noqa: ANN401
-    """What this rank holds of a tensor, whose gradient lies by the placement."""
+    """This rank's part of a tensor; its gradient gets the given placement."""
     if _is_uneven(tensor) and not is_compiling():
         return _ToLocal.apply(tensor, placement)
     return tensor.to_local(grad_placements=(placement,))
 
 
 def _check_uneven(layer: "Linear", weight: Any) -> None:  # noqa: ANN401
-    """Before 2.13 torch's compiled code gives the gradients of uneven shards another shape."""
+    """Raises before torch 2.13, whose compiled code gives the gradients of uneven shards a
+    wrong shape."""
     if is_compiling() and not _COMPILES_UNEVEN and _is_uneven(weight):
         raise ValueError(
             f"{layer._label()}: weight is {tuple(weight.shape)} by {weight.placements}, which "
@@ -98,7 +99,7 @@ def _check_uneven(layer: "Linear", weight: Any) -> None:  # noqa: ANN401
 
 
 def _rule(weight: Any, inp: Any) -> _Rule | None:  # noqa: ANN401
-    """What to do, by the placements; None where they have no rule here."""
+    """The rule for these placements; None if there is none."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     if weight.device_mesh != inp.device_mesh or weight.device_mesh.ndim != 1:
@@ -118,7 +119,7 @@ def _rule(weight: Any, inp: Any) -> _Rule | None:  # noqa: ANN401
 
 
 def _refuse(layer: "Linear", weight: Any, inp: Any, bias: Any, asked: Any) -> None:  # noqa: ANN401
-    """What has no rule is named, with the fix."""
+    """Raises for placements that have no rule; names the fix."""
     label = layer._label()
     for name, found in (("weight", weight), ("input", inp), ("bias", bias)):
         if found is not None and not is_dtensor(found):
@@ -149,13 +150,13 @@ def _bias_once(y: torch.Tensor, bias: Any) -> torch.Tensor:  # noqa: ANN401
 
 
 def run(layer: "Linear", inp: Any, *asked: Any) -> Any:  # noqa: ANN401
-    """A call of a layer whose weight is a DTensor."""
+    """Runs a layer whose weight is a DTensor."""
     from torch.distributed.tensor import DTensor
 
     weight, bias = layer._whole("weight"), layer._whole("bias")
     region = current()
     if not in_backward() and not region.enabled and not region.calibrating:
-        return layer._run_plain(inp, weight, bias)  # by torch's own rules
+        return layer._run_plain(inp, weight, bias)  # torch's own rules apply
     _refuse(layer, weight, inp, bias, asked)
     rule = _rule(weight, inp)
     if rule is None or (bias is not None and bias.placements != (rule.bias,)):

@@ -1,4 +1,4 @@
-"""fsdp_gather_quantized: weights stay in high precision and travel quantized."""
+"""fsdp_gather_quantized: weights are stored in high precision and gathered quantized."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from octet.tensor import QuantizedTensor
 
 
 def _shard_of(values: torch.Tensor, text: str) -> _shard.QuantizedShard:
-    """What travels quantized by a text: all rows, before fully_shard cuts them."""
+    """A QuantizedShard with all rows, before fully_shard cuts them."""
     _shard.check_sharded(text, values.shape, values.shape[0])
     form = form_of(_shard.stored_form(text), tuple(values.shape))
     memory = Memory(form, values.dtype, values.shape[0], True)
@@ -24,8 +24,8 @@ def _shard_of(values: torch.Tensor, text: str) -> _shard.QuantizedShard:
 
 
 def _travelling(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Parameter:
-    """The parameter that takes a weight's place. Of a DTensor (parallelize_module) it is
-    quantized what a rank holds, as a call would."""
+    """The parameter that replaces a weight. For a DTensor (parallelize_module) each rank
+    quantizes its part, as a call would."""
     text = stored_text(weight, recipe)
     if _texts.scheme(text) == "none":
         return weight
@@ -33,7 +33,7 @@ def _travelling(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Paramete
 
 
 def _check(layer: AnyLinear) -> None:
-    """Refuses a layer whose weight is no plain parameter."""
+    """Raises if a layer's weight is not a plain parameter."""
     label = f"fsdp_gather_quantized: {layer._label()}"
     if len(layer._parts) > 1:
         raise ValueError(
@@ -44,7 +44,7 @@ def _check(layer: AnyLinear) -> None:
     if is_dtensor(weight) and layer._is_sharded():
         raise ValueError(f"{label}: fully_shard has cut its weight; call it before")
     weight = _distribute.local_of(weight)
-    if type(weight) is torch.Tensor:  # what a rank holds
+    if type(weight) is torch.Tensor:  # the local part of a DTensor
         return
     if isinstance(weight, QuantizedTensor) or type(weight) is not torch.nn.Parameter:
         raise ValueError(
@@ -54,12 +54,12 @@ def _check(layer: AnyLinear) -> None:
 
 
 def fsdp_gather_quantized(model: torch.nn.Module, recipe: Recipe) -> torch.nn.Module:
-    """Has ``fully_shard`` gather the weights of octet layers quantized; returns the model.
+    """Makes ``fully_shard`` gather the weights of octet layers quantized; returns the model.
 
-    To be called before ``fully_shard``, and after ``parallelize_module``. Weights, gradients
-    and checkpoints stay in high precision: each rank quantizes its rows by the recipe, and
-    their bytes travel. A layer multiplies by what was gathered, whichever autocast is active.
-    Weights are new parameters: make the optimizer afterwards.
+    Call it before ``fully_shard``, and after ``parallelize_module``. Weights, gradients and
+    checkpoints stay in high precision: each rank quantizes its rows by the recipe, and only the
+    bytes are sent. A layer multiplies by the gathered bytes, whichever autocast is active.
+    Weights become new parameters: make the optimizer afterwards.
 
     >>> octet.fsdp_gather_quantized(model, octet.recipe.MXFP8BlockScaling())  # doctest: +SKIP
     >>> torch.distributed.fsdp.fully_shard(model)  # doctest: +SKIP

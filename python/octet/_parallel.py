@@ -1,4 +1,4 @@
-"""A linear layer that is split over ranks: its group, and what ranks must agree on."""
+"""Layers split over ranks: the group, the arguments, and what ranks must agree on."""
 
 import hashlib
 import os
@@ -10,21 +10,29 @@ from octet import _C
 from octet._signatures import Options
 
 MODES = ("column", "row")
-_SYMMETRIC = ("multimem_all_reduce", "two_shot", "one_shot")  # TransformerEngine's words
+_SYMMETRIC = ("multimem_all_reduce", "two_shot", "one_shot")  # TransformerEngine's values
 
 
 # ---- groups ----------------------------------------------------------------------------------
 
 
 def resolve(name: str) -> Any:  # noqa: ANN401
-    """The process group of a name."""
+    """The process group with this name."""
     from torch.distributed.distributed_c10d import _resolve_process_group
 
     return _resolve_process_group(name)
 
 
+def exists(name: str) -> bool:
+    """Whether there is a process group of this name."""
+    try:
+        return resolve(name) is not None
+    except RuntimeError:
+        return False
+
+
 def _mesh_group(group: Any) -> Any:  # noqa: ANN401
-    """The group of a mesh of one dimension, or of one dimension of a mesh: (mesh, "tp")."""
+    """The group of a one-dimensional mesh, or of one dimension of a mesh: (mesh, "tp")."""
     mesh, dim = group if isinstance(group, tuple) and len(group) == 2 else (group, None)
     if not hasattr(mesh, "get_group"):
         return group
@@ -36,7 +44,7 @@ def _mesh_group(group: Any) -> Any:  # noqa: ANN401
 
 
 def group_name(group: Any, label: str, argument: str = "tp_group") -> str:  # noqa: ANN401
-    """The name of a process group, of a DeviceMesh's dimension, or a name itself."""
+    """The name of a process group, of a DeviceMesh dimension, or the name itself."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
@@ -72,7 +80,7 @@ def group_rank(name: str) -> int:
 
 
 def _check_device(name: str, device: torch.device, label: str) -> None:
-    """The group moves tensors of this device."""
+    """Raises if the group has no backend for tensors on this device."""
     try:
         resolve(name)._get_backend(device)
     except RuntimeError as error:
@@ -86,9 +94,9 @@ def _check_device(name: str, device: torch.device, label: str) -> None:
 
 
 def chunks_of(name: str, value: object) -> int:
-    """ub_overlap_ag, ub_overlap_rs and ub_overlap_rs_dgrad: in how many chunks a product is
-    made, each of which is gathered or scattered while another is made. True: as many as there
-    may be."""
+    """The number of chunks that ub_overlap_ag, ub_overlap_rs or ub_overlap_rs_dgrad asks for. A
+    product is computed in chunks, and each is gathered or scattered while another is computed.
+    True means as many as possible."""
     most = _C.MOST_CHUNKS
     if isinstance(value, bool) or value is None:
         return most if value else 1
@@ -100,7 +108,7 @@ def chunks_of(name: str, value: object) -> int:
 
 
 def check_symmetric(kind: str | None) -> None:
-    """By which all-reduce ranks add up their results."""
+    """Checks symmetric_ar_type."""
     if kind is None:
         return
     if kind not in _SYMMETRIC:
@@ -133,9 +141,9 @@ def local_features(
 def options_of(
     mode: str | None, ranks: int, sequence: bool, chunks: tuple[int, int, int]
 ) -> Options:
-    """What the C core is told of a layer that is split. Chunks are those of the output, which
-    row mode scatters; of the input's gradient, which column mode does; and of what is gathered:
-    the input in column mode, the output's gradient in row mode."""
+    """The options of a split layer. Chunks are for the output (scattered in row mode), the
+    input's gradient (scattered in column mode), and the gathered tensor: the input in column
+    mode, grad_output in row mode."""
     if ranks == 1 or mode is None:
         return ()
     found: Options = (("parallel", mode), ("tp_size", ranks))
@@ -151,8 +159,8 @@ def options_of(
 
 
 def is_new(seen: set[Any], key: Any) -> bool:  # noqa: ANN401
-    """Whether a call is to be compared, as OCTET_CHECK_RANKS says: 0 never, 1 (or nothing) each
-    kind of call once, 2 every eager call."""
+    """Whether ranks compare a call. OCTET_CHECK_RANKS=0: never; 1 (default): each kind of call
+    once; 2: every eager call."""
     mode = os.environ.get("OCTET_CHECK_RANKS", "1")
     return mode == "2" or (mode != "0" and key not in seen)
 
@@ -167,21 +175,30 @@ def _gathered_digests(text: str, group: Any, device: torch.device) -> list[int]:
     return [int(one) for one in found]
 
 
+def disagreement(text: str, shown: Any, name: str, device: torch.device) -> list[Any]:  # noqa: ANN401
+    """What every rank of a group shows, if the ranks' texts differ; else nothing. All ranks
+    compare at once, so all of them know."""
+    import torch.distributed as dist
+
+    group = resolve(name)
+    digests = _gathered_digests(text, group, device)
+    if all(digest == digests[0] for digest in digests):
+        return []
+    found: list[Any] = [None] * group.size()
+    dist.all_gather_object(found, shown, group=group)
+    return found
+
+
 def check_agreement(text: str, place: tuple[str, torch.device, str]) -> None:
     """Compares what the ranks of a group are about to do; a place is the group's name, the
     device, and the layer's label.
 
     A rank that disagrees would wait for ever, or be given bytes that mean something else. All
     ranks compare at once, so all of them raise."""
-    import torch.distributed as dist
-
     name, device, label = place
     _check_device(name, device, label)
-    group = resolve(name)
-    digests = _gathered_digests(text, group, device)
-    if any(digest != digests[0] for digest in digests):
-        texts: list[Any] = [None] * group.size()
-        dist.all_gather_object(texts, (label, text), group=group)
+    texts = disagreement(text, (label, text), name, device)
+    if texts:
         lines = "".join(f"\n  rank {i}: {who}: {what}" for i, (who, what) in enumerate(texts))
         raise ValueError(
             f"{label}: the ranks of tp_group {name!r} call it differently; they must agree in "

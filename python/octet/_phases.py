@@ -1,8 +1,8 @@
-"""A plan that is split over ranks: its phases as ops, torch's collectives between them.
+"""A plan that is split over ranks: its phases are ops, with torch's collectives between them.
 
-All memory that outlives a phase is made here: outputs, the saved block, and what ranks exchange
-or a later phase reads. Each phase is one op that writes into it. Collectives are torch's
-functional ones by the group's name, so a compiler sees them as nodes of its graph.
+Memory that outlives a phase is made here: outputs, the saved arena, and what ranks exchange or
+a later phase reads. Each phase is one op that writes into this memory. Collectives are torch's
+functional ones, called by group name, so a compiler sees them as nodes of its graph.
 """
 
 from collections.abc import Sequence
@@ -13,26 +13,27 @@ from torch.distributed import _functional_collectives  # noqa: F401  (registers 
 
 import torch
 from octet import _ops, _plans
-from octet._plans import Axes, Collective, Phases, Slot, Spot
+from octet._plans import Axes, Collective, Phases, Region, Spot
 from octet._tensor_ops import as_if_plain, expand_args, with_gradient
 
 _c10d = torch.ops._c10d_functional
-_linear_phase = _ops.linear_phase._op  # below its Python object, which only tracing needs
+# the op without its Python wrapper, which only tracing needs
+_linear_phase = _ops.linear_phase._op
 
-# What a collective does, by the plan's word for it. `ranks` is the size of the group.
+# torch's functional collectives.
 _wait = _c10d.wait_tensor.default
 _gather = _c10d.all_gather_into_tensor.default
 _scatter = _c10d.reduce_scatter_tensor.default
 _reduce = _c10d.all_reduce.default
 
 
-# Where nothing is traced, collectives are called below autograd, as the ops are: it would look
-# for gradients there are none of, at half of the host's cost of a collective.
+# In eager code collectives are called below autograd, as the ops are. There are no gradients to
+# find, and looking for them is half of a collective's host cost.
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def _start(kind: str, tensor: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
-    """Starts a collective; its result is there once it has been waited for."""
+    """Starts a collective. Its result must be waited for."""
     if kind == "all_gather":
         return _gather(tensor, ranks, group)
     if kind == "reduce_scatter":
@@ -47,48 +48,53 @@ class _Memory:
         self.plan = _plans.describe(kind, text)
         self.phases: Phases = _plans.phases(kind, text)
         self.axes = axes
-        self.at: dict[Slot, torch.Tensor] = {}
+        self.at: dict[Region, torch.Tensor] = {}
 
     def take_arguments(self, written: Sequence[Any], args: Sequence[Any]) -> None:
-        """Arguments by port, and then the blocks that earlier plans saved."""
+        """Takes the arguments by port, then the arenas that earlier plans saved."""
         next_read, next_written = 0, 0
+        names = [port.name for port in self.plan.args if port.is_mutable]
         for index, port in enumerate(self.plan.args):
-            if port.is_mutable:
+            if port.is_in_state:
+                self.at["arg", index] = written[names.index("amax")]
+            elif port.is_mutable:
                 self.at["arg", index] = written[next_written]
                 next_written += 1
             else:
                 self.at["arg", index] = args[next_read]
                 next_read += 1
-        for index, has in enumerate(self.plan.blocks):
+        for index, has in enumerate(self.plan.arenas):
             if has:
                 self.at["restored", index] = args[next_read]
                 next_read += 1
 
-    def made(self, slot: Slot, like: torch.Tensor) -> torch.Tensor:
-        """The memory of a slot; new where it is not there yet."""
-        if slot not in self.at:
-            place, port = slot
+    def made(self, region: Region, like: torch.Tensor) -> torch.Tensor:
+        """The memory of a region; allocated at first use."""
+        if region not in self.at:
+            place, port = region
             if place == "exchange":
                 dtype, dims = self.phases.exchanges[port]
-                self.at[slot] = like.new_empty(_plans.rows_shape(dims, self.axes), dtype=dtype)
+                self.at[region] = like.new_empty(
+                    _plans.rows_shape(dims, self.axes), dtype=dtype
+                )
             elif place == "out":
                 out = self.plan.outs[port]
                 shape = _plans.shape(out.dims, self.axes)
-                self.at[slot] = like.new_empty(shape, dtype=out.dtype)
+                self.at[region] = like.new_empty(shape, dtype=out.dtype)
             else:
-                # Zeros lie between its buffers where they cost no launch: equal calls save
-                # equal bytes.
+                # Zeros on the CPU, where they cost no launch: then equal calls save equal
+                # bytes, gaps between buffers included.
                 make = like.new_zeros if like.device.type == "cpu" else like.new_empty
-                block = [_plans.block_bytes(self.plan, self.axes)]
-                self.at[slot] = make(block, dtype=torch.uint8)
-        return self.at[slot]
+                arena = [_plans.arena_bytes(self.plan, self.axes)]
+                self.at[region] = make(arena, dtype=torch.uint8)
+        return self.at[region]
 
     def _items(self, spot: Spot) -> Sequence[_plans.Stored]:
         place, port, _ = spot
-        return self.phases.block if place == "saved" else self.phases.restored[port]
+        return self.phases.arena if place == "saved" else self.phases.restored[port]
 
     def _slice(self, spot: Spot, like: torch.Tensor) -> torch.Tensor:
-        """A buffer of a block, as bytes."""
+        """A buffer of an arena, as bytes."""
         place, port, item = spot
         start: Any = 0
         items = self._items(spot)
@@ -98,8 +104,8 @@ class _Memory:
         return self.made((place, port), like).narrow(0, start, length)
 
     def sent(self, collective: Collective, like: torch.Tensor) -> torch.Tensor:
-        """What a collective takes, in the shape by whose first axis ranks are joined or
-        split: all rows, or a chunk of them."""
+        """What a collective sends: all rows, or one chunk of them. Ranks are joined or split
+        along the first axis."""
         whole = self._source(collective.source, like)
         chunk, chunks = collective.chunk
         if chunks == 1:
@@ -117,7 +123,7 @@ class _Memory:
         return tensor.flatten(0, -2).contiguous() if place == "arg" else tensor
 
     def receive(self, spot: Spot, got: torch.Tensor, like: torch.Tensor) -> None:
-        """Puts what a collective delivered where the plan wants it."""
+        """Stores the result of a collective where the plan wants it."""
         place, port, _ = spot
         if place == "saved":
             self._slice(spot, like).copy_(got.view(torch.uint8).flatten())
@@ -129,11 +135,11 @@ class _Memory:
 
 
 def _arrived(tensor: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
-    """A collective's result, waited for.
+    """Waits for a collective's result.
 
-    A graph that runs node by node frees a tensor behind its last reader, and gloo works in the
-    memory that it was given to send: so a traced result on a CPU reads it, too, but no element
-    of it. Inductor holds what is sent by itself, and leaves this out."""
+    A graph that runs node by node frees a tensor after its last reader, but gloo still works in
+    the memory that is sent. So on the CPU a traced result depends on the sent tensor, too,
+    without reading an element. Inductor keeps sent tensors alive by itself and removes this."""
     found = _wait(tensor)
     if is_compiling() and sent.device.type == "cpu":
         found = torch.cat([found, sent.narrow(0, 0, 0)])
@@ -141,19 +147,19 @@ def _arrived(tensor: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
 
 
 class _Exchange:
-    """The collectives of a run. Each begins as soon as what it sends is there, and is waited
-    for where its result is read: products of phases in between run beside it."""
+    """The collectives of a run. Each starts as soon as its source is ready and is waited for
+    where its result is read. Products of the phases between overlap with it."""
 
     def __init__(self, memory: _Memory, where: tuple[str, int], like: torch.Tensor) -> None:
         self.memory, self.where, self.like = memory, where, like
         phases = memory.phases.phases
         self.busy = {at for p in phases for c in p.collectives for at in (c.begin, c.end)}
         self.waiting = [c for phase in memory.phases.phases for c in phase.collectives]
-        # What is sent is held until it has arrived: a chunk is a view that nobody else has.
+        # The sent tensor is kept until it has arrived: nobody else holds the view of a chunk.
         self.running: list[tuple[Collective, torch.Tensor, torch.Tensor]] = []
 
     def before(self, phase: int) -> None:
-        """Begins and ends what must have begun or ended before a phase runs."""
+        """Starts and waits for the collectives that are due before a phase."""
         if phase not in self.busy:
             return
         if is_compiling():
@@ -179,16 +185,16 @@ def run(
     tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]],
     where: tuple[str, int],
 ) -> list[torch.Tensor]:
-    """A plan of a kind and text over the ranks of a group (its name and size): its outputs, and
-    then the block that it saves.
+    """Runs a plan over the ranks of a group (name and size). Returns its outputs, then the
+    arena that it saves.
 
-    Tensors are those that it writes, those that it reads with the blocks of earlier plans, and
-    those that a compiler must have made by then."""
+    `tensors`: those that the plan writes; those that it reads, with the arenas of earlier
+    plans; and those that a compiler must have computed before."""
     kind, plain = call
     written, args, after = tensors
     text, args = with_gradient(kind, plain, args, len(written))
     args = expand_args(kind, text, args, len(written))
-    if text != plain:  # a gradient that arrived quantized is not measured
+    if text != plain:  # a gradient that arrived quantized has no amax to record
         names = [port.name for port in _plans.describe(kind, plain).args if port.is_mutable]
         lent = dict(zip(names, written, strict=True))
         wanted = _plans.describe(kind, text).args
@@ -200,10 +206,10 @@ def run(
     exchange = _Exchange(memory, where, like)
     for at, phase in enumerate(memory.phases.phases):
         exchange.before(at)
-        if phase.written:  # or else it begins with a collective
+        if phase.written:  # otherwise the plan begins with a collective
             op(
-                [memory.made(slot, like) for slot in phase.written],
-                [memory.made(slot, like) for slot in phase.read],
+                [memory.made(region, like) for region in phase.written],
+                [memory.made(region, like) for region in phase.read],
                 list(after),
                 sizes,
                 text,
@@ -213,6 +219,6 @@ def run(
     exchange.before(len(memory.phases.phases))
     ports = enumerate(memory.plan.outs)
     outs = [memory.made(("out", i), like) for i, port in ports if port.alias < 0]
-    if memory.plan.block:
+    if memory.plan.arena:
         outs.append(memory.made(("saved", 0), like))
     return outs if text == plain else as_if_plain(kind, plain, text, outs, like)

@@ -1,8 +1,9 @@
-"""Quantized rows that stand alone: what fully_shard cuts, moves and joins.
+"""The row form of a quantized matrix: what fully_shard cuts, sends and joins.
 
-The row form of a quantized matrix is a matrix of bytes, a line for each row: its codes and all
-that decodes them. Any cut between rows is a cut between lines; lines that are joined again give
-the buffers, byte for byte. Of each buffer a line has
+The row form is a matrix of bytes with one line for each row of the quantized matrix. A line
+holds the row's codes and all that is needed to decode them. So lines can be cut and joined
+anywhere, and joined lines give the buffers again, byte for byte. A line contains, of each
+buffer:
 
 | buffer | in a line |
 |---|---|
@@ -23,34 +24,34 @@ from octet.tensor import QuantizedTensor
 
 
 class Part(NamedTuple):
-    """A buffer's place in a line."""
+    """The place of a buffer in a line."""
 
     name: str
-    start: int  # its first byte
-    width: int  # its bytes
-    axis: int  # of the buffer: the one along the rows; -1 where there is none
-    group: int  # rows that share a line of the buffer
-    line: int  # bytes of such a line
+    start: int  # first byte in the line
+    width: int  # bytes in the line
+    axis: int  # the buffer's axis along the rows; -1 if there is none
+    group: int  # rows of the matrix that share one line of the buffer
+    line: int  # bytes of that line of the buffer
     is_striped: bool
 
 
 class Form(NamedTuple):
-    """How the lines of a matrix look."""
+    """The layout of a matrix's lines."""
 
     text: str
     shape: tuple[int, int]
     parts: tuple[Part, ...]
     width: int  # bytes of a line
-    split: int  # where the bytes of the second direction begin
+    split: int  # first byte of the second direction
 
     def of_columns(self) -> bool:
-        """Whether lines have bytes of both directions, which may travel one at a time."""
+        """Whether lines hold bytes of both directions, which can be sent one at a time."""
         return self.split < self.width
 
 
 @constant
 def form_of(text: str, shape: tuple[int, int]) -> Form:
-    """The form of a whole matrix; cuts of it have the same lines."""
+    """The form of a whole matrix. Parts of it have the same lines."""
     parts: list[Part] = []
     at, start, split = _plans.axes("dequantize", shape), 0, -1
     rowwise, _ = _texts.usages(text)
@@ -80,7 +81,7 @@ def _lines(buffer: torch.Tensor, part: Part) -> torch.Tensor:
 
 
 def to_rows(form: Form, tensor: QuantizedTensor) -> torch.Tensor:
-    """The lines of a tensor that begins at a block's first row of the whole."""
+    """The lines of a tensor. Its first row must be the first row of a block."""
     rows, made = tensor.shape[0], []
     for part in form.parts:
         lines = _lines(getattr(tensor, part.name), part)
@@ -98,8 +99,8 @@ def to_rows(form: Form, tensor: QuantizedTensor) -> torch.Tensor:
 def into_buffers(
     form: Form, rows: torch.Tensor, out: QuantizedTensor, parts: Sequence[Part]
 ) -> None:
-    """Writes the buffers of a tensor from its lines. Autograd does not count that: a tensor
-    that it has saved is gathered again."""
+    """Writes the buffers of a tensor from its lines. Autograd's version counters do not change:
+    a saved tensor that is gathered again must stay valid."""
     count = out.shape[0]
     offset = parts[0].start if parts else 0
     for part in parts:
@@ -123,7 +124,7 @@ def into_buffers(
 
 
 def empty(form: Form, dtype: torch.dtype, device: torch.device, rows: int) -> QuantizedTensor:
-    """A quantized tensor of some rows, not written yet."""
+    """An uninitialized quantized tensor with some rows."""
     shape = (rows, form.shape[1])
     at, buffers = _plans.axes("dequantize", shape), []
     for _, _, kind, dims in _texts.layout(form.text):
@@ -133,14 +134,15 @@ def empty(form: Form, dtype: torch.dtype, device: torch.device, rows: int) -> Qu
 
 
 def decode(form: Form, rows: torch.Tensor, start: int, dtype: torch.dtype) -> torch.Tensor:
-    """What lines stand for; `start` is the first one's row in the whole."""
+    """The decoded values of lines; `start` is the number of the first row in the whole
+    matrix."""
     count, columns = rows.shape[0], form.shape[1]
     if count == 0 or rows.is_meta:
         return torch.empty(count, columns, dtype=dtype, device=rows.device)
     text = _texts.with_usage(form.text, True, False)
     part = form_of(text, form.shape)
     before = start % max(_texts.row_step(text), 1)
-    # A block's rows before the first have its scales, too; their codes do not matter.
+    # Rows of the block before `start` get the block's scales; their codes do not matter.
     rows = torch.cat([rows[:1].expand(before, -1), rows])
     made = empty(part, dtype, rows.device, before + count)
     into_buffers(part, rows, made, part.parts)

@@ -1,7 +1,8 @@
 """QuantizedShard: a rank's rows of a weight that fully_shard gathers quantized.
 
-fully_shard cuts a quantized parameter by a few ops (split, new_zeros, slice, copy_) and asks
-its shards what to gather (fsdp_pre_all_gather) and what that becomes (fsdp_post_all_gather).
+fully_shard cuts a quantized parameter with a few ops (split, new_zeros, slice, copy_). It
+asks the shards what to gather (fsdp_pre_all_gather) and what to make of it
+(fsdp_post_all_gather).
 """
 
 import sys
@@ -20,11 +21,11 @@ from octet._tensor_ops import _split
 from octet.tensor import HANDLERS, QuantizedTensor
 
 aten = torch.ops.aten
-Metadata = tuple[bool, bool]  # which directions travelled
+Metadata = tuple[bool, bool]  # which directions are sent: (rowwise, columnwise)
 
 
 class QuantizedShard(torch.Tensor):
-    """Some rows of a weight that travels quantized. Ops see what it stands for."""
+    """Some rows of a weight that is gathered quantized. Other ops see the decoded values."""
 
     _memory: Memory
     _offset: int
@@ -49,17 +50,17 @@ class QuantizedShard(torch.Tensor):
         return f"QuantizedShard({self._memory.form.text!r}, shape={tuple(self.shape)})"
 
     def rows(self) -> int:
-        """How many it has."""
+        """The number of rows."""
         return self.shape[0] if self.dim() == 2 else self._memory.rows
 
     def dequantize(self) -> torch.Tensor:  # type: ignore[override]
-        """What it stands for."""
+        """The decoded values."""
         return self._memory.read(self._offset, self.rows()).reshape(self.shape)
 
     # ---- what fully_shard asks ---------------------------------------------------------------
 
     def fsdp_pre_all_gather(self, mesh: Any) -> tuple[tuple[torch.Tensor, ...], Metadata]:  # noqa: ANN401
-        """The bytes that travel, and which directions they are of."""
+        """The bytes to send, and which directions they contain."""
         memory = self._memory
         memory.place(mesh)
         memory.settled()
@@ -69,8 +70,9 @@ class QuantizedShard(torch.Tensor):
             return (_travelling(memory, lines, which),), which
 
     def _directions(self) -> Metadata:
-        """Rowwise bytes for forward, columnwise ones for backward, where the weight is gathered
-        for each; both, where once for both."""
+        """Which directions to send. If the weight is gathered for forward and again for
+        backward: rowwise bytes for forward, columnwise for backward. If it is gathered once:
+        both."""
         memory = self._memory.origin or self._memory
         reshards, training_state = _fsdp_group(memory.form)
         if not memory.form.of_columns():
@@ -96,18 +98,19 @@ class QuantizedShard(torch.Tensor):
         *,
         out: torch.Tensor | None = None,
     ) -> Any:  # noqa: ANN401
-        """The whole weight, quantized, and its buffers; `out` is one of before."""
+        """The whole quantized weight and its buffers. `out` is the tensor of an earlier gather,
+        if there is one."""
         form, (rows,) = self._memory.form, all_gather_outputs
         made = getattr(out, "_local_tensor", out)
         if made is None:
             made = _row_form.empty(form, param_dtype, rows.device, form.shape[0])
         _fill(form, rows, made, metadata)
-        rows.untyped_storage().resize_(0)  # its bytes are in the buffers
+        rows.untyped_storage().resize_(0)  # freed: the bytes are in the buffers now
         return None if out is not None else (made, tuple(made.buffers()))
 
     def gather_rowwise(self, whole: QuantizedTensor) -> None:
-        """Brings the rowwise bytes of a weight that was gathered for backward: a checkpoint
-        runs its layer again."""
+        """Gathers the rowwise bytes of a weight that was gathered for backward only, because a
+        checkpoint runs its layer again."""
         memory = self._memory
         lines = memory.quantized() if memory.stores_values else memory.lines
         sent = _travelling(memory, lines, (True, False)).to(whole.device)
@@ -150,7 +153,7 @@ class QuantizedShard(torch.Tensor):
 def rebuild_shard(
     lines: torch.Tensor, text: str, shape: Sequence[int], dtype: torch.dtype, start: int
 ) -> QuantizedShard:
-    """A shard as it was saved."""
+    """Unpickles a shard."""
     memory = Memory(form_of(text, tuple(shape)), dtype, lines.shape[0], False)
     memory.lines, memory.start = lines, start
     return QuantizedShard(memory, 0, (lines.shape[0], shape[1]))
@@ -165,7 +168,7 @@ def _parts_of(form: _row_form.Form, which: Metadata) -> list[_row_form.Part]:
 
 
 def _travelling(memory: Memory, lines: torch.Tensor, which: Metadata) -> torch.Tensor:
-    """The columns of lines that travel; of one direction as many as of the other."""
+    """The bytes of the lines that are sent. Both directions are padded to the same size."""
     split, width = memory.form.split, memory.form.width
     if which == (True, True):
         return lines
@@ -177,7 +180,7 @@ def _travelling(memory: Memory, lines: torch.Tensor, which: Metadata) -> torch.T
 def _fill(
     form: _row_form.Form, rows: torch.Tensor, made: QuantizedTensor, which: Metadata
 ) -> None:
-    """Writes the directions that travelled; memory of the other is given back."""
+    """Writes the directions that were sent; frees the memory of the other."""
     parts = _parts_of(form, which)
     for part in form.parts:
         if part not in parts:
@@ -186,8 +189,8 @@ def _fill(
 
 
 def _fsdp_group(form: _row_form.Form) -> tuple[bool, str]:
-    """Whether the parameters that are being gathered are freed after forward, and what
-    fully_shard is about to do. It asks the stack because nothing else tells."""
+    """Whether fully_shard frees the gathered parameters after forward, and its training state.
+    Read from the stack, because torch tells it nowhere else."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         group = frame.f_locals.get("self")
@@ -207,7 +210,8 @@ def _fsdp_group(form: _row_form.Form) -> tuple[bool, str]:
 
 
 def restore_rowwise(layer: Any, weight: torch.Tensor) -> None:  # noqa: ANN401
-    """Before a layer runs forward in a backward: its weight may be there columnwise only."""
+    """Before a layer runs forward inside a backward: gathers the rowwise bytes of its weight if
+    only the columnwise ones are there."""
     if not isinstance(weight, QuantizedTensor) or weight.buffers()[0].numel() == 0:
         return
     if weight.buffers()[0].untyped_storage().size() == 0:
@@ -221,8 +225,8 @@ def restore_rowwise(layer: Any, weight: torch.Tensor) -> None:  # noqa: ANN401
 
 
 def check_recomputed(layer: Any, weight: Any) -> None:  # noqa: ANN401
-    """Refuses compiled code that a checkpoint runs again, where forward and backward gather a
-    direction each: compiled code cannot bring the other one, as restore_rowwise does."""
+    """Raises for compiled code inside a checkpoint if forward and backward gather one direction
+    each. Compiled code cannot gather the other one, as restore_rowwise does."""
     shard = shard_of(layer, "weight")
     local = getattr(shard, "_local_tensor", None)
     if not isinstance(local, QuantizedShard) or not local._memory.alternates:
@@ -236,7 +240,8 @@ def check_recomputed(layer: Any, weight: Any) -> None:  # noqa: ANN401
     )
 
 
-# ---- what ops do to a shard ------------------------------------------------------------------
+# ---- ops on shards
+# -------------------------------------------------------------------------------
 
 
 def _view_of(shard: QuantizedShard, start: int, rows: int) -> QuantizedShard:
@@ -258,7 +263,7 @@ def _sliced(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 def _parted(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     shard, size, dim = args[0], args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0)
-    if not _in_fully_shard():  # such as parallelize_module's: parts are plain
+    if not _in_fully_shard():  # for example parallelize_module: parts are plain
         return NotImplemented
     if dim not in (0, -2) or shard.dim() != 2 or not isinstance(size, int):
         return NotImplemented
@@ -295,14 +300,14 @@ def _emptied(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _zeros(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Plain: an optimizer's moments."""
+    """Plain zeros: they become an optimizer's moments."""
     shard = args[0]
     dtype, device = kwargs.get("dtype") or shard.dtype, kwargs.get("device") or shard.device
     return torch.zeros(shard.shape, dtype=dtype, device=device)
 
 
 def _cloned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Of another dtype it is a plain tensor."""
+    """A copy. With another dtype it is a plain tensor."""
     shard = args[0]
     device = torch.device(kwargs.get("device") or shard.device)
     if kwargs.get("dtype") not in (None, shard.dtype) or shard.dim() != 2:
@@ -314,15 +319,15 @@ def _cloned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def sent_to(shard: QuantizedShard, device: torch.device) -> QuantizedShard:
-    """A shard of CPUOffloadPolicy's, copied to where it is gathered: with its padding, and
-    bound to the one that stays."""
+    """A shard under CPUOffloadPolicy, copied to the device where it is gathered. The copy
+    refers to the original."""
     made = shard._memory.copied(lambda held: held.to(device, copy=True, non_blocking=True))
     made.origin = shard._memory
     return QuantizedShard(made, shard._offset, shard.shape)
 
 
 def _pinned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """CPUOffloadPolicy's shards."""
+    """A copy in pinned memory, for CPUOffloadPolicy."""
     shard = args[0]
     memory = shard._memory.copied(lambda held: held.pin_memory())
     return QuantizedShard(memory, shard._offset, shard.shape)
@@ -334,7 +339,7 @@ def _is_pinned(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _copied(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Lines are copied where they are of the same rows; or else what they stand for is."""
+    """Copies lines if both have lines of the same rows, else decoded values."""
     out, source = args[0], args[1]
     if not isinstance(out, QuantizedShard):
         return NotImplemented
@@ -355,8 +360,8 @@ def _copied(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _on_values(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Any other op: on what shards stand for. What it writes is quantized later: by the
-    optimizer's end or the next gather, when all ranks can exchange magnitudes."""
+    """Any other op runs on the decoded values. What it writes is quantized later, at the end of
+    the optimizer's step or at the next gather, when all ranks can exchange amaxes."""
     written = {id(t) for t in written_arguments(func, args, kwargs)}
     found: dict[int, tuple[QuantizedShard, torch.Tensor]] = {}
 
@@ -393,12 +398,13 @@ _SHARD_HANDLERS: dict[Any, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-# ---- what fully_shard does to a quantized parameter ------------------------------------------
+# ---- ops of fully_shard on a quantized parameter
+# ----------------------------------------------
 
 
 def _in_fully_shard() -> bool:
-    """Whether fully_shard is cutting a parameter. It asks the stack because nothing else tells:
-    a user's split of a quantized tensor is another."""
+    """Whether fully_shard is cutting a parameter. Read from the stack, because torch tells it
+    nowhere else: a user's own split must behave differently."""
     if FSDP_PARAM not in sys.modules:
         return False
     frame: Any = sys._getframe(1)
@@ -410,7 +416,7 @@ def _in_fully_shard() -> bool:
 
 
 def check_sharded(text: str, shape: Sequence[int], rows: int) -> None:
-    """Refuses what shards cannot hold or cannot quantize again as the whole would be."""
+    """Raises for quantizers whose rows cannot be stored or requantized separately."""
     fields, step = _C.fields("quantizer", text), _texts.row_step(text)
     what = f"fully_shard of a weight {tuple(shape)} of {text}"
     if len(shape) != 2:
@@ -431,7 +437,7 @@ def check_sharded(text: str, shape: Sequence[int], rows: int) -> None:
 
 
 def stored_form(text: str) -> str:
-    """The quantizer of what travels: one direction, where the other is made of it exactly."""
+    """The quantizer of what is sent: one direction if the other can be made from it exactly."""
     return _texts.with_usage(text, True, False) if _texts.transposable(text) else text
 
 

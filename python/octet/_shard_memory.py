@@ -1,9 +1,9 @@
-"""A rank's rows of a matrix that is gathered quantized: lines of bytes, or values, or both.
+"""A rank's rows of a matrix that is gathered quantized: as bytes, as values, or both.
 
-What one rank quantizes must be what the whole would have become. Its own rows are not enough
-where one scale covers more: the whole tensor, or a block of rows that a cut divides. There
-ranks exchange the largest magnitudes, all layers at once, and each rank quantizes its rows
-beside rows that stand for the others': zeros, and these magnitudes.
+Each rank must produce the same bytes as quantizing the whole matrix would. Its own rows are not
+enough if one scale covers more rows: the whole tensor, or a block that a cut divides. Then
+ranks exchange amaxes, for all layers at once. Each rank quantizes its rows together with extra
+rows that contain the other ranks' amaxes and zeros.
 """
 
 import itertools
@@ -23,38 +23,39 @@ _watched: list[Any] = []
 
 
 class Gone(NamedTuple):
-    """What is left of a memory that was written, and freed before it was quantized.
+    """What is left of a memory that was written and freed before it was quantized.
 
-    Ranks free memory at times of their own, by garbage collection. One that still has it would
-    wait for one that has not, so the latter takes part in its place, with zeros."""
+    Garbage collection frees memory at different times on different ranks. A rank that still has
+    it would wait for one that has not. So the latter takes part with zeros."""
 
     order: tuple[int, int]
     mesh: Any
-    count: int  # of magnitudes
+    count: int  # number of amaxes
 
 
 _GONE: list[Gone] = []
 
 
 class Memory:
-    """The rows of one rank. Views of a shard share it.
+    """The rows of one rank, shared by all views of a shard.
 
-    ``lines`` are the bytes, in the row form; ``values`` what they stand for. Who writes, writes
-    values; ``settle`` makes lines of them. One that ``stores_values`` is stored in high
-    precision and has lines only while they travel."""
+    ``lines`` are the bytes in row form, ``values`` the decoded values. Ops write ``values``;
+    ``settle`` quantizes them to ``lines``. If ``stores_values``, the weight is stored in high
+    precision, and lines exist only while they are sent."""
 
     def __init__(self, form: Form, dtype: torch.dtype, rows: int, stores_values: bool) -> None:
         self.form, self.dtype, self.rows, self.stores_values = form, dtype, rows, stores_values
-        self.number = -1  # of the parameter: the same on all ranks
-        self.made = next(_made)  # tells copies of one parameter apart
-        self.start: int | None = None  # the first row's number in the whole
+        self.number = -1  # number of the parameter; the same on all ranks
+        self.made = next(_made)  # distinguishes copies of one parameter
+        self.start: int | None = None  # number of the first row in the whole matrix
         self.lines: torch.Tensor | None = None
         self.values: torch.Tensor | None = None
-        self.is_stale = stores_values  # magnitudes are to be exchanged
-        self.slots: torch.Tensor | None = None  # those of the whole: see exchanged
+        self.is_stale = stores_values  # whether amaxes must be exchanged
+        self.slots: torch.Tensor | None = None  # amaxes of the whole matrix: see exchanged
         self.mesh: Any = None
-        self.alternates: bool | None = None  # directions travel one at a time
-        self.origin: Memory | None = None  # on the CPU; this is its copy on a GPU, to travel
+        self.alternates: bool | None = None  # whether the two directions are sent separately
+        # the original on the CPU, if this is its copy on a GPU
+        self.origin: Memory | None = None
         _ALL.append(weakref.ref(self, _ALL.remove))
 
     def __del__(self) -> None:
@@ -63,21 +64,21 @@ class Memory:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its place among others: ranks may have made them in another order."""
+        """Sort key: ranks may have made them in different orders."""
         return self.number, self.made
 
     def is_waiting(self) -> bool:
-        """Whether ranks that hold the whole are to exchange its magnitudes."""
+        """Whether ranks must exchange its amaxes."""
         return self.is_stale and self.origin is None and self.values is not None
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device."""
         held = self.values if self.lines is None else self.lines
         return held.device
 
     def like(self, rows: int, device: torch.device, fill: bool) -> "Memory":
-        """Memory of the same kind; zeros, or not written."""
+        """New memory of the same kind; zeros if `fill`, else uninitialized."""
         made = Memory(self.form, self.dtype, rows, self.stores_values)
         made.number = self.number
         make = torch.zeros if fill else torch.empty
@@ -88,7 +89,7 @@ class Memory:
         return made
 
     def copied(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Memory":
-        """A copy of all rows elsewhere: on another device, in pinned memory."""
+        """A copy on another device or in pinned memory."""
         made = Memory(self.form, self.dtype, self.rows, self.stores_values)
         made.number, made.start, made.is_stale = self.number, self.start, self.is_stale
         made.lines = None if self.lines is None else move(self.lines)
@@ -96,7 +97,7 @@ class Memory:
         return made
 
     def read(self, offset: int, rows: int) -> torch.Tensor:
-        """What some rows stand for; to be read only."""
+        """The decoded values of some rows; read only."""
         if self.values is not None:
             return self.values[offset : offset + rows]
         start = (self.start or 0) + offset
@@ -105,7 +106,7 @@ class Memory:
         )
 
     def open(self) -> torch.Tensor:
-        """The values of all rows, to be written."""
+        """The values of all rows, for writing."""
         _watch_optimizers()
         if self.values is None:
             self.values = self.read(0, self.rows).clone()
@@ -113,7 +114,7 @@ class Memory:
         return self.values
 
     def place(self, mesh: Any) -> None:  # noqa: ANN401
-        """Sets the ranks that hold the whole."""
+        """Sets the mesh of ranks that hold the whole matrix."""
         if self.origin is not None:
             self.origin.place(mesh)
         self.mesh = mesh
@@ -121,8 +122,8 @@ class Memory:
             self.start = min(mesh.get_local_rank() * self.rows, self.form.shape[0])
 
     def settled(self) -> None:
-        """Quantizes what was written, if that has not been done; a copy takes over what its
-        origin has become by that."""
+        """Quantizes what was written, if needed. A copy takes over the result of its
+        original."""
         origin = self.origin
         if origin is None:
             if self.is_stale:
@@ -132,37 +133,37 @@ class Memory:
         self.is_stale = False
         if self.stores_values:
             self.slots = None if origin.slots is None else origin.slots.to(self.device)
-        elif self.values is not None:  # of before
+        elif self.values is not None:  # outdated values
             self.lines, self.values = origin.lines.to(self.values.device), None
 
     def own(self) -> int:
-        """Rows that are not padding."""
+        """Number of rows that are not padding."""
         return max(0, min(self.rows, self.form.shape[0] - (self.start or 0)))
 
     def takes_lines(self, of: "Memory", start: int) -> bool:
-        """Whether lines of another may be copied: both have them, and of the same rows."""
+        """Whether lines can be copied from another memory: both have lines of the same rows."""
         if self.lines is None or of.lines is None or self.is_stale or of.is_stale:
             return False
         return self.start == start and self.form == of.form
 
-    # ---- magnitudes of the whole -----------------------------------------------------------
+    # ---- amaxes of the whole matrix --------------------------------------------------------
 
     def has_one_scale(self) -> bool:
-        """Whether a scale covers the whole tensor."""
+        """Whether one scale covers the whole tensor."""
         return any(part.axis < 0 for part in self.form.parts)
 
     def cut_blocks(self) -> list[int]:
-        """The blocks of rows that cuts between ranks divide."""
+        """The blocks of rows that are divided between ranks."""
         step, whole = _texts.row_step(self.form.text), self.form.shape[0]
         cuts = [self.rows * rank for rank in range(1, self.mesh.size())]
         return sorted({cut // step for cut in cuts if cut < whole and cut % step})
 
     def count(self) -> int:
-        """How many magnitudes its ranks exchange."""
+        """How many amaxes the ranks exchange."""
         return self.has_one_scale() + len(self.cut_blocks()) * self.form.shape[1]
 
     def magnitudes(self) -> torch.Tensor:
-        """The largest ones of this rank: of all, and by columns of each block that is cut."""
+        """This rank's amaxes: of the tensor, and of each column in each divided block."""
         step, columns = _texts.row_step(self.form.text), self.form.shape[1]
         own = self.values[: self.own()].float().abs()
         own = torch.where(own.isnan(), torch.zeros_like(own), own)
@@ -176,7 +177,7 @@ class Memory:
         return torch.cat(found) if found else own.new_zeros(0)
 
     def quantized(self) -> torch.Tensor:
-        """The lines of the values, as the whole would have been quantized."""
+        """The lines of the values, quantized as the whole matrix would be."""
         form, step = self.form, _texts.row_step(self.form.text)
         own, columns = self.own(), form.shape[1]
         lines = torch.zeros(self.rows, form.width, dtype=torch.uint8, device=self.device)
@@ -202,12 +203,13 @@ class Memory:
 
 
 def new_number() -> int:
-    """The number of a parameter that is about to be cut; all ranks cut the same ones."""
+    """The number of a parameter that is about to be cut. All ranks cut the same parameters in
+    order."""
     return next(_numbers)
 
 
 def _take_gone(mesh: Any) -> list[Gone]:  # noqa: ANN401
-    """Those of a mesh; they take part once."""
+    """Removes and returns the Gone entries of a mesh."""
     found = [gone for gone in list(_GONE) if gone.mesh == mesh]
     for gone in found:
         _GONE.remove(gone)
@@ -215,7 +217,8 @@ def _take_gone(mesh: Any) -> list[Gone]:  # noqa: ANN401
 
 
 def exchanged(memories: list[Memory], gone: list[Gone]) -> None:
-    """Gives memories of one mesh the magnitudes of the whole: one all_reduce for all."""
+    """Gives memories of one mesh the amaxes of the whole matrices, with one all_reduce for
+    all."""
     found = [(memory.order, memory, memory.magnitudes()) for memory in memories]
     found += [(each.order, None, torch.zeros(each.count)) for each in gone]
     if not found:
@@ -244,7 +247,7 @@ def settle(mesh: Any) -> None:  # noqa: ANN401
 
 def _settle_all(*_: Any) -> None:  # noqa: ANN401
     if not torch.distributed.is_initialized():
-        _GONE.clear()  # their ranks have parted
+        _GONE.clear()  # the process group is gone
     waiting: list[Any] = [(gone.order, gone.mesh) for gone in list(_GONE)]
     for ref in list(_ALL):
         memory = ref()
@@ -259,7 +262,7 @@ def _settle_all(*_: Any) -> None:  # noqa: ANN401
 
 
 def _watch_optimizers() -> None:
-    """Has torch's optimizers say when they have stepped; once in a process."""
+    """Registers a hook that runs after each optimizer step; once in a process."""
     if not _watched:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
