@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Dim = tuple[str, int, int, int]
-Port = tuple[str, str, str, tuple[Dim, ...], int, int, str]
+Port = tuple[str, str, str, tuple[Dim, ...], int, int, str, int]
 Slot = tuple[str, int]
 
 ALIGN: int

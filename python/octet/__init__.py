@@ -6,9 +6,11 @@
 """
 
 import gc as _gc
+import sys as _sys
+import typing as _typing
 
-# All that loading makes stays: collecting garbage meanwhile finds none, and costs more than the
-# rest of the import, since it walks through torch's objects, too.
+# Importing makes no garbage. Collecting it meanwhile would cost more than the rest of the
+# import, since the collector walks through all of torch's objects.
 _collects = _gc.isenabled()
 _gc.disable()
 try:
@@ -54,7 +56,7 @@ try:
         fp8_autocast,
         quantized_model_init,
     )
-    from octet.state.recompute import checkpoint
+    from octet.state.checkpoint import checkpoint
     from octet.state.scaling import prepare, reset_state
     from octet.state.weights import constant_weights
     from octet.tensor import QuantizedTensor
@@ -62,7 +64,8 @@ finally:
     if _collects:
         _gc.enable()
 
-del _flops, _shard, _tensor_ops  # imported for what they add to torch and to QuantizedTensor
+# imported because they register things with torch and QuantizedTensor
+del _flops, _shard, _tensor_ops
 
 __version__ = _version()
 __all__ = [
@@ -114,3 +117,10 @@ __all__ = [
     "unconvert",
     "unflatten_state_dict",
 ]
+
+if not _typing.TYPE_CHECKING:  # else a type checker would take every name for one of octet's
+
+    def __getattr__(name: str) -> object:
+        from octet._instead import no_attribute
+
+        raise AttributeError(no_attribute(name), name=name, obj=_sys.modules[__name__])

@@ -1,4 +1,4 @@
-"""octet.advise: which layers lose most where they are quantized, measured one by one."""
+"""octet.advise: quantizes layers one by one and measures which of them lose most."""
 
 import glob
 import statistics
@@ -9,30 +9,31 @@ import torch
 from octet._call_time import extra_tensors
 from octet._probe import (
     Asked,
-    Progress,
     answering,
     call_in,
     in_recipe,
     octet_layers,
     plain,
     run_call,
+    run_model,
     untouched,
 )
+from octet._progress import Progress
 from octet._report import Table
 from octet.linear import AnyLinear
 from octet.recipe import Recipe
 from octet.state.active import current
 
-KEEP_ABOVE = 4.0  # times the median cost: such a layer is proposed to stay high
-_MOST_ELEMENTS = 1 << 14  # of a parameter's gradient that are compared
+KEEP_ABOVE = 4.0  # a layer that costs more than this many medians should stay in high precision
+_MOST_ELEMENTS = 1 << 14  # elements of a parameter's gradient that are compared, at most
 
 
 class Change(NamedTuple):
     """What quantizing changed."""
 
-    loss: float  # the loss, minus that in high precision
-    # |g - g'| / |g| of each parameter's gradient, at most 1, in the root mean square over the
-    # parameters: so none counts more because its gradient is large. None where there are none.
+    loss: float  # loss with quantization minus loss without
+    # |g - g'| / |g| of each parameter's gradient, at most 1; root mean square over the
+    # parameters, so that large gradients do not count more. None if there are no gradients.
     gradient: float | None
 
 
@@ -40,10 +41,10 @@ class LayerCost(NamedTuple):
     """What quantizing one layer alone costs."""
 
     name: str
-    cost: float  # what layers are ranked by
+    cost: float  # layers are ranked by this
     loss_change: float
     gradient_change: float | None
-    keep: bool  # proposed to stay in high precision
+    keep: bool  # whether the layer should stay in high precision
 
 
 class Advice:
@@ -119,12 +120,13 @@ def _change(change: Change) -> str:
 
 
 def _call_model(model: torch.nn.Module, batch: Any) -> Any:  # noqa: ANN401
+    what = "octet.advise"
     if isinstance(batch, torch.Tensor):
-        return model(batch)
+        return run_model(model, (batch,), {}, what)
     if isinstance(batch, Mapping):
-        return model(**batch)
+        return run_model(model, (), dict(batch), what)
     if isinstance(batch, tuple | list):
-        return model(*batch)
+        return run_model(model, tuple(batch), {}, what)
     raise TypeError(
         f"octet.advise: batch is a {type(batch).__name__}; it is what the model is called "
         "with: a tensor, a tuple of arguments, or a dict of named ones"
@@ -146,7 +148,8 @@ def _checked_loss(found: Any) -> torch.Tensor:  # noqa: ANN401
 
 
 def _quantized(layer: AnyLinear, name: str, inp: torch.Tensor, asked: Asked) -> Any:  # noqa: ANN401
-    """A layer's call by the recipe. Its state is copied; the layer does not see it."""
+    """A layer's call by the recipe, on a copy of its state. The layer itself does not
+    change."""
     asked = (None, *asked[1:])
     call = call_in(layer, inp, asked, alone=True)
     if call is None or layer.tp_size > 1:
@@ -155,7 +158,7 @@ def _quantized(layer: AnyLinear, name: str, inp: torch.Tensor, asked: Asked) -> 
             "own; take a recipe of octet.recipe, and a model on one device"
         )
     scaled = call.recipe.rule is not None
-    if scaled and "fp8_scale" not in layer._buffers:
+    if scaled and "fp8_state" not in layer._buffers:
         raise ValueError(
             f"octet.advise: {name} has no scales of delayed scaling yet; train some steps by "
             "that recipe before, or ask for recipe=octet.recipe.Float8CurrentScaling()"
@@ -170,7 +173,7 @@ def _quantized(layer: AnyLinear, name: str, inp: torch.Tensor, asked: Asked) -> 
 
 
 class _Runs:
-    """Runs of a model on one batch, with some layers quantized."""
+    """Runs of a model on one batch, each with some layers quantized."""
 
     def __init__(self, model: torch.nn.Module, batch: Any, loss: Callable[..., Any]) -> None:  # noqa: ANN401
         self.model, self.batch, self.loss_of = model, batch, loss
@@ -209,7 +212,7 @@ class _Runs:
 
 
 def _some(gradient: torch.Tensor) -> torch.Tensor:
-    """Every so many elements."""
+    """A sample of a tensor's elements, evenly spaced."""
     flat = gradient.detach().reshape(-1)
     step = max(1, -(-flat.numel() // _MOST_ELEMENTS))
     return flat[::step].float()
@@ -219,7 +222,8 @@ def _some(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _ranked(changes: dict[str, Change]) -> list[LayerCost]:
-    """Costliest first: by the gradient's change, or the loss's where there is no gradient."""
+    """The rows, costliest first: by the change of gradients, or of the loss if there are no
+    gradients."""
     costs = {
         name: abs(c.loss) if c.gradient is None else c.gradient for name, c in changes.items()
     }
@@ -241,7 +245,7 @@ def advise(
     loss: Callable[[Any], torch.Tensor],
     recipe: Recipe | None,
 ) -> Advice:
-    """octet.advise: see there."""
+    """Implements octet.advise."""
     if not callable(loss):
         raise TypeError(
             f"octet.advise: loss is a {type(loss).__name__}; it is a function of the model's "
@@ -267,6 +271,6 @@ def advise(
         whole = kept = runs.change(names)
         if any(row.keep for row in rows):
             kept = runs.change([row.name for row in rows if not row.keep])
-            if _cost(kept) >= _cost(whole):  # what was measured wins over what was reckoned
+            if _cost(kept) >= _cost(whole):  # the measured result decides, not the estimate
                 rows, kept = [row._replace(keep=False) for row in rows], whole
     return Advice(text, runs.loss, rows, whole, kept)

@@ -1,11 +1,11 @@
-"""Other names that users of TransformerEngine know for what is here."""
+"""TransformerEngine's names for things that Octet has under other names."""
 
 import dataclasses
 
 from octet.recipe import Recipe
 from octet.state.autocast import default_recipe, quantized_model_init
 
-default_recipe()._freeze()  # there is one for all: who wants another makes another
+default_recipe()._freeze()  # all callers share this object; assigning to it must fail
 
 
 def fp8_model_init(
@@ -13,12 +13,12 @@ def fp8_model_init(
     recipe: Recipe | None = None,
     preserve_high_precision_init_val: bool = False,
 ) -> quantized_model_init:
-    """quantized_model_init by its older name."""
+    """``quantized_model_init`` by its older name."""
     return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
 
 
 def get_default_recipe() -> Recipe:
-    """A recipe like the one that ``recipe=None`` stands for; its fields may be assigned.
+    """A new recipe equal to the one that ``recipe=None`` means; its fields may be assigned.
 
     >>> octet.get_default_recipe()
     MXFP8BlockScaling('mxfp8')

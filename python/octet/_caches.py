@@ -1,4 +1,4 @@
-"""All caches of the package: each has a bound, and none changes a result."""
+"""octet.cache_info: all caches of the package. Each has a limit, and none changes a result."""
 
 from typing import NamedTuple
 
@@ -6,16 +6,15 @@ from octet import _C, _constant
 
 
 class CacheInfo(NamedTuple):
-    """How many entries a cache has, and how many it may have."""
+    """How many entries a cache has, and how many it may have at most."""
 
     entries: int
     capacity: int
 
 
 def cache_info() -> dict[str, CacheInfo]:
-    """Every cache of this process, by name: the plans that ops remember, the launches that a
-    GPU has decided of them, those that are replayed, the algorithms of its products, and what
-    the front end remembers of texts.
+    """The caches of this process, by name, with entries and capacity: plans, GPU launches,
+    captured graphs, algorithms of matrix products, and parsed texts. See docs/caches.md.
 
     >>> octet.cache_info()["plans"].capacity > 0
     True

@@ -1,34 +1,39 @@
-"""How long a call of a layer takes, forward and backward, beside bf16 nn.Linear."""
+"""Measures a layer's call, forward and backward, beside nn.Linear in bf16."""
 
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from octet import _C, _wgrad
+from octet import _wgrad
 from octet._linear_call import text_of
 from octet._probe import LayerCall, run_call
 from octet._prologue import applied
 from octet.linear import AnyLinear
 from octet.quantizers import from_text
+from octet.state import scaling
 
-_MOST_SECONDS = 0.25  # that one call is measured, after its first runs
+_MOST_SECONDS = 0.25  # time spent on one kind of call, warm-up not counted
 _MOST_RUNS = 30
+_LEAST_RUNS = 5  # where a busy machine makes them long, the least of one or two says nothing
+_MOST_SECONDS_WHERE_BUSY = 2.0
 
 
 class Timing(NamedTuple):
-    """Seconds of a call and of the same in bf16; or why there are none."""
+    """Seconds of a call and of the same call in bf16; or the reason why there are none."""
 
     octet: float
     bf16: float
-    bf16_saved: int  # bytes that torch's own functions save for backward in bf16
+    bf16_saved: int  # bytes that torch saves for backward in bf16
     why: str = ""
+    busy: bool = False  # other programs had the processor for more than half of the time
 
 
 def _operands(
     layer: AnyLinear, call: LayerCall, dtype: torch.dtype | None, quantizer: str | None
 ) -> list[torch.Tensor]:
-    """Random input, weight, bias and a norm's parameters, of the call's dtypes or of one."""
+    """Random input, weight, bias and norm parameters, of the call's dtypes or of the given
+    one."""
     k, n = call.sizes[-2:]
     shapes = [(*call.sizes[:-2], layer._columns()), (n, k)]
     shapes += [(n,)] if call.takes_bias else []
@@ -49,17 +54,13 @@ def _operands(
 def extra_tensors(
     layer: AnyLinear, call: LayerCall, of: dict[str, torch.Tensor]
 ) -> dict[str, list[torch.Tensor]]:
-    """What a call takes besides its operands: copies of `of`, else fresh ones."""
-    slots = {"fp8_scale": _C.FORWARD_SLOTS, "fp8_grad_scale": _C.BACKWARD_SLOTS}
-    slots |= {"fp8_amax_history": _C.FORWARD_SLOTS, "fp8_grad_amax_history": _C.BACKWARD_SLOTS}
+    """What a call takes besides its operands: copies of those in `of`, or new ones."""
     found: dict[str, list[torch.Tensor]] = {}
     for name in call.tensors:
         if name in of:
             found[name] = [of[name].detach().clone()]
-        elif name in slots:
-            is_scale = name.endswith("scale")
-            shape = (slots[name],) if is_scale else (1, slots[name])
-            found[name] = [torch.full(shape, float(is_scale), device=call.device)]
+        elif name in scaling.SLOTS:
+            found[name] = [scaling.fresh(name, 1, call.device)]
         elif name == "seed":
             found[name] = [torch.zeros(1, dtype=torch.int64, device=call.device)]
         elif name == "cache":
@@ -112,20 +113,24 @@ def _seconds(run: Callable[[], None], device: torch.device) -> float:
 
 
 def _least_times(runs: list[Callable[[], None]], device: torch.device) -> list[float]:
-    """Of each, in turns: what slows a machine down for a while slows all of them. The least is
-    what a call costs where nothing else runs."""
+    """The shortest time of each function, measured in turns. A slow phase of the machine then
+    slows all of them, and the shortest time is the cost when nothing else runs."""
     for _ in range(2):
-        first = [_seconds(run, device) for run in runs]
+        for run in runs:
+            _seconds(run, device)
     times: list[list[float]] = [[] for _ in runs]
-    end = time.perf_counter() + max(_MOST_SECONDS, sum(first))
-    while len(times[0]) < _MOST_RUNS and (time.perf_counter() < end or not times[0]):
+    start = time.perf_counter()
+    while len(times[0]) < _MOST_RUNS:
+        most = _MOST_SECONDS if len(times[0]) >= _LEAST_RUNS else _MOST_SECONDS_WHERE_BUSY
+        if times[0] and time.perf_counter() - start > most:
+            break
         for run, found in zip(runs, times, strict=True):
             found.append(_seconds(run, device))
     return [min(found) for found in times]
 
 
 def _saved_bytes(run: Callable[[], None]) -> int:
-    """What autograd saves in a run, each memory once."""
+    """The bytes that autograd saves in a run; each storage counts once."""
     found: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -138,7 +143,7 @@ def _saved_bytes(run: Callable[[], None]) -> int:
 
 
 def time_call(layer: AnyLinear, call: LayerCall, memo: dict[Any, Timing]) -> Timing:
-    """The time of a call; those of one kind are measured once."""
+    """The time of a call; calls of one kind are measured once."""
     if layer.tp_size > 1:
         return Timing(0, 0, 0, "not timed: it is split over ranks")
     if call.rows == 0:
@@ -148,5 +153,9 @@ def time_call(layer: AnyLinear, call: LayerCall, memo: dict[Any, Timing]) -> Tim
     key = call.words, call.sizes, layer._columns()
     if key not in memo:
         runs = [_of_octet(layer, call), _of_bf16(layer, call)]
-        memo[key] = Timing(*_least_times(runs, call.device), _saved_bytes(runs[1]))
+        wall, cpu = time.perf_counter(), time.process_time()
+        times = _least_times(runs, call.device)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        busy = call.device.type == "cpu" and cpu < 0.5 * wall
+        memo[key] = Timing(*times, _saved_bytes(runs[1]), busy=busy)
     return memo[key]

@@ -7,7 +7,8 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-CAPACITY = 4096  # results that one function caches; the least recently used goes first
+# entries in the cache of one function; the least recently used is dropped first
+CAPACITY = 4096
 
 _CACHES: dict[str, Callable[[], tuple[int, int, int | None, int]]] = {}
 
@@ -26,8 +27,8 @@ def constant(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def traced_as_constant(function: Callable[P, R]) -> Callable[P, R]:
-    """Marks a function, or a method of a module, that runs while a graph is traced and whose
-    result is a constant of the graph.
+    """Marks a function, or a method of a module, that runs during tracing. Its result becomes a
+    constant of the graph.
 
     This is what torch.compiler.assume_constant_result does; that one imports the compiler."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]

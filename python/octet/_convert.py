@@ -1,8 +1,6 @@
 """convert and unconvert: nn.Linear layers of a model become octet.Linear, and back."""
 
-import fnmatch
 import warnings
-from collections.abc import Callable, Sequence
 
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -19,36 +17,29 @@ from octet._layer_swap import (
     unconverted,
 )
 from octet._parameters import quantized_weight
+from octet._progress import Progress
 from octet._sharded import is_dtensor, is_sharded
+from octet._where import Where, check, is_linear, layers_hint, selects
 from octet.linear import SAVES, AnyLinear, Linear, checked_save
 from octet.recipe import Recipe
 from octet.tensor import QuantizedTensor
 
-Where = str | Sequence[str] | Callable[[str, torch.nn.Module], bool] | None
 Parameter = torch.nn.Parameter
 _TARGETS = {"convert": "octet.Linear", "unconvert": "nn.Linear"}
-
-
-def _selects(where: Where, name: str, module: torch.nn.Module) -> bool:
-    if where is None:
-        return True
-    if callable(where):
-        return bool(where(name, module))
-    patterns = [where] if isinstance(where, str) else where
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 # ---- which layers ----------------------------------------------------------------------------
 
 
 class _Model:
-    """A model as convert looks at it: what it replaces, and what it leaves and why."""
+    """A model during convert: which layers are replaced, and which are left and why."""
 
     def __init__(self, model: torch.nn.Module, where: Where, verb: str) -> None:
         self.model, self.where, self.verb = model, where, verb
         self.left: dict[str, str] = {}
         modules = list(model.modules())
-        self.read = {  # layers whose weight another module reads, without calling them
+        # layers whose weight another module reads directly, without calling the layer
+        self.read = {
             id(m.out_proj) for m in modules if isinstance(m, torch.nn.MultiheadAttention)
         }
         self.holders: dict[int, list[tuple[torch.nn.Module, str]]] = {}
@@ -57,16 +48,16 @@ class _Model:
                 self.holders.setdefault(id(parameter), []).append((module, key))
 
     def chosen(self) -> list[tuple[str, torch.nn.Module]]:
-        """The linear layers of any kind that ``where`` selects, by their first names."""
+        """The linear layers of any kind that ``where`` selects, each by its first name."""
         return [
             (name, module)
             for name, module in self.model.named_modules()
-            if isinstance(module, torch.nn.Linear | AnyLinear) or conv1d_class(module)
-            if _selects(self.where, name, module)
+            if is_linear(module)
+            if selects(self.where, name, module)
         ]
 
     def refuse(self, name: str, why: str, what: str = "") -> None:
-        """Leaves a layer as it is; one that the user chose is an error."""
+        """Leaves a layer as it is; raises if the user chose the layer."""
         name = name or "the model"
         if self.where is not None or self.verb == "unconvert":
             what = what or f"cannot become an {_TARGETS[self.verb]}"
@@ -74,20 +65,21 @@ class _Model:
         self.left[name] = why
 
     def warn(self) -> None:
-        """One warning for all the layers that were left."""
+        """Gives one warning for all layers that were left."""
         if self.left:
             lines = "".join(f"\n  {name}: {why}" for name, why in self.left.items())
             warnings.warn(f"{self.verb} left these layers as they are:{lines}", stacklevel=3)
 
     def shared_otherwise(self, weight: Parameter, among: set[torch.nn.Module]) -> str:
-        """Who else holds a weight, if not as the weight of these layers."""
+        """Another module that holds a weight of these layers, if there is one."""
         for module, key in self.holders.get(id(weight), []):
             if module not in among or key != "weight":
                 return type(module).__name__
         return ""
 
     def replace(self, made: dict[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
-        """Puts layers where the old ones are; the model, which may be one of them."""
+        """Puts new layers in place of old ones. Returns the model, which may itself be one of
+        them."""
         for parent in list(self.model.modules()):
             for key, child in parent._modules.items():
                 if child in made:
@@ -96,7 +88,7 @@ class _Model:
 
 
 def _refusal(model: _Model, module: torch.nn.Module, base: type) -> str:
-    """Why a layer cannot become an octet.Linear; empty where it can."""
+    """Why a layer cannot become an octet.Linear; empty if it can."""
     if type(module).forward is not base.forward or "forward" in vars(module):
         return f"it is a {type(module).__name__} with a forward of its own"
     if vars(module).get("_compiled_call_impl") is not None:
@@ -147,7 +139,7 @@ def _candidates(model: _Model) -> dict[torch.nn.Module, str]:
 
 
 def _weight_refusal(layer: Linear) -> str:
-    """Why a layer's weight cannot be stored quantized."""
+    """Why a layer's weight cannot be stored quantized; empty if it can."""
     if len(layer._parts) > 1:
         names = ", ".join(f"{prefix}weight" for prefix, _ in layer._parts)
         return f"parameters_split makes several, {names}"
@@ -159,7 +151,7 @@ def _weight_refusal(layer: Linear) -> str:
 def _weights_to_quantize(
     model: _Model, found: dict[torch.nn.Module, str], done: dict[torch.nn.Module, str]
 ) -> list[tuple[torch.nn.Module, str]]:
-    """The layers whose weights are to be quantized, and the weights' names; all or none."""
+    """The layers whose weights are to be quantized, with the weights' names. All or none."""
     layers = [(layer, "weight") for layer in found]
     for layer, name in done.items():
         why = _weight_refusal(layer)
@@ -184,8 +176,24 @@ def _weights_to_quantize(
     return layers
 
 
+def _quantize_weights(model: torch.nn.Module, weights: list[Parameter], recipe: Recipe) -> None:
+    """Puts quantized weights in place of these; a large model takes a while."""
+    plain = [w for w in weights if not isinstance(local_of(w), QuantizedTensor)]
+    progress = Progress("octet.convert: weights", len(set(plain)))
+
+    def cast(weight: Parameter) -> Parameter:
+        made = quantized_weight(weight, recipe)
+        progress.step()
+        return made
+
+    try:
+        replace_parameters(model, plain, cast)
+    finally:
+        progress.end()
+
+
 def _check_saves(model: torch.nn.Module, save: str) -> None:
-    """Layers that are Octet's already save as this call asks for."""
+    """Raises if an octet layer of the model was made with another ``save``."""
     for name, layer in model.named_modules():
         if isinstance(layer, AnyLinear) and layer.save != save:
             raise ValueError(
@@ -194,11 +202,17 @@ def _check_saves(model: torch.nn.Module, save: str) -> None:
             )
 
 
-def _fused(model: torch.nn.Module, where: Where, save: str) -> dict[str, str]:
-    """Fuses norms with the layers behind them; why others were left."""
-    from octet import _fuse  # with what reads code; few need it
+def _read_what_is_kept(model: torch.nn.Module) -> set[torch.nn.Module]:
+    from octet import _fuse
 
-    found = _fuse.find(model, lambda name, layer: _selects(where, name, layer), save)
+    return _fuse.read_what_is_kept(model)
+
+
+def _fused(model: torch.nn.Module, where: Where, save: str) -> dict[str, str]:
+    """Fuses norms with the layers behind them. Returns the reasons why others were left."""
+    from octet import _fuse  # imported late: it reads source code, and few users need it
+
+    found = _fuse.find(model, lambda name, layer: selects(where, name, layer), save)
     if not (found.actions or found.left or found.is_done):
         chosen = "" if where is None else f" that where={where!r} chooses"
         raise ValueError(
@@ -250,7 +264,9 @@ def convert(
     whose result somebody else may read is left, and a warning says why; see docs/prologues.md.
 
     ``save="memory"`` makes all new layers save less for backward. Of what ``fuse`` joins, an
-    MLP's gate and up are then saved in 8 bits, which changes gradients a little.
+    MLP's gate and up are then saved in 8 bits, which changes gradients a little. A layer behind
+    the attention of these models saves its input itself, which the attention holds anyway, but
+    under delayed scaling.
 
     >>> linear = torch.nn.Linear
     >>> model = torch.nn.Sequential(linear(8, 8), torch.nn.ReLU(), linear(8, 4))
@@ -261,10 +277,11 @@ def convert(
       (2): Linear(in_features=8, out_features=4, bias=True)
     )
     """
+    check("convert", model, where)
     if weights is not None:
         if not isinstance(weights, Recipe):
             raise TypeError(f"weights is {weights!r}; it is a recipe of octet.recipe, or None")
-        _custom.stored_text(weights)  # or it is a recipe by which none can be stored
+        _custom.stored_text(weights)  # raises if weights cannot be stored by this recipe
         if fuse:
             raise ValueError(
                 "convert(fuse=True, weights=...): a fused layer joins plain weights, which are "
@@ -278,29 +295,35 @@ def convert(
     done = {module: name for name, module in look.chosen() if isinstance(module, AnyLinear)}
     if not found and not done and not look.left:
         chosen = "" if where is None else f" that where={where!r} chooses"
-        raise ValueError(f"convert: there is no nn.Linear in {type(model).__name__}{chosen}")
+        raise ValueError(
+            f"convert: there is no nn.Linear in {type(model).__name__}{chosen}"
+            f"{layers_hint(model, where)}"
+        )
     stored = [] if weights is None else _weights_to_quantize(look, found, done)
     made = {module: converted(module, name) for module, name in found.items()}
     turned = [m.weight for m in made.values() if isinstance(m, Conv1DLinear)]
     for layer in made.values():
         layer.save = save or SAVES[0]
+    for module in _read_what_is_kept(model) if save == "memory" else ():
+        if module in made:
+            made[module]._input_is_kept = True
     model = look.replace(made)
     replace_parameters(model, turned, transposed)
-    layers = [made.get(layer, layer)._parameters[key] for layer, key in stored]
-    plain = [weight for weight in layers if not isinstance(local_of(weight), QuantizedTensor)]
-    replace_parameters(model, plain, lambda weight: quantized_weight(weight, weights))
+    if weights is not None:
+        held = [made.get(layer, layer)._parameters[key] for layer, key in stored]
+        _quantize_weights(model, held, weights)
     look.left.update(unfused)
     look.warn()
     return model
 
 
 def _is_linear_alone(layer: torch.nn.Module) -> bool:
-    """Whether a layer multiplies and no more: an octet.Linear, by any name."""
+    """Whether a layer is an octet.Linear without a norm or activation."""
     return isinstance(layer, Linear) or getattr(type(layer), "_is_linear_alone", False)
 
 
 def _unconvert_refusal(layer: Linear) -> str:
-    """Why an octet.Linear cannot become an nn.Linear; empty where it can."""
+    """Why an octet.Linear cannot become an nn.Linear; empty if it can."""
     if type(layer).forward is not Linear.forward or "forward" in vars(layer):
         return f"it is a {type(layer).__name__} with a forward of its own"
     if vars(layer).get("_compiled_call_impl") is not None:
@@ -334,6 +357,7 @@ def unconvert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
     """
     from octet import _fuse
 
+    check("unconvert", model, where)
     has_fused = any(isinstance(m, AnyLinear) and _fuse.is_fused(m) for m in model.modules())
     if has_fused and where is not None:
         raise ValueError(
@@ -361,6 +385,7 @@ def unconvert(model: torch.nn.Module, where: Where = None) -> torch.nn.Module:
         words = "" if where is None else f" that where={where!r} chooses"
         raise ValueError(
             f"unconvert: there is no octet.Linear in {type(model).__name__}{words}"
+            f"{layers_hint(model, where)}"
         )
     made = {layer: unconverted(layer) for layer in found}
     model = look.replace(made)

@@ -1,8 +1,8 @@
-"""Quantizers that a user wrote: their own quantize runs first, the ops take what it returned.
+"""Quantizers that a user wrote: their ``quantize`` runs first, and the ops take its result.
 
 Input and weight are quantized before the layer's autograd function, grad_output inside its
-backward; the gradient passes straight through both. What a quantizer returns, a QuantizedTensor
-or a plain tensor, is what is multiplied and what is saved for backward.
+backward. The gradient passes straight through both. A quantizer returns a QuantizedTensor or a
+plain tensor; that is multiplied and saved for backward.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Own(NamedTuple):
-    """The quantizers with a quantize of their own, by role; None: not one of those."""
+    """The user's quantizers, by role. None if the role has a quantizer of Octet's, or none."""
 
-    recipe: str  # what the C core quantizes: the other roles
-    stored: Quantizer | None  # the weight's quantizer, whoever's it is
+    recipe: str  # recipe text for the roles that the C core quantizes
+    stored: Quantizer | None  # the weight's quantizer, the user's or Octet's
     input: Quantizer | None
     weight: Quantizer | None
     output: Quantizer | None
@@ -37,7 +37,7 @@ class Own(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The arguments of a layer's forward besides its input."""
+    """The arguments of a layer's forward except its input."""
 
     is_first_microbatch: bool | None
     fp8_output: bool
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 def own_of(recipe: CustomRecipe, name: str | None) -> Own:
-    """A recipe's quantizers, those with a quantize of their own apart."""
+    """Separates the user's quantizers of a recipe from Octet's own."""
     answers = recipe.answers("linear", name or "")
     own = {role: q for role, q in answers.items() if not q._is_core}
     if own and recipe.backward_override is not None:
@@ -67,7 +67,8 @@ def own_of(recipe: CustomRecipe, name: str | None) -> Own:
 
 
 def stored_text(recipe: Recipe) -> str:
-    """The recipe's text for weights that are kept quantized: steps requantize them by it."""
+    """The recipe's text for weights that are stored quantized. Optimizer steps requantize by
+    it."""
     if not isinstance(recipe, CustomRecipe):
         return recipe.text
     own = own_of(recipe, None)
@@ -86,7 +87,7 @@ def _text_of(tensor: torch.Tensor) -> str | None:
 def _quantized(
     quantizer: Quantizer | None, tensor: torch.Tensor | None, role: str, label: str
 ) -> Any:  # noqa: ANN401
-    """What a quantizer makes of a tensor, of which nothing but the values may differ."""
+    """Calls a quantizer and checks that shape and dtype stayed the same."""
     if quantizer is None or tensor is None or isinstance(tensor, QuantizedTensor):
         return tensor
     with torch.no_grad():
@@ -106,19 +107,22 @@ def _quantized(
 
 
 class Fixed(NamedTuple):
-    """What a call is, but for its tensors."""
+    """Everything about a call except its tensors."""
 
     words: str
-    bias_words: str  # the bias gradient's own: it sums what was not quantized; or empty
+    # words of the op for the bias gradient, which sums the unquantized gradient; "" if not
+    # needed
+    bias_words: str
     ends: tuple[int, int]  # K and N
     label: str
     weight: Quantizer | None
-    made_of: int  # of how many parameters the weight is made again in backward; 0: it is saved
-    ranks: tuple[str, int] | None  # that the layer is split over: a group's name and size
+    # how many parameters backward makes the weight from again; 0 if the weight is saved
+    made_of: int
+    ranks: tuple[str, int] | None  # name and size of the group that the layer is split over
 
 
 class _CustomFunction(torch.autograd.Function):
-    """Linear of operands that are quantized already; backward quantizes grad_output itself."""
+    """Linear of operands that are quantized already; its backward quantizes grad_output."""
 
     @staticmethod
     def forward(
@@ -133,7 +137,7 @@ class _CustomFunction(torch.autograd.Function):
         weight: torch.Tensor,
         *others: torch.Tensor,
     ) -> Any:  # noqa: ANN401
-        # None stands for the operand itself: Dynamo takes no tensor twice.
+        # None stands for the operand itself: Dynamo does not accept the same tensor twice.
         x = inp if used_input is None else used_input
         w = weight if used_weight is None else used_weight
         ctx.fixed, ctx.own = fixed, (grad_output, grad_input, grad_weight)
@@ -164,7 +168,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
 
     grads = list(_function._backward(ctx, dy, cast)[3:])
     if fixed.made_of == 1:
-        grads.pop()  # of the weight, which is an argument already
+        grads.pop()  # the weight's, which is an argument already
     if fixed.bias_words:
         words = _signatures.gradient_words(fixed.bias_words, grad.dtype, None)
         (grads[2],) = _ops.linear_backward([grad], ctx.call[2], words)
@@ -194,7 +198,8 @@ def _options(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> O
 
 
 def _weight(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> torch.Tensor:
-    """The quantized weight: the first microbatch's where it is asked for, there, and alike."""
+    """The quantized weight; the first microbatch's cached one where the caller asks for it and
+    it is still valid."""
     first = asked.is_first_microbatch
     if first is None:
         return _quantized(own.weight, weight, "weight", layer._label())
@@ -215,7 +220,7 @@ def _weight(layer: "Linear", weight: torch.Tensor, asked: Asked, own: Own) -> to
 def _made_of(
     layer: "Linear", weight: torch.Tensor, used: torch.Tensor, asked: Asked
 ) -> list[torch.Tensor]:
-    """The parameters of which backward makes the weight again: those that fully_shard holds,
+    """The parameters from which backward makes the weight again: those that fully_shard holds,
     unless the caller caches the quantized weight anyway."""
     if asked.is_first_microbatch is not None:
         return []
@@ -225,7 +230,7 @@ def _made_of(
 
 
 def _check(layer: "Linear", own: Own) -> None:
-    """A layer's options that a quantizer of a user's cannot follow."""
+    """Raises for layer options that a user's quantizer does not support."""
     if layer.save_original_input and own.input is not None:
         raise ValueError(
             f"{layer._label()}: save_original_input quantizes the input again in backward, "
@@ -254,7 +259,7 @@ def forward(
     recipe: CustomRecipe,
     asked: Asked,
 ) -> Any:  # noqa: ANN401
-    """A layer's forward under a recipe with quantizers of a user's."""
+    """A layer's forward under a recipe with quantizers that a user wrote."""
     own = own_of(recipe, layer.name)
     _check(layer, own)
     label = layer._label()
@@ -273,7 +278,7 @@ def forward(
     sums = _signatures.call_of(dtypes, texts, own.recipe, (False, False, True), where)
     if call.error:
         raise ValueError(f"{label}: {call.error}")
-    if layer.tp_size > 1:  # each quantizes what it has; sums of ranks are plain numbers
+    if layer.tp_size > 1:  # each rank quantizes its own part; sums over ranks are plain tensors
         layer._compare_ranks(call.words, inp, NO_RECIPE)
     made_of = _made_of(layer, weight, used[1], asked)
     fixed = Fixed(

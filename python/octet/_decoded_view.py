@@ -1,9 +1,9 @@
-"""DecodedView: what a view of a quantized tensor is: a decoded copy that refuses writes.
+"""DecodedView: a view of a quantized tensor. It is a decoded copy that refuses writes.
 
-In torch a view (``w[0]``, ``w.t()``) shares its tensor's memory, so writing into it writes the
-tensor. The elements of a quantized tensor are not in memory; its view is a copy, and what is
-written into a copy is lost. All reads work, and give plain tensors. Only eager code makes
-these: traced code sees a plain copy.
+In torch a view (``w[0]``, ``w.t()``) shares its tensor's memory, so a write to it changes the
+tensor. The elements of a quantized tensor are not in memory, so a view of it is a copy, and a
+write to a copy would be lost. Reads work and give plain tensors. Only eager code makes these
+views; traced code sees a plain copy.
 """
 
 import copy
@@ -28,12 +28,13 @@ def written_arguments(func: Any, args: Any, kwargs: Any) -> list[Any]:  # noqa: 
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> set[int]:
-    """What the memory of tensors is known by; that of traced ones is not asked for."""
+    """Identifies the memory of tensors; empty for traced ones."""
     return {t.untyped_storage()._cdata for t in tensors if type(t) is torch.Tensor}
 
 
 def with_views(result: Any, copies: Iterable[torch.Tensor]) -> Any:  # noqa: ANN401
-    """The result of an op on decoded copies; what shares their memory as a DecodedView."""
+    """The result of an op on decoded copies. Outputs that share memory with a copy become
+    DecodedViews."""
     known = _storages(copies)
 
     def view(value: Any) -> Any:  # noqa: ANN401
@@ -64,7 +65,7 @@ class DecodedView(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type["DecodedView"], plain: torch.Tensor) -> "DecodedView":
-        """The view of a plain tensor: in its memory, or of a traced one around it."""
+        """Wraps a plain tensor: shares its memory, or wraps it if it is a traced one."""
         if type(plain) is torch.Tensor:
             self = torch.Tensor._make_subclass(cls, plain)
         else:

@@ -1,4 +1,4 @@
-"""Names of dtypes in the C core's texts and in torch."""
+"""Names of dtypes: the C core's words, torch's dtypes and TransformerEngine's names."""
 
 import enum
 

@@ -1,4 +1,5 @@
-"""octet.explain of a model: a row for each call of an octet layer, measured on the spot."""
+"""octet.explain of a model: one row for each call of an octet layer, measured on this
+machine."""
 
 import weakref
 from typing import Any, NamedTuple
@@ -9,14 +10,15 @@ from octet._call_time import Timing, time_call
 from octet._probe import (
     Asked,
     LayerCall,
-    Progress,
     answering,
     call_in,
     in_recipe,
     octet_layers,
     plain,
+    run_model,
     untouched,
 )
+from octet._progress import Progress
 from octet._report import Table, bytes_text
 from octet.linear import AnyLinear
 from octet.recipe import Recipe
@@ -26,25 +28,25 @@ _RECIPES = ("current", "block", "mxfp8", "nvfp4", "mxfp4")
 
 
 class LayerRow(NamedTuple):
-    """What a layer's call does: by its plan, and as measured here."""
+    """What a layer's call does: from its plan, and as measured here."""
 
     name: str
-    calls: int  # of this kind, in one forward
+    calls: int  # calls of this kind in one forward of the model
     m: int
     k: int
     n: int
-    quantizers: dict[str, str]  # of input, weight, grad_output: as the plan casts them
+    quantizers: dict[str, str]  # of input, weight and grad_output, as the plan casts them
     products: dict[str, str]  # fprop, dgrad, wgrad: native, folded or emulated
-    saved_bytes: int  # for backward, in one call
-    bf16_saved_bytes: int | None  # by torch's own layers in bf16
-    milliseconds: float | None  # forward and backward of one call; None: not timed
-    bf16_milliseconds: float | None  # the same by nn.Linear in bf16
-    share: float | None  # of the time of all octet layers that were timed
-    notes: tuple[str, ...]  # what would make it faster or smaller
+    saved_bytes: int  # bytes saved for backward by one call
+    bf16_saved_bytes: int | None  # bytes that torch's layers save in bf16
+    milliseconds: float | None  # forward and backward of one call; None if not timed
+    bf16_milliseconds: float | None  # the same with nn.Linear in bf16
+    share: float | None  # share of the time of all timed octet layers
+    notes: tuple[str, ...]  # hints: what would make it faster or smaller
 
     @property
     def how(self) -> str:
-        """native, folded or emulated; of each product where they differ."""
+        """native, folded or emulated; per product if they differ."""
         found = set(self.products.values())
         if len(found) == 1:
             return found.pop()
@@ -59,7 +61,7 @@ class Explanation:
         self, recipe: str, device: str, rows: list[LayerRow], others: dict[str, int]
     ) -> None:
         self.recipe, self.device, self.rows = recipe, device, rows
-        self.saved_by_recipe = others  # bytes that all rows save, by recipe
+        self.saved_by_recipe = others  # bytes that all rows save, for each recipe
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values."""
@@ -81,7 +83,8 @@ class Explanation:
         title = f"recipe {self.recipe}, on {self.device}; ms: forward and backward of one call"
         found = self.saved_by_recipe.items()
         saved = ", ".join(f"{name} {bytes_text(count)}" for name, count in found)
-        return Table(title, head, lines, notes, [f"all rows save, by recipe: {saved}"])
+        made = Table(title, head, lines, notes, [f"all rows save, by recipe: {saved}"])
+        return made.without_common(("input", "weight", "grad_output", "products"))
 
     def __str__(self) -> str:
         """The table for people."""
@@ -111,21 +114,22 @@ def _cells(row: LayerRow) -> tuple[str, ...]:
     return (name, *sizes, *roles, row.how or "-", *saved, *times)
 
 
-# ---- taking calls down -----------------------------------------------------------------------
+# ---- recording calls
+# ---------------------------------------------------------------------------
 
 
 class _Seen:
-    """The calls of one forward, in order; those of one kind once."""
+    """The calls of one forward, in order; calls of one kind appear once."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[str, LayerCall], int] = {}
         self.layers: dict[str, AnyLinear] = {}
         self.unplanned: dict[str, str] = {}
-        # By the id of an input: who holds it, and the layers that read it.
+        # id of an input -> the tensor (kept alive) and the layers that read it.
         self.readers: dict[int, tuple[Any, list[str]]] = {}
 
     def answer(self, name: str, layer: AnyLinear, inp: torch.Tensor, asked: Asked) -> Any:  # noqa: ANN401
-        """Takes a call down, and computes it in high precision."""
+        """Records a call, and computes it in high precision."""
         call = call_in(layer, inp, asked)
         self.layers[name] = layer
         if call is None:
@@ -147,7 +151,7 @@ class _Seen:
         names.append(name)
 
     def siblings(self, name: str) -> list[str]:
-        """The layers that read the very tensor that a layer read, if there are others."""
+        """The other layers that read the same input tensor."""
         for _, names in self.readers.values():
             if name in names and len(set(names)) > 1:
                 return list(dict.fromkeys(names))
@@ -163,7 +167,8 @@ def _why_unplanned(layer: AnyLinear) -> str:
 
 
 def _quantized_output(call: LayerCall, made: torch.Tensor) -> torch.Tensor:
-    """The output as the next layer gets it with fp8_output: its bytes do not matter here."""
+    """The output as the next layer gets it with fp8_output. The values of its bytes do not
+    matter here."""
     text = _signatures.forward_signature(call.words).output.quantizer
     if text == "none":
         return made
@@ -172,25 +177,12 @@ def _quantized_output(call: LayerCall, made: torch.Tensor) -> torch.Tensor:
         return quantize(text, made.detach(), live)
 
 
-def _run_model(
-    model: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], what: str
-) -> Any:  # noqa: ANN401
-    try:
-        return model(*inputs, **named)
-    except TypeError as error:
-        given = ", ".join([*(type(i).__name__ for i in inputs), *named]) or "nothing"
-        raise TypeError(
-            f"{what}: {type(model).__name__} does not take what it was given ({given}): "
-            f"{error}; give what the model itself is called with"
-        ) from error
-
-
 # ---- rows ------------------------------------------------------------------------------------
 
 
 def plan_facts(call: LayerCall) -> tuple[dict[str, str], dict[str, str], bool]:
-    """Of a call's plans: the quantizer of each role, how each product is multiplied, and
-    whether any is padded."""
+    """From a call's plans: the quantizer of each role, how each product is multiplied, and
+    whether any product is padded."""
     sizes = (call.rows, *call.sizes[-2:])
     found = list(_C.product_facts("linear", call.words, sizes))
     if call.has_graph:
@@ -206,7 +198,8 @@ def plan_facts(call: LayerCall) -> tuple[dict[str, str], dict[str, str], bool]:
 
 
 def saved_bytes(call: LayerCall, recipe: str | None = None) -> int | None:
-    """What a call saves for backward; by another recipe, None where that refuses the call."""
+    """The bytes that a call saves for backward. With another recipe: None if that recipe
+    refuses the call."""
     sizes, words = (call.rows, *call.sizes[-2:]), call.words
     if recipe is not None:
         try:
@@ -249,6 +242,8 @@ def _notes(seen: _Seen, name: str, call: LayerCall, timing: Timing) -> list[str]
         notes.append("save_original_input=True saves the input in high precision")
     if timing.why:
         notes.append(timing.why)
+    elif timing.busy:
+        notes.append("other programs kept the processor busy: its times say little; try again")
     elif timing.octet > 1.05 * timing.bf16:
         notes.append(
             "slower than bf16 at these sizes: leave it out by octet.convert(where=...), or "
@@ -305,11 +300,11 @@ def explain_model(
     recipe: Recipe | None,
     named: dict[str, Any],
 ) -> Explanation:
-    """octet.explain of a model: see there."""
+    """Implements octet.explain for a model."""
     layers, seen = octet_layers(model, "octet.explain"), _Seen()
     with untouched(model), in_recipe(recipe):
         with answering(layers, seen.answer):
-            _run_model(model, inputs, named, "octet.explain")
+            run_model(model, inputs, named, "octet.explain")
         progress, timings = Progress("octet.explain", len(seen.calls)), {}
         memo: dict[Any, Timing] = {}
         try:

@@ -1,8 +1,8 @@
-"""State dicts of plain tensors: a quantized weight as its buffers, for safetensors.
+"""State dicts of plain tensors for safetensors: a quantized weight is stored as its buffers.
 
-``weight`` becomes ``weight._rowwise_data``, ... (its buffers) and ``weight._octet``, the bytes
-of a text that says what they are: dtype, shape and quantizer, as in
-``bf16 44x70 mxfp8:e4m3/1x32+row+col``.
+``weight`` becomes ``weight._rowwise_data``, ... (its buffers) and ``weight._octet``, a uint8
+tensor. That tensor holds a text with dtype, shape and quantizer, such as ``bf16 44x70
+mxfp8:e4m3/1x32+row+col``.
 """
 
 import re
@@ -16,8 +16,8 @@ from octet.tensor import QuantizedTensor
 
 _MARK = "._octet"
 _TEXT = re.compile(r"(\w+) (scalar|\d+(?:x\d+)*) (\S+)", re.ASCII)
-_LONGEST = 4096  # bytes of a text; real ones have about forty
-# One quantizer of each scheme: their buffers are known even where the text is lost.
+_LONGEST = 4096  # longest accepted text in bytes; real ones have about forty
+# One quantizer of each scheme, to recognize buffers even if the text is missing.
 _SCHEMES = ("fp8-tensor:e4m3", "fp8-block:e4m3", "mxfp8:e4m3", "nvfp4:e2m1", "mxfp4:e2m1")
 _SIDES = ((True, False), (False, True))
 
@@ -76,7 +76,7 @@ def flatten_state_dict(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torc
 
 
 def _parsed(key: str, tensor: torch.Tensor) -> tuple[torch.dtype, list[int], str]:
-    """Dtype, shape and quantizer, from the bytes that say them."""
+    """Dtype, shape and quantizer from the bytes of the text."""
 
     def fail(why: str) -> ValueError:
         return ValueError(f"unflatten_state_dict: {key!r} {why}: the file is damaged")
@@ -135,7 +135,7 @@ def _restored(tensors: Mapping[str, Any], key: str) -> tuple[QuantizedTensor, li
         buffers.append(buffer)
     try:
         return QuantizedTensor(buffers, text, dtype, shape), keys
-    except (RuntimeError, TypeError, OverflowError) as error:  # sizes that no tensor has
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes that no tensor can have
         raise ValueError(
             f"unflatten_state_dict: {key + _MARK!r} says shape {tuple(shape)}: {error}"
         ) from None
@@ -169,7 +169,8 @@ def unflatten_state_dict(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch
 
 
 def _check_rest(keys: list[str], made: Mapping[str, QuantizedTensor]) -> None:
-    """Refuses buffers that belong to no quantized tensor, or not to the one of their name."""
+    """Raises for buffers that belong to no quantized tensor, or not to the one of their
+    name."""
     groups: dict[str, set[str]] = {}
     for key in keys:
         name, _, last = key.rpartition(".")
@@ -189,7 +190,7 @@ def _check_rest(keys: list[str], made: Mapping[str, QuantizedTensor]) -> None:
 
 
 def restored_under(state_dict: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The state dict of one layer, its quantized tensors restored if it is a flat one."""
+    """One layer's state dict; if it is a flat one, its quantized tensors are restored."""
     own = {key: state_dict[key] for key in state_dict if key.startswith(prefix)}
     if not any(key.endswith(_MARK) for key in own):
         return state_dict
@@ -203,7 +204,7 @@ def restore_before_loading(
     prefix: str,
     *args: Any,  # noqa: ANN401
 ) -> None:
-    """A hook by which any module takes flat state dicts."""
+    """A load hook with which any module accepts flat state dicts."""
     del module, args
     restored = restored_under(state_dict, prefix)
     if restored is not state_dict:

@@ -1,4 +1,4 @@
-"""What torch.utils.flop_counter counts of the ops: their products, whatever multiplies them."""
+"""FLOP counts of the ops for torch.utils.flop_counter: their matrix products."""
 
 import math
 from typing import Any
@@ -10,8 +10,8 @@ from octet import _ops, _plans
 
 
 def _formula(op: str, kind: str, first: int) -> None:
-    """Registers an op that runs a plan of this kind; its sizes and text are its arguments
-    `first` and the next."""
+    """Registers the FLOP formula of an op that runs a plan of this kind. The op's sizes and
+    text are its arguments number `first` and the next."""
     packet = getattr(torch.ops.octet, op)
 
     def flop(*args: Any, **_: Any) -> Any:  # noqa: ANN401
@@ -32,4 +32,4 @@ for _kind in ("linear", "linear_backward", "linear_wgrad"):
     _formula(f"{_kind}_into", _kind, 2)
 _formula("linear_seeded", "linear", 2)
 _formula("linear_drawn", "linear", 3)
-del _kind, _ops  # imported for the ops that it registers
+del _kind, _ops  # imported because it registers the ops

@@ -1,4 +1,5 @@
-"""Linear as an autograd function: one op forward, one op backward, eager and compiled alike."""
+"""Linear as an autograd function: one op forward and one op backward, in eager and compiled
+code."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from torch import is_grad_enabled
 
 _proxies_of = getattr(proxy_tensor, "_get_proxies", lambda tensor: ())
 
-# The ops below their Python objects, which only tracing needs.
+# The ops without their Python wrappers, which only tracing needs.
 linear_op, _linear_backward = _ops.linear._op, _ops.linear_backward._op
 linear_drawn = torch.ops.octet.linear_drawn.default
 _linear_into = [op._op for op in _ops.linear_into]
@@ -35,25 +36,28 @@ _linear_backward_into = [op._op for op in _ops.linear_backward_into]
 def _gather(
     group: Group, outs: Sequence[torch.Tensor], dtype: torch.dtype, shape: Sequence[Any]
 ) -> torch.Tensor:
-    """A tensor from the outputs that hold it."""
+    """Builds a tensor from the outputs that hold its buffers."""
     if group.quantizer == "none":
         return outs[group.start]
     buffers = outs[group.start : group.start + group.count]
     return QuantizedTensor(buffers, group.quantizer, dtype, shape)
 
 
-# A call's text, what its forward takes, gives and saves, and the same of its backward where a
-# gradient of the usual dtype arrives, if that has been asked for.
+# A call's text, its forward signature, and its backward signature for a gradient of the usual
+# dtype (None if not known yet).
 Task = tuple[str, Forward, Backward | None]
-DRAW = "draw"  # in the place of a rule: backward rounds at random, by a seed drawn in forward
-# How a backward updates scales, or who knows; None where it does not.
+# used in place of a rule: backward rounds stochastically, by a seed drawn in forward
+DRAW = "draw"
+# How a backward updates the gradients' scales: a rule, or an object that decides; None if it
+# does not.
 GradientScales = Rule | ScaleUpdater | None
 
 
-# Over which ranks a call is split: the name of their group and its size; None: not split.
+# Name and size of the group that a call is split over; None if it is not split.
 Ranks = tuple[str, int] | None
-# A words, where it runs, and how many parameters follow the tensors: those that the weight was
-# made of. They are saved in its place (see _sharded.py); none where the weight itself is.
+# A call's words, its ranks, and how many parameters follow the tensors: those that the weight
+# was made of. They are saved in place of the weight (see _sharded.py). 0 if the weight itself
+# is saved.
 Placed = tuple[str, Ranks, int]
 
 
@@ -63,7 +67,7 @@ def run_in_phases(
     tensors: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]],
     ranks: tuple[str, int],
 ) -> Sequence[torch.Tensor]:
-    """A plan that is split over ranks; its collectives are imported with the first."""
+    """Runs a plan that is split over ranks. Imports the collectives at first use."""
     from octet import _phases
 
     return _phases.run(call, sizes, tensors, ranks)
@@ -76,7 +80,8 @@ def run_forward(
     in_graph: bool = False,
     ranks: Ranks = None,
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
-    """The output; buffers for the layer to keep; and what backward needs, the block last."""
+    """Returns the output, buffers for the layer to cache, and what backward needs (the arena
+    last)."""
     words, signature, _ = task
     if signature.parted is None:
         args = tensors[: signature.reads]
@@ -92,7 +97,8 @@ def run_forward(
         into = _ops.linear_into if is_dynamo_compiling() else _linear_into
         outs = _ops.listed(into[signature.made](written, args, sizes, words))
     elif in_graph and signature.lends_seed:
-        # Or a compiler would draw it where it is read: in backward.
+        # The seed is an argument of forward's node, too. Otherwise a compiler would move the
+        # draw to where it is read: into backward.
         if len(tensors) > len(signature.args):
             outs = _ops.linear_seeded(args, tensors[len(signature.args)], sizes, words)
         else:
@@ -104,7 +110,7 @@ def run_forward(
     if signature.is_simple:
         return outs[0], (), outs[1:]
     saved = [tensors[i] if is_arg else outs[i] for is_arg, i in signature.saves]
-    if signature.has_block:
+    if signature.saves_arena:
         saved.append(outs[-1])
     others: Sequence[torch.Tensor] = ()
     for group in signature.others:
@@ -122,7 +128,8 @@ def run_forward(
 def _in_parameters(
     signature: Forward, saved: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]
 ) -> tuple[tuple[int, int], Sequence[torch.Tensor]]:
-    """What is saved, with its parameters in the place of the weight; and where they are."""
+    """The saved tensors with the weight replaced by the parameters it was made of; and where
+    these are."""
     if (True, 1) not in signature.saves:
         return (0, 0), saved
     at = signature.saves.index((True, 1))
@@ -138,8 +145,9 @@ def _forward(
     in_graph: bool = False,
     placed: tuple[Ranks, int] = (None, 0),
 ) -> Any:  # noqa: ANN401
-    """Forward's tensors, those that the layer lends to backward, and the weight's parameters;
-    again, for autograd alone, those that may get a gradient."""
+    """Runs forward and saves for backward. `tensors` are forward's tensors, then those that the
+    layer lends to backward, then the weight's parameters. `seen` repeats those that may get a
+    gradient, for autograd."""
     task, updates = call
     ranks, count = placed
     if count:
@@ -166,7 +174,7 @@ def _forward(
 
 
 class LinearFunction(torch.autograd.Function):
-    """y = x w^T + b; the plan says what is saved and what backward computes."""
+    """y = x w^T + b. The plan says what is saved and what backward computes."""
 
     @staticmethod
     def forward(
@@ -176,8 +184,8 @@ class LinearFunction(torch.autograd.Function):
         ends: tuple[int, int],
         *tensors: torch.Tensor,
     ) -> Any:  # noqa: ANN401
-        """Forward's tensors, and then those that the layer lends to backward. `ends` are K and
-        N, the last of the call's sizes."""
+        """`tensors` are forward's tensors, then those that the layer lends to backward. `ends`
+        are K and N, the last two of the call's sizes."""
         words, ranks, count = placed
         task = words, forward_signature(words, is_flat(words, len(tensors) - count)), None
         sizes, in_graph = [*tensors[0].shape[:-1], *ends], is_compiling()
@@ -197,20 +205,20 @@ class LinearFunction(torch.autograd.Function):
                     grads = _backward(ctx, grad)
                 return refusing(ctx, grad, grads, 3)
             return _backward(ctx, grad)
-        except MemoryError as error:  # an op's; those who wait for torch's get torch's
+        except MemoryError as error:  # raised by an op; users catch torch's own class
             raise torch.OutOfMemoryError(str(error)) from None
 
 
 def _let_change(lent: Sequence[torch.Tensor]) -> None:
-    """Tells a compiler that what a layer lends to backward may have changed by then: another
-    backward writes it, too. From torch 2.13 on compilers ask."""
+    """Tells a compiler that tensors lent to backward may change before it runs: another
+    backward may write them. Compilers check this from torch 2.13 on."""
     for tensor in lent:
         for proxy in _proxies_of(tensor):
             proxy.node.meta["saved_tensor_with_no_vc_check"] = True
 
 
 class _InGraph(LinearFunction):
-    """LinearFunction of a traced call, in the hands of a compiler that differentiates it."""
+    """LinearFunction in a traced call, differentiated by the compiler."""
 
     @staticmethod
     def forward(
@@ -233,10 +241,9 @@ class _InGraph(LinearFunction):
 
 
 class _Eager(torch.autograd.Function):
-    """LinearFunction of a task and all the sizes; for code that is not traced.
+    """LinearFunction for eager code; takes the task and all sizes.
 
-    Autograd sees the operands alone, not what the layer lends: the gradients of that, which
-    are none, it drops."""
+    Autograd sees only the operands. Tensors that the layer lends get no gradient."""
 
     forward = staticmethod(_forward)
     backward = staticmethod(LinearFunction.backward)
@@ -254,14 +261,14 @@ def _forward_split(
 
 
 class _EagerSplit(torch.autograd.Function):
-    """The same of a call that is split over ranks."""
+    """The same for a call that is split over ranks."""
 
     forward = staticmethod(_forward_split)
     backward = staticmethod(LinearFunction.backward)
 
 
-# What torch's own `apply` and the node's add is for other functions than this one: transforms
-# of functorch (the caller has looked for them), vjp, a backward that is not there.
+# These skip torch's Python `apply`, whose extra work is not needed here: functorch transforms
+# (the caller has checked that there are none), vjp, and a missing backward.
 apply_eagerly = super(torch.autograd.Function, _Eager).apply
 apply_split = super(torch.autograd.Function, _EagerSplit).apply
 _Eager._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
@@ -272,9 +279,9 @@ recompute.OWN_NODES = tuple(f._backward_cls for f in _OWN)
 
 # ---- one node of a traced graph --------------------------------------------------------------
 
-# Traced code calls a layer by this op. It is what autograd makes of the ops below it: a
-# compiler that differentiates a graph meets those alone, in forward and in backward. In the
-# place of the autograd function itself it keeps tracing short, and torch can cache the graphs.
+# Traced code calls a layer through this op. When the compiler differentiates the graph, the op
+# is replaced by the forward and backward ops below it. Compared with tracing the autograd
+# function itself, tracing is shorter and torch can cache the graph.
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
     "linear_autograd(Tensor[] read, Tensor(a!)[] written, SymInt[] sizes, str words, "
@@ -293,22 +300,22 @@ def _autograd(
     ranks: int = 1,
     parameters: int = 0,
 ) -> list[torch.Tensor]:
-    """A call's output and what it makes for the layer to hold, with its graph."""
+    """Returns a call's output, and what it makes for the layer to cache, with their graph."""
     over = (group, ranks) if group else None
     made_of = read[len(read) - parameters :]
     read = read[: len(read) - parameters]
-    if rule == DRAW and over is not None:  # phases have no node that draws
+    if rule == DRAW and over is not None:  # a call in phases has no op that draws
         written, rule = [seeds.draw_in_graph(read[0])], ""
     flat = is_flat(words, len(read) + len(written) + (rule == DRAW))
     signature = forward_signature(words, flat)
     reads, writes = iter(read), iter(written)
     tensors = [next(writes if i in signature.writes else reads) for i in range(signature.count)]
-    tensors.extend(writes)  # what the layer lends to backward
+    tensors.extend(writes)  # the tensors that the layer lends to backward
     if is_grad_enabled() and any(tensor.requires_grad for tensor in read):
         placed = words, over, parameters
         made = _InGraph.apply(placed, rule or None, tuple(sizes[-2:]), *tensors, *made_of)
         return list(made) if isinstance(made, tuple) else [made]
-    if rule == DRAW:  # and nobody reads it
+    if rule == DRAW:  # drawn but not read
         seeds.draw_in_graph(read[0])
     task = words, signature, None
     output, others, _ = run_forward(task, list(sizes), tensors, ranks=over)
@@ -345,7 +352,7 @@ def _into(
     args: list[torch.Tensor],
     ranks: Ranks,
 ) -> Sequence[torch.Tensor]:
-    """A backward that writes into what the layer lent: amaxes, main_grad.
+    """A backward that writes into tensors of the layer: amaxes, main_grad.
 
     The last one of a step updates the scales of gradients, too, by the rule."""
     _, updates, sizes, lent, _ = call
@@ -356,20 +363,18 @@ def _into(
         of = "linear_backward", signature.text
         outs = run_in_phases(of, sizes, (written, args, []), ranks)
         if rule is not None:
-            update(lent[:2], rule, "grad_output")
+            update(lent[:1], rule, "grad_output")
         return outs
     text = rule if isinstance(rule, str) else ""
-    if text:
-        written.insert(0, lent[0])
     into = _ops.linear_backward_into if is_dynamo_compiling() else _linear_backward_into
     outs = _ops.listed(into[signature.made](written, args, sizes, signature.text, text))
     if rule is not None and not text:
-        update(lent[:2], rule, "grad_output")
+        update(lent[:1], rule, "grad_output")
     return outs
 
 
-# Parameters joined in backward. It takes the gradient, too, which it does not read: a compiler
-# would otherwise compute it in forward and save it.
+# Joins parameters in backward. It also takes the gradient, without reading it. Otherwise a
+# compiler would join them in forward and save the result.
 _LIBRARY.define(
     "join_again(Tensor[] parameters, Tensor gradient) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
@@ -386,8 +391,8 @@ def _with_weight(
     grad: torch.Tensor,
     cast: Callable[[torch.Tensor], torch.Tensor] | None,
 ) -> Sequence[torch.Tensor]:
-    """What forward saved, with the weight in the place of its parameters, which fully_shard has
-    gathered again; cast once more where a quantizer of a user's did that in forward."""
+    """The saved tensors, with the weight made again from its parameters, which fully_shard has
+    gathered again. It is cast again if a user's quantizer cast it in forward."""
     (at, count), saved = ctx.parameters, ctx.saved_tensors
     if not count:
         return saved
@@ -404,8 +409,8 @@ def _backward(
     grad: torch.Tensor,
     cast: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> tuple[Any, ...]:
-    # A gradient that arrives quantized says so itself, where the op meets it: traced code
-    # cannot know which kind it will be.
+    # Traced code cannot know whether the gradient will arrive quantized. If it does, the op
+    # itself handles it.
     (words, forward, signature), _, sizes, lent, _ = ctx.call
     if signature is None or signature.dtype is not grad.dtype:
         signature = backward_signature(words, grad.dtype, forward.flat)
@@ -434,7 +439,7 @@ def _backward(
             is_weight = group.name == "grad_weight"
             shape = [sizes[-1], sizes[-2]] if is_weight else sizes[:-1]
             made = _gather(group, outs, of_weight if is_weight else of_input, shape)
-            # A graph returns a parameter's gradient as the plain tensor that the parameter is.
+            # In a graph the gradient of a plain parameter must be a plain tensor.
             in_graph = is_dynamo_compiling() or isinstance(ctx, _InGraph._backward_cls)
             grads[at] = made.dequantize() if is_weight and in_graph else made
     return (*grads, *nothing)
@@ -447,8 +452,8 @@ _once = torch.autograd.function.once_differentiable(_backward)
 
 
 class LinearOfParts(torch.autograd.Function):
-    """torch's linear of a weight in parts. It saves the parts and joins them again in backward,
-    by ops that have derivatives."""
+    """torch's linear with a weight in parts. It saves the parts, and backward joins them again
+    with differentiable ops."""
 
     @staticmethod
     def forward(
@@ -483,7 +488,7 @@ class LinearOfParts(torch.autograd.Function):
 
 
 class _Refusal(torch.autograd.Function):
-    """A gradient that cannot be differentiated: whoever asks for what it depends on is told."""
+    """A gradient that cannot be differentiated again: its backward raises."""
 
     @staticmethod
     def forward(ctx: Any, gradient: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
@@ -496,12 +501,12 @@ class _Refusal(torch.autograd.Function):
 
 
 NO_SECOND = (
-    "an octet.Linear that quantizes has no second derivative (it is once_differentiable): take "
-    "it outside of octet.autocast, or differentiate once, without create_graph"
+    "a layer of Octet's that quantizes has no second derivative (it is once_differentiable): "
+    "take it outside of octet.autocast, or differentiate once, without create_graph"
 )
 
 
-_SOURCES = {0: (1,), 1: (0,)}  # which operands the gradient of an operand depends on
+_SOURCES = {0: (1,), 1: (0,)}  # operand -> the operands that its gradient depends on
 
 
 def refusing(
@@ -510,12 +515,12 @@ def refusing(
     grads: tuple[Any, ...],
     first: int,
 ) -> tuple[Any, ...]:
-    """Gradients of which second derivatives are an error, by every route to them.
+    """Wraps gradients so that every route to a second derivative raises an error.
 
-    The input's depends on the gradient that arrived and on the weight, the weight's on that and
-    on the input; behind a function of the input each depends on all operands. Those are
-    arguments of the function from `first` on. A tensor that nobody holds any more could not be
-    asked later: that is refused at once."""
+    The gradient of the input depends on the incoming gradient and on the weight; that of the
+    weight on the incoming gradient and on the input. With a norm or activation each depends on
+    all operands. The operands are the function's arguments from `first` on. If an operand was
+    freed, the error cannot be raised later, so it is raised now."""
     _, _, _, _, operands = ctx.call
     needs = ctx.needs_input_grad[first : first + max(2, len(operands))]
     forward = ctx.call[0][1]

@@ -1,7 +1,7 @@
-"""Which norms and linear layers of a model become one layer, and how they become it.
+"""Finds the norms and linear layers of a model that can become one layer, and fuses them.
 
-A norm and the layers behind it are fused where the classes are known, and where the source of
-their ``forward`` shows that the norm's result goes to these layers and to nobody else.
+A norm and the layers behind it are fused if their classes are known, and if the source of their
+``forward`` shows that only these layers read the norm's result.
 """
 
 from collections import Counter
@@ -22,6 +22,7 @@ from octet._fuse_proof import (
     prove_projections,
 )
 from octet._fused import (
+    Absorbed,
     ActivatedConv1D,
     ActivatedProjection,
     Columns,
@@ -29,19 +30,20 @@ from octet._fused import (
     Holder,
     NormedConv1D,
     NormedProjections,
-    Passing,
+    PassingAfter,
+    Turns,
 )
 from octet._layer_swap import replace_parameters, transposed
 from octet.linear import AnyLinear
 
-# transformers' families: the folder of their code, and what their classes' names begin with.
+# transformers' families: the folder of their code -> the prefix of their class names.
 _FAMILIES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
 FAMILIES = "Llama, Qwen2, Qwen3, Mistral and GPT-2 of transformers"
 _QKV = ("q_proj", "k_proj", "v_proj")
 
 
 def _alike(layers: Sequence[torch.nn.Module], names: Sequence[str]) -> None:
-    """Layers whose weights make one."""
+    """Raises if the weights of these layers cannot be joined into one."""
     first = layers[0]
     for layer, name in zip(layers, names, strict=True):
         weight = layer._parameters["weight"]
@@ -65,7 +67,8 @@ def _is(module: Any, part: str, family: str) -> bool:  # noqa: ANN401
 def _joined(
     group: Group, owner: torch.nn.Module, eps: float
 ) -> tuple[NormedProjections, list[torch.nn.Module]]:
-    """The norm and its projections as one layer, and these."""
+    """The fused layer of a norm and its projections, without parameters yet; and the
+    projections."""
     layers = [getattr(owner, name) for name in group.projections]
     rows = {n: layer.out_features for n, layer in zip(group.projections, layers, strict=True)}
     made = unmade(
@@ -89,7 +92,7 @@ def _lend_parts(made: NormedProjections, holders: dict[str, Holder]) -> None:
 
 
 def _fuse_attention(group: Group) -> Callable[[], None]:
-    """Proves that the norm before attention may be fused; then does it."""
+    """Proves that the norm before attention can be fused. Returns a function that does it."""
     decoder, attention = group.decoder, group.decoder.self_attn
     if not _is(attention, "Attention", group.family):
         raise UnprovenError(f"self_attn is a {type(attention).__name__}")
@@ -106,17 +109,21 @@ def _fuse_attention(group: Group) -> Callable[[], None]:
         made, layers = _joined(group, attention, eps)
         head, start, holders = FusedNorm(getattr(decoder, group.norm), made), 0, {}
         for name, layer in zip(_QKV, layers, strict=True):
-            holders[name] = attention._modules[name] = Columns(layer, start)
+            holders[name] = Columns(layer, start, made.out_features)
+            attention._modules[name] = holders[name]
             start += layer.out_features
         head.lend(made, {"weight": "layer_norm_weight"})
         _lend_parts(made, holders)
+        for part in (head, made, *holders.values()):
+            part.settle(group)
         decoder._modules[group.norm] = head.train(decoder.training)
 
     return fuse
 
 
 def _fuse_mlp(group: Group) -> Callable[[], None]:
-    """Proves that the norm before the MLP may be fused with all of it; then does it."""
+    """Proves that the norm before the MLP can be fused with the whole MLP. Returns a function
+    that does it."""
     decoder, mlp = group.decoder, group.decoder.mlp
     if not _is(mlp, "MLP", group.family):
         raise UnprovenError(f"mlp is a {type(mlp).__name__}")
@@ -148,12 +155,16 @@ def _fuse_mlp(group: Group) -> Callable[[], None]:
             save=group.save,
         )
         head = FusedNorm(getattr(decoder, group.norm), made, second)
-        holders = {n: Passing(layer) for n, layer in zip(pair, layers, strict=True)}
-        last = Passing(down)
+        holders = {n: Absorbed(layer) for n, layer in zip(pair, layers, strict=True)}
+        last = Absorbed(down)
         head.lend(made, {"weight": "layer_norm_weight"})
         _lend_parts(made, holders)
         last.lend(second, {name: name for name in last._parameters})
-        decoder._modules["mlp"] = Passing(mlp, **holders, down_proj=last)
+        passing = PassingAfter(mlp, **holders, down_proj=last)
+        turns = Turns()
+        for part in (head, made, second, *holders.values(), last, passing):
+            part.settle(group, turns)
+        decoder._modules["mlp"] = passing
         decoder._modules[group.norm] = head.train(decoder.training)
 
     return fuse
@@ -165,7 +176,8 @@ def _fuse_mlp(group: Group) -> Callable[[], None]:
 def _groups(
     model: torch.nn.Module,
 ) -> Iterator[tuple[Group, Callable[[Group], Any], list[str]]]:
-    """The layers that may be fused, how, and the names of the linear layers among them."""
+    """The candidates: a group, the function that proves and fuses it, and the names of its
+    linear layers."""
     held = [id(p) for m in model.modules() for p in m._parameters.values() if p is not None]
     owners = dict(Counter(held))
     for name, module in model.named_modules():
@@ -187,16 +199,35 @@ def _groups(
             yield Group(name, module, "", "ln_2", (), owners), _fuse_gpt2.fuse_mlp, both
 
 
+# Attentions that save their own output for backward.
+_KEEPING = ("sdpa", "flash_attention_2", "flash_attention_3")
+
+
+def read_what_is_kept(model: torch.nn.Module) -> set[torch.nn.Module]:
+    """The layers behind a known attention, which holds what they read until backward anyway: a
+    second copy of that, quantized, would only add to it."""
+    found = set()
+    for module in model.modules():
+        name = "o_proj" if any(_is(module, "Attention", f) for f in _FAMILIES) else None
+        name = "c_proj" if _fuse_gpt2.is_gpt2(module, "GPT2Attention") else name
+        config = getattr(module, "config", None)
+        keeps = getattr(config, "_attn_implementation", None) in _KEEPING
+        if name is not None and keeps and name in module._modules:
+            found.add(module._modules[name])
+    return found
+
+
 class Fusing(NamedTuple):
-    """What may be fused in a model, and what is left and why."""
+    """What can be fused in a model, and what is left and why."""
 
     actions: list[Callable[[], Any]]
     left: dict[str, str]
-    is_done: bool  # fused layers are there already
+    is_done: bool  # whether the model has fused layers already
 
 
 def _chosen(group: Group, names: Sequence[str], places: Counter[int]) -> list[Any]:
-    """The linear layers of a group, each of which has one place in the model."""
+    """The linear layers of a group. Raises if one of them stands in several places of the
+    model."""
     found = []
     for name in (group.norm, *names):
         parts = name.split(".")
@@ -215,7 +246,7 @@ def _chosen(group: Group, names: Sequence[str], places: Counter[int]) -> list[An
 def find(
     model: torch.nn.Module, selects: Callable[[str, torch.nn.Module], bool], save: str
 ) -> Fusing:
-    """What may be fused, into layers that save so; nothing changes yet."""
+    """Finds what can be fused; changes nothing yet. `save` is for the new layers."""
     found = Fusing([], {}, any(isinstance(module, Holder) for module in model.modules()))
     places = Counter(id(c) for m in model.modules() for c in m._modules.values())
     for group, prepare, names in _groups(model):
@@ -242,7 +273,7 @@ def fuse(model: torch.nn.Module, found: Fusing) -> None:
 
 
 def unfuse(model: torch.nn.Module) -> None:
-    """Gives back the modules that were fused."""
+    """Puts the original modules back."""
     turned = []
     for parent in list(model.modules()):
         for key, child in list(parent._modules.items()):
@@ -257,5 +288,5 @@ def unfuse(model: torch.nn.Module) -> None:
 
 
 def is_fused(layer: AnyLinear) -> bool:
-    """Whether a layer is part of what convert has fused."""
+    """Whether a layer was made by convert(fuse=True)."""
     return "was" in vars(layer) or "holders" in vars(layer)

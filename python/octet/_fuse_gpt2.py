@@ -1,4 +1,4 @@
-"""GPT-2's blocks: each norm becomes part of the Conv1D behind it, GELU of the one behind it."""
+"""Fuses GPT-2's blocks: each norm with the Conv1D behind it, GELU with the Conv1D behind it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +15,10 @@ from octet._fuse_proof import (
     prove_next,
     prove_projections,
 )
-from octet._fused import ActivatedConv1D, NormedConv1D, Passing
+from octet._fused import ActivatedConv1D, NormedConv1D, Passing, PassingBefore, Turns
 
-_PLAIN = {"swiglu": "silu", "geglu": "gelu"}  # the same functions without a gate
+# gated function -> the same function without a gate
+_PLAIN = {"swiglu": "silu", "geglu": "gelu"}
 
 
 def is_gpt2(module: Any, part: str) -> bool:  # noqa: ANN401
@@ -26,7 +27,7 @@ def is_gpt2(module: Any, part: str) -> bool:  # noqa: ANN401
 
 
 def _in_place(made: Any, was: torch.nn.Module) -> Any:  # noqa: ANN401
-    """A layer in the place of a Conv1D, with its parameters."""
+    """Gives a new layer the parameters of the Conv1D that it replaces."""
     made.__dict__["was"] = (was,)
     made._parameters.update(was._parameters)
     was._parameters.update(dict.fromkeys(was._parameters))
@@ -35,7 +36,7 @@ def _in_place(made: Any, was: torch.nn.Module) -> Any:  # noqa: ANN401
 
 
 def _normed_conv1d(group: Group, norm: torch.nn.Module, layer: Any) -> Any:  # noqa: ANN401
-    """The layer that a norm and a Conv1D become; the norm's parameters go to a holder."""
+    """The fused layer of a norm and a Conv1D. A holder keeps the norm's parameters."""
     made = unmade(
         NormedConv1D,
         tuple(layer.weight.shape),
@@ -45,15 +46,18 @@ def _normed_conv1d(group: Group, norm: torch.nn.Module, layer: Any) -> Any:  # n
         name=group.label(),
         save=group.save,
     )
-    holder = Passing(norm)
-    made = _in_place(made, layer)
+    holder = PassingBefore(norm)
+    made, turns = _in_place(made, layer), Turns()
     holder.lend(made, {"weight": "layer_norm_weight", "bias": "layer_norm_bias"})
+    for part in (holder, made):
+        part.settle(group, turns)
     group.decoder._modules[group.norm] = holder
     return made
 
 
 def fuse_attention(group: Group) -> Callable[[], Any]:
-    """The norm before GPT-2's attention and its one projection."""
+    """Proves that the norm before GPT-2's attention can be fused with its one projection.
+    Returns a function that does it."""
     block, attention = group.decoder, group.decoder.attn
     if not is_gpt2(attention, "GPT2Attention") or hasattr(attention, "q_attn"):
         raise UnprovenError(f"attn is a {type(attention).__name__}, or a cross-attention")
@@ -73,7 +77,8 @@ def fuse_attention(group: Group) -> Callable[[], Any]:
 
 
 def fuse_mlp(group: Group) -> Callable[[], Any]:
-    """The norm before GPT-2's MLP, both projections and the activation between them."""
+    """Proves that the norm before GPT-2's MLP can be fused with the MLP. Returns a function
+    that does it."""
     block, mlp = group.decoder, group.decoder.mlp
     if not is_gpt2(mlp, "GPT2MLP"):
         raise UnprovenError(f"mlp is a {type(mlp).__name__}")
@@ -101,8 +106,10 @@ def fuse_mlp(group: Group) -> Callable[[], Any]:
             save=group.save,
         )
         mlp._modules["c_fc"] = _normed_conv1d(group, norm, mlp.c_fc)
-        mlp._modules["act"] = Passing(mlp.act)
-        mlp._modules["c_proj"] = _in_place(second, last)
+        act = mlp._modules["act"] = Passing(mlp.act)
+        c_proj = mlp._modules["c_proj"] = _in_place(second, last)
+        for part in (act, c_proj):
+            part.settle(group)
         return turned
 
     return fuse

@@ -1,10 +1,11 @@
-"""Proofs that layers may be fused: what the code of their classes says, and what they are."""
+"""Proofs that layers can be fused: from the source of their classes, and from the modules."""
 
 import ast
 import functools
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from octet._conv1d import conv1d_class
@@ -18,28 +19,32 @@ class UnprovenError(Exception):
     """Why layers are not fused."""
 
 
-# ---- what code says --------------------------------------------------------------------------
+# ---- the source of classes -------------------------------------------------------------------
 
 
-@functools.cache
+@functools.lru_cache(256)
+def _statements(function: Callable[..., Any]) -> tuple[ast.stmt, ...]:
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+    (parsed,) = ast.parse(source).body
+    return tuple(parsed.body)  # type: ignore[attr-defined]
+
+
 def _body(cls: type) -> tuple[ast.stmt, ...]:
-    """The statements of a class's forward."""
+    """The statements of a class's forward, as it is now: other libraries replace it."""
     try:
-        source = textwrap.dedent(inspect.getsource(inspect.unwrap(cls.forward)))
-        (function,) = ast.parse(source).body
+        return _statements(cls.forward)
     except (OSError, TypeError, ValueError, SyntaxError):
         raise UnprovenError(f"the source of {cls.__name__}.forward cannot be read") from None
-    return tuple(function.body)  # type: ignore[attr-defined]
 
 
 def _names(node: ast.AST, name: str, context: type) -> int:
-    """How often a variable is read or written in a piece of code."""
+    """How often a variable is read (ast.Load) or written (ast.Store) in code."""
     found = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name]
     return sum(isinstance(n.ctx, context) for n in found)
 
 
 def _calls(node: ast.AST, member: str, variable: str) -> int:
-    """How often code calls self.<member> with a variable itself among the arguments."""
+    """How often code calls self.<member> with the variable as an argument."""
     found = 0
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == f"self.{member}":
@@ -49,7 +54,8 @@ def _calls(node: ast.AST, member: str, variable: str) -> int:
 
 
 def prove_next(cls: type, norm: str, consumer: str) -> None:
-    """In a class's forward the result of self.<norm> is read once, by self.<consumer>."""
+    """Proves that in a class's forward only self.<consumer> reads the result of self.<norm>,
+    once."""
     body, refusal = (
         _body(cls),
         f"{cls.__name__}.forward does not give {norm}'s result to {consumer}",
@@ -78,14 +84,15 @@ def prove_next(cls: type, norm: str, consumer: str) -> None:
 
 
 def prove_projections(cls: type, layers: Sequence[str]) -> None:
-    """A class's forward reads hidden_states by these layers alone, once each; and its shape."""
+    """Proves that a class's forward uses hidden_states only for these layers, once each, and
+    for its leading shape."""
     code = ast.Module(body=list(_body(cls)), type_ignores=[])
     calls = [_calls(code, layer, "hidden_states") for layer in layers]
     shapes = sum(
         isinstance(node, ast.Attribute) and ast.unparse(node) == "hidden_states.shape"
         for node in ast.walk(code)
     )
-    # Of the shape, all but the last axis.
+    # The last axis of the shape must not be read.
     cut = ast.unparse(code).count("hidden_states.shape[:-1]")
     reads = _names(code, "hidden_states", ast.Load)
     if calls != [1] * len(layers) or reads != len(layers) + shapes or shapes != cut:
@@ -100,7 +107,7 @@ _GPT2_MLP = ["c_fc", "act", "c_proj", "dropout"]
 
 
 def prove_gpt2_mlp(cls: type) -> None:
-    """A class's forward is GPT-2's MLP."""
+    """Proves that a class's forward is GPT-2's MLP."""
     lines = [ast.unparse(statement) for statement in _body(cls)]
     wanted = [f"hidden_states = self.{name}(hidden_states)" for name in _GPT2_MLP]
     if lines != [*wanted, "return hidden_states"]:
@@ -108,7 +115,7 @@ def prove_gpt2_mlp(cls: type) -> None:
 
 
 def prove_gated(cls: type) -> None:
-    """A class's forward is the gated MLP."""
+    """Proves that a class's forward is the gated MLP."""
     lines = [ast.unparse(statement) for statement in _body(cls)]
     if lines not in (
         [f"down_proj = {_GATED}", "return down_proj"],
@@ -117,35 +124,44 @@ def prove_gated(cls: type) -> None:
         raise UnprovenError(f"{cls.__name__}.forward is not {_GATED}")
 
 
-# ---- what modules are ------------------------------------------------------------------------
+# ---- the modules -----------------------------------------------------------------------------
 
 
 def check_code(module: torch.nn.Module, name: str) -> None:
-    """A module does what its class says."""
+    """Raises if a module has its own forward, which its class does not show."""
     held = vars(module)
     if "forward" in held or held.get("_compiled_call_impl") is not None:
         raise UnprovenError(f"{name} has a forward of its own, or is compiled")
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 
 
 def check_module_but_buffers(module: torch.nn.Module, name: str) -> None:
-    """The same, and nobody looks on."""
+    """check_code, and raises if the module has hooks."""
     check_code(module, name)
     if any(vars(module).get(kind) for kind in _HOOKS):
-        raise UnprovenError(f"{name} has hooks, which would see other tensors")
+        raise UnprovenError(f"{name} has hooks, which would see other tensors, or none")
 
 
 def check_module(module: torch.nn.Module, name: str) -> None:
-    """The same of a module that has parameters alone."""
+    """check_module_but_buffers, and raises if the module has buffers."""
     check_module_but_buffers(module, name)
     if any(value is not None for value in module._buffers.values()):
         raise UnprovenError(f"{name} has buffers")
 
 
 def check_linear(module: torch.nn.Module, name: str) -> None:
-    """A plain linear layer, torch's or Octet's."""
+    """Raises unless the module is a plain linear layer, torch's or Octet's."""
     if type(module) not in (torch.nn.Linear, Linear):
         raise UnprovenError(f"{name} is a {type(module).__name__}, not an nn.Linear")
     check_module(module, name)
@@ -156,7 +172,8 @@ def check_linear(module: torch.nn.Module, name: str) -> None:
 
 
 def check_norm(module: torch.nn.Module, name: str, columns: int) -> float:
-    """A transformers RMSNorm of so many columns; its eps."""
+    """Raises unless the module is an RMSNorm of transformers over this many columns. Returns
+    its eps."""
     check_module(module, name)
     weight, eps = module._parameters.get("weight"), getattr(module, "variance_epsilon", None)
     if list(module._parameters) != ["weight"] or type(weight) is not torch.nn.Parameter:
@@ -179,7 +196,7 @@ def check_norm(module: torch.nn.Module, name: str, columns: int) -> float:
 
 
 def check_conv1d(module: torch.nn.Module, name: str, owners: Mapping[int, int]) -> None:
-    """A plain Conv1D, whose weight no other module of the model has."""
+    """Raises unless the module is a plain Conv1D whose weight no other module holds."""
     if conv1d_class(module) is not type(module):
         raise UnprovenError(f"{name} is a {type(module).__name__}, not a Conv1D")
     check_module(module, name)
@@ -193,7 +210,8 @@ def check_conv1d(module: torch.nn.Module, name: str, owners: Mapping[int, int]) 
 
 
 def check_layer_norm(module: torch.nn.Module, name: str, columns: int) -> None:
-    """torch's LayerNorm of so many columns, with weight and bias."""
+    """Raises unless the module is torch's LayerNorm over this many columns, with weight and
+    bias."""
     if type(module) is not torch.nn.LayerNorm:
         raise UnprovenError(f"{name} is a {type(module).__name__}, not an nn.LayerNorm")
     check_module(module, name)

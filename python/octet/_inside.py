@@ -1,4 +1,4 @@
-"""octet.stats and octet.advise: what looks into a model is imported when it is asked for."""
+"""octet.stats and octet.advise. Their implementation is imported at first use."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,14 @@ def stats(
     every: int = 100,
     to: Any = None,  # noqa: ANN401
 ) -> "Stats":
-    """Gathers what the casts of a model's octet layers lose, every so many steps.
+    """Measures what the casts of a model's octet layers lose, in one step of every ``every``.
 
-    Per layer and role (input, weight, grad_output): underflow, saturation, the exponents of
-    scales, and the relative error. ``to`` is a function ``to(step, results)``, or a writer
-    with ``add_scalar(tag, value, step)`` such as TensorBoard's, or a list of these. A step ends
-    where an optimizer of the model steps, or at the handle's ``step()``. Use it in a ``with``
-    block, or ``close()`` it. It works in eager and in compiled code; see docs/inside.md.
+    For each layer and role (input, weight, grad_output) it gives underflow, saturation, the
+    exponents of scales, and the relative error. ``to`` is a function ``to(step, results)``, or
+    a writer with ``add_scalar(tag, value, step)`` such as TensorBoard's, or a list of these. A
+    step ends when an optimizer of the model steps, or at the handle's ``step()``. Use it in a
+    ``with`` block, or ``close()`` it. It works in eager and in compiled code; see
+    docs/inside.md.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.stats(layer) as stats, octet.autocast():
@@ -44,12 +45,13 @@ def advise(
     loss: Callable[[Any], torch.Tensor],
     recipe: "Recipe | None" = None,
 ) -> "Advice":
-    """Ranks a model's octet layers by what quantizing each costs, and says which to keep high.
+    """Ranks a model's octet layers by what quantizing each costs, and proposes layers to keep
+    in high precision.
 
     The model runs forward and backward on one batch in high precision, and once more for each
-    layer with that layer alone quantized. It costs how far gradients move: ``|g - g'| / |g|``
-    of each parameter, in the root mean square over the parameters. Where nothing gets a
-    gradient, it is how far the loss moves. ``batch`` is what the model is called with (a
+    layer with only that layer quantized. The cost of a layer is the change of the gradients:
+    ``|g - g'| / |g|`` of each parameter, as root mean square over all parameters. If nothing
+    gets a gradient, it is the change of the loss. ``batch`` is what the model is called with (a
     tensor, a tuple, a dict); ``loss(output)`` gives a tensor of one element. Print the result,
     or use its ``keep`` and ``where``. The model stays as it was: see docs/inside.md.
 

@@ -1,4 +1,4 @@
-"""How one layer takes the place of another: members, hooks, attributes, parameters."""
+"""Replaces one layer by another: members, hooks, attributes, parameters."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ Parameter = torch.nn.Parameter
 
 
 class Origin(NamedTuple):
-    """What a converted layer was."""
+    """What a converted layer was before."""
 
     cls: type
-    hidden: dict[str, Any]  # its attributes whose names octet.Linear uses for its own
+    hidden: dict[str, Any]  # its attributes whose names octet.Linear uses itself
 
 
 def _blank(cls: type, in_features: int, out_features: int, dtype: torch.dtype) -> Any:  # noqa: ANN401
-    """An octet layer without memory, whatever quantized_model_init says."""
+    """An octet layer on meta; ignores quantized_model_init."""
     init, QUANTIZED_INIT.value = QUANTIZED_INIT.value, None
     try:
         return cls(in_features, out_features, params_dtype=dtype, device="meta")
@@ -33,17 +33,18 @@ def _blank(cls: type, in_features: int, out_features: int, dtype: torch.dtype) -
 
 
 def _take_hooks(to: torch.nn.Module, module: torch.nn.Module) -> None:
-    """The hooks of a module: the very dictionaries, so that their handles remove them."""
+    """Moves the hooks of a module. It moves the dictionaries themselves, so that their handles
+    still remove them."""
     for key, value in vars(module).items():
         if "_hook" in key:
             vars(to)[key] = value
     for hook in to._load_state_dict_pre_hooks.values():
-        if getattr(hook, "with_module", False):  # it calls its hook with the module
+        if getattr(hook, "with_module", False):  # the wrapper passes the module to its hook
             hook.module = weakref.ref(to)
 
 
 def _take_members(to: torch.nn.Module, module: torch.nn.Module, but: set[str]) -> None:
-    """The parameters, buffers and modules of a module."""
+    """Copies the parameters, buffers and submodules of a module."""
     to._parameters.clear()
     to._parameters.update(module._parameters)
     to._buffers.update({k: v for k, v in module._buffers.items() if k not in but})
@@ -74,7 +75,7 @@ def converted(module: torch.nn.Module, name: str) -> Linear:
 
 
 def unconverted(layer: Linear) -> torch.nn.Module:
-    """The layer that an octet.Linear was, or an nn.Linear."""
+    """The layer that an octet.Linear was before, or an nn.Linear."""
     cls, hidden = getattr(layer, "_origin", Origin(torch.nn.Linear, {}))
     blank = _blank(Linear, 1, 1, torch.float32)
     made = cls.__new__(cls)
@@ -93,7 +94,7 @@ def unconverted(layer: Linear) -> torch.nn.Module:
 
 
 def _carry(new: Parameter, old: Parameter) -> Parameter:
-    """Attributes of the user's (main_grad, ...), hooks and the gradient."""
+    """Copies user attributes (main_grad, ...), hooks and the gradient to a new parameter."""
     own = vars(new).keys()
     if isinstance(old, QuantizedTensor):
         own = own | vars(QuantizedTensor(old.buffers(), old._text, old.dtype, old.shape)).keys()
@@ -113,7 +114,7 @@ def replace_parameters(
     weights: Sequence[Parameter],
     change: Callable[[Parameter], Parameter],
 ) -> None:
-    """Changes parameters wherever the model holds them, so that what is tied stays tied."""
+    """Replaces parameters everywhere in the model, so that tied parameters stay tied."""
     made = {weight: change(weight) for weight in dict.fromkeys(weights)}
     for old, new in made.items():
         if new is not old:
@@ -124,7 +125,7 @@ def replace_parameters(
                 module._parameters[key] = made[parameter]
                 if isinstance(made[parameter], QuantizedTensor) and not isinstance(
                     module, AnyLinear
-                ):  # a layer knows flat state dicts, a tied embedding does not
+                ):  # octet layers load flat state dicts, a tied embedding needs the hook
                     module.register_load_state_dict_pre_hook(restore_before_loading)
         if isinstance(module, AnyLinear):
             module._forget()

@@ -1,4 +1,5 @@
-"""Layers that multiply by parameters of other modules, and a layer behind an activation."""
+"""Layers whose parameters belong to other modules, and a layer that begins with an
+activation."""
 
 from typing import Any
 
@@ -7,17 +8,17 @@ from octet import _sharded
 from octet._constant import traced_as_constant
 from octet._prologue import Prologue
 from octet.linear import AnyLinear
-from octet.state.scaling import SLOTS
+from octet.state.scaling import SAVED
 
-IGNORED = ("_extra_state", "rounding_state")  # TransformerEngine's, and older versions'
+IGNORED = ("_extra_state", "rounding_state")  # keys of TransformerEngine and of older versions
 
 
 class LentLinear(AnyLinear):
-    """A layer whose parameters belong to other modules, which save and load them."""
+    """A layer whose parameters belong to other modules. Those save and load them."""
 
     @traced_as_constant
     def _is_sharded(self) -> bool:
-        """Whether fully_shard holds the parameters: by this layer, or by one of the owners."""
+        """Whether fully_shard holds the parameters, of this layer or of an owner."""
         own = self.__dict__
         modules = (self, *own.get("owners", ()), *own.get("holders", ()))
         return any(_sharded.is_sharded(m._load_state_dict_post_hooks) for m in modules)
@@ -39,22 +40,23 @@ class LentLinear(AnyLinear):
     ) -> None:
         del local_metadata, missing_keys, error_msgs
         for key in state_dict if strict else ():
-            known = key.removeprefix(prefix) in (*SLOTS, *IGNORED)
+            known = key.removeprefix(prefix) in (*SAVED, *IGNORED)
             if key.startswith(prefix) and not known:
                 unexpected_keys.append(key)
 
     def _load_state(
         self, state: dict[str, Any], prefix: str, brings_weight: bool, error_msgs: list[str]
     ) -> None:
-        """Delayed scaling's state of a state dict that the owner loads."""
-        saved = {name: state[prefix + name] for name in SLOTS if prefix + name in state}
+        """Loads delayed scaling's state from a state dict that the owner loads."""
+        saved = {name: state[prefix + name] for name in SAVED if prefix + name in state}
         if saved or brings_weight:
             self._load_scaling(saved, prefix, error_msgs)
         self._forget()
 
 
 class ActivatedLinear(AnyLinear):
-    """y = act(x) w^T + b; the input of a gated function has twice the weight's columns."""
+    """y = act(x) w^T + b. With a gated activation the input has twice as many columns as the
+    weight."""
 
     activation: str
 

@@ -1,12 +1,13 @@
-"""What a call of a Linear is asked: checked, and told to the C core."""
+"""Describes a call of a Linear to the C core: checks it and collects its options."""
 
+import sys
 from typing import Any
 
 from torch._C import _is_any_autocast_enabled
 from torch.compiler import is_compiling
 
 import torch
-from octet import _sharded, _texts, _wgrad
+from octet import _foreign, _sharded, _texts, _wgrad
 from octet._constant import constant, traced_as_constant
 from octet._dtypes import HIGH_PRECISION, dtype_name
 from octet._prologue import Prologue
@@ -36,11 +37,11 @@ def _is_high_precision(dtype: torch.dtype) -> bool:
 
 
 def text_of(tensor: torch.Tensor | TensorProto) -> str | None:
-    """The quantizer of a quantized tensor; None of a plain one."""
+    """The text of a quantized tensor's quantizer; None for a plain tensor."""
     return tensor._text if isinstance(tensor, QuantizedTensor | TensorProto) else None
 
 
-# What a layer was made as. It decides how calls run, so it is compared at each of them.
+# The attributes that decide how calls run. They are compared at each call.
 _MADE_AS = (
     "in_features",
     "out_features",
@@ -48,10 +49,11 @@ _MADE_AS = (
     "fuse_wgrad_accumulation",
     "save_original_input",
     "save",
+    "_input_is_kept",
     "delay_wgrad_compute",
     "tp_size",
     "sequence_parallel",
-    # Of those that begin with a norm or an activation:
+    # Of layers that begin with a norm or an activation:
     "normalization",
     "eps",
     "zero_centered_gamma",
@@ -61,19 +63,21 @@ _MADE_AS = (
 
 
 class LinearCall(Share):
-    """A linear layer's calls, as far as nothing runs."""
+    """A linear layer's calls, before anything runs."""
 
     return_bias: bool
     save_original_input: bool
     save: str  # "speed" or "memory"
+    _input_is_kept: bool = False  # whoever made the input holds it until backward
     delay_wgrad_compute: bool
     _wgrads: _wgrad.Queue
-    _made_as: str  # all of it in one text: one comparison, and one guard of compiled code
-    _is_usual: bool  # a call without a recipe is nn.Linear's
-    _prologue: Prologue | None = None  # what calls do to the input first
+    # the attributes above as one text: one comparison, and one guard in compiled code
+    _made_as: str
+    _is_usual: bool  # whether a call without a recipe is the same as nn.Linear's
+    _prologue: Prologue | None = None  # norm or activation before the product
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
-        """Sets an attribute."""
+        """Sets an attribute, and updates what is derived from it."""
         super().__setattr__(name, value)
         if name in _MADE_AS:
             own = self.__dict__
@@ -82,19 +86,24 @@ class LinearCall(Share):
             own["_prologue"] = found = self._find_prologue()
             usual = self.tp_size == 1 and found is None
             own["_is_usual"] = usual and not any(own.get(each) for each in more)
+        elif name == _foreign.INITIALIZED and value:
+            _foreign.draw_what_is_left(self)
+        elif _sharded.FSDP_PARAM in sys.modules and name in self._parameters:
+            _sharded.adopt_hook(self)
 
     # ---- a prologue ------------------------------------------------------------------------
 
     def _find_prologue(self) -> Prologue | None:
-        """What calls do to the input first, by the layer's attributes as they are now."""
+        """The norm or activation of calls, from the present attributes; None if there is
+        none."""
         return None
 
     def _norm_or_act(self) -> str:
-        """The function that calls apply first, in words."""
+        """The name of the norm or activation, for messages."""
         return "a norm" if self._prologue is None else self._prologue.word
 
     def _vectors(self) -> list[torch.Tensor]:
-        """The parameters of a norm: gamma, and beta where there is one."""
+        """The parameters of the norm: gamma, and beta if there is one."""
         if self._prologue is None:
             return []
         parameters = self._parameters
@@ -105,24 +114,31 @@ class LinearCall(Share):
         return found
 
     def _vectors_want(self) -> bool:
-        """Whether any of them gets a gradient."""
+        """Whether gamma or beta gets a gradient."""
         return is_grad_enabled() and any(vector.requires_grad for vector in self._vectors())
 
     def _prologue_options(self) -> Options:
-        """What the C core is told of the function, and of its parameters."""
+        """The options for the norm or activation."""
         if self._prologue is None:
             return ()
-        options = self._prologue.options
+        options = self._prologue_words(self._made_as)
         names = ("gamma_requires_grad", "beta_requires_grad")
         for name, vector in zip(names, self._vectors(), strict=False):
             if is_grad_enabled() and vector.requires_grad:
                 options += ((name, True),)
         return options
 
+    @traced_as_constant
+    def _prologue_words(self, made_as: str) -> Options:
+        """The function itself. With dynamic=True a compiler would make a symbol of eps, which
+        no text can hold; `made_as` has it, too, and is guarded on."""
+        del made_as
+        return () if self._prologue is None else self._prologue.options
+
     def _dtypes(
         self, dtype: torch.dtype, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> Dtypes:
-        """Those of a call whose input is of that dtype."""
+        """The dtypes of a call's operands, for an input of this dtype."""
         usual = (dtype, weight.dtype, None if bias is None else bias.dtype)
         vectors = self._vectors()
         if not vectors:
@@ -131,19 +147,19 @@ class LinearCall(Share):
         return (*usual, vectors[0].dtype, beta)
 
     def _columns(self) -> int:
-        """The input's columns."""
+        """How many columns the input must have."""
         factor = 1 if self._prologue is None else self._prologue.factor
         return self._shape()[1] * factor
 
     def _ends(self) -> tuple[int, int]:
-        """K and N of a call: the last of its sizes."""
+        """K and N, the last two of a call's sizes."""
         rows, columns = self._shape()
         return columns, rows
 
     # ---- checks ----------------------------------------------------------------------------
 
     def _checked(self, inp: torch.Tensor | TensorProto) -> Any:  # noqa: ANN401
-        """The input in the dtype that torch.autocast asks for."""
+        """Checks the input, and casts it if torch.autocast is active."""
         if not isinstance(inp, torch.Tensor | TensorProto):
             raise TypeError(f"{self._label()}: input is a {type(inp).__name__}, not a tensor")
         if not _is_high_precision(inp.dtype):
@@ -165,8 +181,7 @@ class LinearCall(Share):
     def _check_parameters(
         self, device: torch.device, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> None:
-        """Weight, bias and a norm's parameters have the shapes that the layer says, are where
-        the input is, and are of dtypes that are multiplied."""
+        """Checks shape, device and dtype of weight, bias and the norm's parameters."""
         shape = self._shape()
         held = [("weight", weight, shape), ("bias", bias, shape[:1])]
         if self._prologue is not None:
@@ -191,13 +206,14 @@ class LinearCall(Share):
                 )
 
     def _check_again(self, inp: Any) -> None:  # noqa: ANN401
-        """_check_parameters after an op has refused a call: the op does not know the layer."""
+        """Runs _check_parameters after an op refused a call: the op's message does not name the
+        layer."""
         if isinstance(inp, torch.Tensor):
             self._check_parameters(inp.device, self._whole("weight"), self._whole("bias"))
 
     @traced_as_constant
     def _check_in_graph(self) -> bool:
-        """_check_parameters while code is traced; a compiler sees one constant."""
+        """Runs _check_parameters during tracing, as a constant of the graph."""
         weight = self._whole("weight")
         self._check_parameters(weight.device, weight, self._whole("bias"))
         return True
@@ -206,16 +222,16 @@ class LinearCall(Share):
 
     @traced_as_constant
     def _is_sharded(self) -> bool:
-        """Whether fully_shard holds the parameters. It does or does not from the first call
-        on, so traced code may take it for a constant."""
+        """Whether fully_shard holds the parameters. This does not change after the first call,
+        so traced code may take it as a constant."""
         return _sharded.is_sharded(self._load_state_dict_post_hooks)
 
     def _returns_bias(self) -> bool:
-        """Whether there is a bias that is not added."""
+        """Whether the layer returns its bias instead of adding it."""
         return self.return_bias and getattr(self, f"{self._parts[0][0]}bias") is not None
 
     def _main_grad(self, weight: torch.Tensor, name: str = "weight") -> torch.Tensor:
-        """What backward adds the gradient of the weight, or of the bias, to."""
+        """The checked main_grad, to which backward adds the gradient."""
         found = getattr(weight, "main_grad", None)
         if not isinstance(found, torch.Tensor):
             given = "there is none" if found is None else f"it is a {type(found).__name__}"
@@ -233,8 +249,8 @@ class LinearCall(Share):
         )
 
     def _main_grad_options(self, weight: torch.Tensor, is_first: bool | None) -> Options:
-        """What backward does to main_grad: the first microbatch overwrites it, as
-        does every one where the weight says ``overwrite_main_grad``."""
+        """What backward does to main_grad: overwrite it (for the first microbatch, or if the
+        weight has ``overwrite_main_grad``) or add to it."""
         overwrites = is_first or getattr(weight, "overwrite_main_grad", False)
         return (
             ("main_grad", "overwrite" if overwrites else "add"),
@@ -242,7 +258,8 @@ class LinearCall(Share):
         )
 
     def _bias_main_grad_options(self, is_first: bool | None) -> Options:
-        """The same of a bias that has a main_grad; one that has none gets a gradient."""
+        """The same for a bias that has a main_grad. A bias without one gets an ordinary
+        gradient."""
         bias = self._whole("bias")
         if bias is None or not bias.requires_grad or self.return_bias:
             return ()
@@ -254,15 +271,18 @@ class LinearCall(Share):
             ("bias_main_grad_dtype", dtype_name(self._main_grad(bias, "bias").dtype)),
         )
 
-    def _saving_options(self) -> Options:
-        """What the C core is told of what calls are to save."""
+    def _saving_options(self, recipe: str) -> Options:
+        """The options for what calls save for backward."""
         options: Options = ()
-        if self.save_original_input:
+        # Under delayed scaling backward could not repeat the cast: the scale has moved.
+        kept = self.save == "memory" and self._input_is_kept
+        kept = kept and not recipe.startswith(("delayed", "none"))
+        if self.save_original_input or kept:
             options += (("save_original_input", True),)
         if self.save != "speed":
             options += (("save", self.save),)
-            # One that is joined, or parametrized, is made for each call.
-            if len(self._parts) > 1 or self._parameters.get("weight") is None:
+            # One that is parametrized is made for each call; one in parts is joined again.
+            if any(self._parameters.get(name) is None for name in self._weight_names()):
                 options += (("temporary_weight", True),)
         return options
 
@@ -274,6 +294,7 @@ class LinearCall(Share):
         fp8_output: bool,
         fp8_grad: bool,
     ) -> Options:
+        """All options of a call."""
         options = recipe.options
         quantizes = recipe.text != "none" and not options
         options += self._prologue_options() + self._parallel_options + _sharded.options(self)
@@ -283,7 +304,7 @@ class LinearCall(Share):
             options += (("quantize_output", True),)
         if fp8_grad and quantizes:
             options += (("quantize_grad_input", True),)
-        options += self._saving_options()
+        options += self._saving_options(recipe.text)
         if self.delay_wgrad_compute:
             options += (("delay_wgrad", True),)
         if quantizes:
@@ -300,7 +321,7 @@ class LinearCall(Share):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
     ) -> tuple[bool, bool, bool]:
-        """Which of the three get a gradient."""
+        """Which of input, weight and bias get a gradient."""
         grad = is_grad_enabled()
         return (
             grad and inp.requires_grad,
@@ -309,22 +330,24 @@ class LinearCall(Share):
         )
 
     def _in_graph(self, weight: torch.Tensor, wants: tuple[bool, bool, bool]) -> torch.Tensor:
-        """The weight as the graph sees it: not at all where its gradient comes later."""
+        """The weight as autograd sees it. If its gradient is computed later, autograd does not
+        see it."""
         others = wants[0] or wants[2] or self._vectors_want()
         if self.delay_wgrad_compute and others:
-            return weight.detach()  # so that its hooks wait for backward_dw
+            return weight.detach()  # its hooks run in backward_dw
         if wants[1] and not self.delay_wgrad_compute and self._reports(weight):
             return _wgrad.reported(weight)
         return weight
 
     def _reports(self, weight: torch.Tensor) -> bool:
-        """Whether the weight gets an empty gradient beside the one in main_grad."""
+        """Whether the weight gets an empty gradient besides the one in main_grad."""
         return self.fuse_wgrad_accumulation and hasattr(weight, "grad_added_to_main_grad")
 
     def _extra_tensor(
         self, name: str, state: dict[str, torch.Tensor | None], weight: torch.Tensor
     ) -> torch.Tensor:
-        """What a call takes besides its operands: of the layer's state, or what it holds."""
+        """A tensor that a call takes besides its operands: from the layer's state, or a
+        main_grad."""
         found = state.get(name)
         if found is not None:
             return found
@@ -341,9 +364,9 @@ class LinearCall(Share):
         options: Options,
         records: bool,
     ) -> Call:
-        """The call, if the C core has nothing against it. A cached weight that lacks a
-        direction is cast again: by traced code for this call alone, which may not replace what
-        it is guarded on."""
+        """Describes the call; raises if the C core refuses it. If the cached weight lacks a
+        direction, it is cast again. Traced code does that for this call alone, since it may not
+        replace tensors that it guards on."""
         inp, weight, bias = operands
         self._check_parameters(inp.device, weight, bias)
         wants = self._wants(inp, weight, bias)
@@ -355,7 +378,7 @@ class LinearCall(Share):
         options += device_options(inp.device.type, inp.device.index)
         call = call_of(dtypes, texts, recipe, wants, options, records)
         if call.cache != "none" and not _texts.covers(self._weight_cache.text, call.cache):
-            if is_compiling():  # for this call alone: other memory would be a guard that fails
+            if is_compiling():  # do not replace the cache: its memory is guarded
                 options = tuple(o for o in options if o != READ_CACHE)
             else:
                 options = tuple(WRITE_CACHE if o == READ_CACHE else o for o in options)
@@ -367,8 +390,8 @@ class LinearCall(Share):
         return call
 
     def _check_chunks(self, words: str, shape: Any) -> None:  # noqa: ANN401
-        """The product that is scattered has columns for its chunks, and what is gathered has
-        rows for its own."""
+        """Raises if the columns to scatter or the rows to gather do not divide into the
+        chunks."""
         row = self.parallel_mode == "row"
         columns = self.out_features if row else self.in_features
         multiple = chunk_multiple(words, not row)
@@ -391,8 +414,8 @@ class LinearCall(Share):
             )
 
     def _gather_options(self, words: str, shape: Any) -> Options:  # noqa: ANN401
-        """What ranks gather: quantized bytes, or the tensor itself where a rank's rows are not
-        whole blocks of the format."""
+        """Whether ranks gather quantized bytes or, if a rank's rows are not whole blocks of the
+        format, the tensor itself."""
         ranks, rows = self.tp_size, 1
         if len(shape) < 2 or (self.parallel_mode == "row" and shape[0] % ranks):
             raise ValueError(
@@ -413,9 +436,9 @@ class LinearCall(Share):
         options: Options,
         call: Call,
     ) -> bool:
-        """Whether a call draws a seed. One without a graph may draw one that it does not read:
-        a reentrant checkpoint runs it again, then with a seed, from the state that torch's
-        generator has now. So the generator has to move on here, as it does for dropout."""
+        """Whether a call draws a seed. A call without a graph may draw one that it does not
+        read. The reason: a reentrant checkpoint runs it again with a graph, and restores the
+        generator to its state of now. So the generator must advance here, as for dropout."""
         if "seed" in call.tensors:
             return True
         if is_grad_enabled() or is_inference_mode_enabled() or not self.training:
@@ -435,8 +458,8 @@ class LinearCall(Share):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
     ) -> bool:
-        """Whether a call has nothing to quantize and nothing that nn.Linear does not have, so
-        that it is nn.Linear's: with all its derivatives and transforms."""
+        """Whether the call is an ordinary nn.Linear call: nothing is quantized, and no option
+        is used that nn.Linear does not have. Then all derivatives and transforms work."""
         if recipe.text != "none" or self.fuse_wgrad_accumulation or self.delay_wgrad_compute:
             return False
         if self.tp_size > 1:

@@ -1,4 +1,4 @@
-"""Eager calls of a Linear: one that is like the last one is not decided again."""
+"""Eager calls of a Linear. A call like the last one reuses its decisions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,20 +36,22 @@ from torch import is_grad_enabled, is_inference_mode_enabled
 
 
 class CallDecision(NamedTuple):
-    """What an eager call decided, and the key that a call like it has."""
+    """What an eager call decided, and the key by which a like call is recognized."""
 
     key: Any
     recipe: CallRecipe = NO_RECIPE
-    reusable: bool = False  # or else each call is decided by itself
+    reusable: bool = False  # False: such calls are decided one by one
     task: tuple[str, Forward, Backward | None] | None = None
     takes_bias: bool = False
-    weight: tuple[str, ...] | None = None  # the buffers that a quantized weight hands over
-    cached: tuple[str, ...] = ()  # and those of a cached one
-    state: tuple[str, ...] = ()  # of the layer's: what it takes besides its operands
-    draws: bool = False  # it draws a seed, which may be one of them
-    records: bool = False  # amaxes of delayed scaling
-    is_direct: bool = False  # the op takes all that, and its first output is the layer's
-    ranks: Ranks = None  # that the layer is split over
+    # names of the buffers of a quantized weight that the op takes
+    weight: tuple[str, ...] | None = None
+    cached: tuple[str, ...] = ()  # the same for a cached weight
+    state: tuple[str, ...] = ()  # names of other tensors that the op takes
+    draws: bool = False  # whether it draws a seed
+    records: bool = False  # whether it records amaxes
+    # whether the op can be called directly, its first output being the result
+    is_direct: bool = False
+    ranks: Ranks = None  # the group that the layer is split over
 
 
 class EagerLinear(LinearRun):
@@ -62,8 +64,8 @@ class EagerLinear(LinearRun):
         fp8_output: bool,
         fp8_grad: bool,
     ) -> Any:  # noqa: ANN401
-        """What most calls need and no more: one that is like the last one, by all that decides
-        it, is not decided again."""
+        """The fast path of eager calls. A call with the same key as the last one reuses its
+        decisions; all other calls go to _run."""
         own = self.__dict__
         parameters = own["_parameters"]
         weight = parameters.get("weight")
@@ -104,7 +106,7 @@ class EagerLinear(LinearRun):
             if cache.tensor is None or not cache.fresh.value:
                 return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
             cached = cache.tensor
-        # Shapes and devices of weight and bias are no part of it: the op checks them.
+        # Shapes and devices of weight and bias are not in the key: the op checks them.
         key = (
             region.recipe,
             region.enabled,
@@ -122,12 +124,12 @@ class EagerLinear(LinearRun):
             own["training"],
             own["_made_as"],
             bool(hooks) and is_sharded(hooks),
-            shape if self.sequence_parallel else None,  # ranks share its rows
+            shape if self.sequence_parallel else None,  # ranks share the rows
         )
         calls = own["_calls"]
         decided = calls.decided
         if decided is None or decided.key != key:
-            if infers_shapes():  # not to be remembered: such a call records nothing
+            if infers_shapes():  # not remembered, because such a call records nothing
                 return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
             decided = calls.decided = self._decide(key, inp, weight, bias)
         columns = own["in_features"] if prologue is None else self._columns()
@@ -149,15 +151,15 @@ class EagerLinear(LinearRun):
         if recipe.rule is None or not decided.records:
             updates, calls.last = None, recipe.text
             if may_run_again():
-                scale = None if recipe.rule is None else own["_buffers"]["fp8_scale"]
-                calls.note_first(recipe, has_graph, scale, own["training"])
+                state = None if recipe.rule is None else own["_buffers"]["fp8_state"]
+                calls.note_first(recipe, has_graph, state, own["training"])
         elif infers_shapes():
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         else:
             updates, calls.last = self._begin(region.step, recipe.rule), recipe.text
             if may_run_again():
-                scale = own["_buffers"]["fp8_scale"]
-                calls.note_first(recipe, has_graph, scale, own["training"])
+                state = own["_buffers"]["fp8_state"]
+                calls.note_first(recipe, has_graph, state, own["training"])
                 if cached is not None:
                     self._note_cast(recipe, (READ_CACHE,))
         tensors = [inp, weight]
@@ -181,7 +183,7 @@ class EagerLinear(LinearRun):
     def _is_like_torchs(
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> bool:
-        """Whether operands fit each other, so that torch's linear takes them as they are."""
+        """Whether torch's linear accepts the operands as they are."""
         own, shape = self.__dict__, inp.shape
         dtype, device, rows = inp.dtype, inp.device, own["out_features"]
         return bool(
@@ -201,7 +203,7 @@ class EagerLinear(LinearRun):
     def _append_extra_tensors(
         self, tensors: list[torch.Tensor], decided: CallDecision, cached: QuantizedTensor | None
     ) -> None:
-        """Adds what a call takes besides its operands."""
+        """Appends what a call takes besides its operands."""
         buffers = self._buffers
         if decided.draws:
             seed = seeds.draw(tensors[0].device)
@@ -218,7 +220,7 @@ class EagerLinear(LinearRun):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
     ) -> CallDecision:
-        """What calls like this one need; those that need more are decided one by one."""
+        """The decisions for calls like this one."""
         region = current()
         if isinstance(region.recipe, CustomRecipe) and (region.enabled or region.calibrating):
             return CallDecision(key)
@@ -240,7 +242,7 @@ class EagerLinear(LinearRun):
         if cached is not None and READ_CACHE not in options:
             options += (READ_CACHE,)
         call = self._call((inp, weight, bias), recipe.text, options, self._records())
-        if call.has_others:  # a cached weight that lacks a direction
+        if call.has_others:  # the cached weight lacks a direction
             return CallDecision(key)
         if VERBOSE:
             self._announce(call.words, inp.dtype, inp.shape)
@@ -269,8 +271,8 @@ class EagerLinear(LinearRun):
 
 
 def _never_compile(function: Callable[..., Any]) -> None:
-    """Has Dynamo leave a function and all that it calls alone when it runs: eager code is not
-    compiled piece by piece where compiled code around a layer breaks off."""
+    """Tells Dynamo to skip a function and all that it calls. Otherwise, after a graph break, it
+    would compile eager code piece by piece."""
     from torch._C._dynamo import eval_frame
 
     skip = eval_frame._FrameAction.SKIP

@@ -1,4 +1,5 @@
-"""A Linear's calls without data: protos of what each takes, gives, saves and works in."""
+"""A Linear's calls without data: descriptions of what each takes, returns, saves and works
+in."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,10 +11,10 @@ from octet.quantizers import from_text
 
 
 class Saved(NamedTuple):
-    """A tensor saved for the next call."""
+    """A tensor saved for a later call."""
 
     proto: TensorProto
-    alias: str | None  # the argument or output that it is; None: memory of its own
+    alias: str | None  # the argument or output that it aliases; None if it has its own memory
 
 
 class CallProtos(NamedTuple):
@@ -21,13 +22,13 @@ class CallProtos(NamedTuple):
 
     arguments: dict[str, TensorProto]
     outputs: dict[str, TensorProto]
-    aliases: dict[str, str]  # outputs that are an argument
+    aliases: dict[str, str]  # output -> the argument that it aliases
     saved: tuple[Saved, ...]
     workspace: TensorProto
 
 
 class LinearProtos(NamedTuple):
-    """A Linear's forward; its backward, where one runs; its wgrad, where that is delayed."""
+    """A Linear's forward, its backward if there is one, and its wgrad if that is delayed."""
 
     forward: CallProtos
     backward: CallProtos | None
@@ -35,15 +36,15 @@ class LinearProtos(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """What plans leave to the caller: sizes, and which dtypes quantized tensors stand for."""
+    """What plans leave open: sizes, and the high-precision dtypes of quantized tensors."""
 
-    sizes: Sequence[int]  # the input's, and then N
+    sizes: Sequence[int]  # the input's sizes, then N
     dtype: torch.dtype
     weight_dtype: torch.dtype
     device: torch.device
 
     def logical(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-        """The shape and dtype that a quantized tensor stands for."""
+        """The high-precision shape and dtype of a quantized tensor."""
         *leading, k, n = self.sizes
         if "weight" in name:
             return (n, k), self.weight_dtype
@@ -68,14 +69,14 @@ def _bytes(count: int, at: Shapes) -> TensorProto:
 
 
 def _saved(plan: _plans.Plan, found: dict[str, TensorProto], at: Shapes) -> tuple[Saved, ...]:
-    """Whole tensors that are someone's already, and then the block of what is not."""
+    """The saved tensors that alias others, then the arena of the rest."""
     names = []
     for place, port in plan.saved:
         if place in ("arg", "out"):
             names.append((plan.args if place == "arg" else plan.outs)[port].name)
     saved = [Saved(found[name], name) for name in dict.fromkeys(names)]
-    if plan.block:
-        size = _plans.block_bytes(plan, _plans.axes("linear", at.sizes))
+    if plan.arena:
+        size = _plans.arena_bytes(plan, _plans.axes("linear", at.sizes))
         saved.append(Saved(_bytes(size, at), None))
     return tuple(saved)
 

@@ -1,4 +1,4 @@
-"""How a call of a Linear runs, eager or traced."""
+"""How a call of a Linear runs, in eager and in traced code."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -55,8 +55,8 @@ from octet.tensor import QuantizedTensor
 
 @traced_as_constant
 def share_casts_in_graphs() -> None:
-    """Layers of a traced graph that read one tensor share its cast."""
-    from octet import _siblings  # needs the compiler, which traced code has imported
+    """Installs the pass by which layers that read one tensor share its cast."""
+    from octet import _siblings  # imports the compiler, which is loaded during tracing anyway
 
     _siblings.install()
 
@@ -64,10 +64,11 @@ def share_casts_in_graphs() -> None:
 class TracedCall(NamedTuple):
     """What a traced call needs."""
 
-    # "more": than is said here. "plain": torch's linear. "stateless": the operands. "unread
-    # seed": those, and a draw. "reads": delayed scaling's scale. "records": all its buffers.
+    # "more": the general path (_run). "plain": torch's linear. "stateless": takes the operands
+    # only. "unread seed": draws a seed that is not read. "reads": takes delayed scaling's state
+    # of forward. "records": takes both states.
     kind: str
-    columns: int = 0  # of the input
+    columns: int = 0  # columns of the input
     in_features: int = 0
     out_features: int = 0
     words: str = ""
@@ -76,15 +77,11 @@ class TracedCall(NamedTuple):
 
 
 NEEDS_MORE = TracedCall("more")
-_KINDS_OF_STATE = {
-    (): "stateless",
-    ("fp8_scale",): "reads",
-    (
-        "fp8_scale",
-        "fp8_amax_history",
-        "fp8_grad_scale",
-        "fp8_grad_amax_history",
-    ): "records",
+_KINDS_OF_STATE = {  # by whether it would record, and what it takes
+    (False, ()): "stateless",
+    (True, ()): "stateless",
+    (False, ("fp8_state",)): "reads",
+    (True, ("fp8_state", "fp8_grad_state")): "records",
 }
 
 
@@ -94,7 +91,7 @@ class LinearRun(LinearCall):
     def _run_plain(
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> Any:  # noqa: ANN401
-        """A call that has nothing to quantize."""
+        """A call without quantization."""
         if not is_compiling() and not _are_functorch_transforms_active():
             self._calls.note(NO_RECIPE, True, None)
         y = self._torchs(inp, weight, bias)
@@ -103,13 +100,14 @@ class LinearRun(LinearCall):
     def _torchs(
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """torch's own linear, of what its own functions make of the input; of a weight in parts
-        that fully_shard holds, one that saves the parts."""
+        """torch's own linear, after torch's norm or activation. For a weight in parts that
+        fully_shard holds, a variant that saves the parts."""
         if self._prologue is not None:
-            inp = self._checked(inp)
+            dtype = self._checked(inp).dtype
             if not is_dynamo_compiling():
                 self._check_parameters(inp.device, weight, bias)
-            inp = applied(inp, self._prologue, self._vectors())
+            # Of the input as it is: torch.autocast casts what a norm makes, not what it reads.
+            inp = applied(inp, self._prologue, self._vectors()).to(dtype)
         parts = _sharded.parameters(self)
         added = None if self.return_bias else bias
         if not parts:
@@ -123,7 +121,7 @@ class LinearRun(LinearCall):
         fp8_output: bool,
         fp8_grad: bool,
     ) -> Any:  # noqa: ANN401
-        """Any call at all, eager or traced."""
+        """The general path of a call, eager or traced."""
         if not isinstance(inp, torch.Tensor | TensorProto):
             traced = _foreign.traced_by_fx(self, inp, is_first_microbatch, fp8_output, fp8_grad)
             if traced is not None:
@@ -158,7 +156,7 @@ class LinearRun(LinearCall):
                 f"{self._label()}: torch.func's transforms (grad, vmap, jvp, ...) do not reach "
                 "into a layer that quantizes; use torch.autograd, or leave the layer out"
             )
-        inp = self._checked(inp)
+        given, inp = inp, self._checked(inp)
         if recipe.custom is not None:
             if self.sequence_parallel:
                 raise NotImplementedError(
@@ -172,8 +170,9 @@ class LinearRun(LinearCall):
                 else:
                     self._calls.note_again(run)
             asked = _custom.Asked(is_first_microbatch, fp8_output, fp8_grad)
-            if self._prologue is not None:  # what a user's quantizer is given is f(x)
-                inp = applied(inp, self._prologue, self._vectors())
+            # the user's quantizer gets the result of the norm or activation
+            if self._prologue is not None:
+                inp = applied(given, self._prologue, self._vectors()).to(inp.dtype)
             return _custom.forward(self, inp, recipe.custom, asked)
         return self._run_recipe(inp, recipe, run, (is_first_microbatch, fp8_output, fp8_grad))
 
@@ -184,13 +183,14 @@ class LinearRun(LinearCall):
         run: FirstRun | None,
         asked: tuple[bool | None, bool, bool],
     ) -> Any:  # noqa: ANN401
-        """A call by a recipe of Octet's own quantizers."""
+        """A call by a recipe whose quantizers are all Octet's own."""
         weight, bias = self._whole("weight"), self._whole("bias")
         options = self._options(recipe, weight, *asked)
         wants = self._wants(inp, weight, bias)
         has_graph = wants[0] or wants[1] or wants[2] or self._vectors_want()
         if run is not None and recipe.rule is not None and is_compiling():
-            raise recompute.scales_updated(self._label())  # in part of a call that is compiled
+            # a compiled part of the repeated code
+            raise recompute.scales_updated(self._label())
         records = self._records() if run is None else run.records()
         call = self._call((inp, weight, bias), recipe.text, options, records)
         if VERBOSE:
@@ -201,7 +201,7 @@ class LinearRun(LinearCall):
         if recipe.rule is not None:
             if is_compiling():
                 self._need_scaling_in_graph(recipe.text)
-                if "fp8_scale" not in self._buffers:
+                if "fp8_state" not in self._buffers:
                     raise scaling_made_late(self._label())
             else:
                 self._need_scaling(recipe.text)
@@ -221,7 +221,7 @@ class LinearRun(LinearCall):
         if not is_compiling():
             draws = self._draws((inp, weight, bias), recipe.text, options, call)
         if is_dynamo_compiling() and draws_in_its_node(call.words, call.tensors, inp.dtype):
-            # As _decide_in_graph says: a checkpoint runs the call again here.
+            # As in _traced_call: the op's own node draws the seed.
             draws, updates, extra = False, DRAW, ()
         seed = self._draw(inp) if draws else None
         tensors = [inp, self._in_graph(weight, wants)]
@@ -235,7 +235,7 @@ class LinearRun(LinearCall):
                 tensors.append(
                     seed if name == "seed" else self._extra_tensor(name, state, weight)
                 )
-        made_of = _sharded.parameters(self) if has_graph else []
+        made_of = self._made_of(options) if has_graph else []
         placed = call.words, self._ranks(), len(made_of)
         output, others = self._apply_call(
             (call, placed), updates, [*tensors, *made_of], has_graph
@@ -245,27 +245,33 @@ class LinearRun(LinearCall):
                 self._store_cast(call.words, list(others), weight)
         return (output, bias) if self.return_bias else output
 
+    def _made_of(self, options: Options) -> list[torch.Tensor]:
+        """The parameters that are saved in the place of a weight that is joined of them."""
+        saves_memory = self.save != "speed" and ("temporary_weight", True) not in options
+        return _sharded.parameters(self, saves_memory)
+
     @traced_as_constant
     def _announce(self, words: str, dtype: torch.dtype, shape: torch.Size | None) -> None:
-        """With OCTET_VERBOSE: a line about a call that is planned."""
+        """With OCTET_VERBOSE: prints a line about a call that is planned."""
         announce(self, words, None if shape is None else shape[:-1].numel(), dtype)
 
     def _compare_ranks(self, words: str, inp: torch.Tensor, recipe: CallRecipe) -> None:
-        """All ranks of the group make the same call, or none of them does."""
+        """Compares the call over all ranks of the group; raises on all of them if they
+        differ."""
         shared, group = words_of_ranks(words), self._ranks()[0]
         scaled = self.sequence_parallel and recipe.rule is not None and not recipe.options
         if scaled:
             self._check_shared_scales(recipe.rule, group)
         if inp.is_meta:
-            return  # nothing is moved
+            return  # meta tensors: nothing is sent
         if is_compiling():
             self._agree_in_graph(words, shared, inp.device, scaled)
         else:
             self._agree(shared, inp.shape, inp.device, scaled)
 
     def _check_shared_scales(self, rule: Rule, group: str) -> None:
-        """Ranks that gather bytes of delayed scaling have one scale: amaxes are reduced over
-        all of them."""
+        """Raises unless ranks that gather bytes of delayed scaling share one scale, that is,
+        reduce their amaxes."""
         given = current().step.group
         if not reduction.group_for(rule, given, group):
             raise ValueError(
@@ -283,7 +289,8 @@ class LinearRun(LinearCall):
         tensors: list[torch.Tensor],
         has_graph: bool,
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-        """The output, and the buffers of a weight that was cast for later calls."""
+        """Runs the op. Returns the output, and the buffers of a weight that was cast for later
+        calls."""
         others: Sequence[torch.Tensor] = ()
         call, placed = asked
         ends = self._ends()
@@ -307,7 +314,7 @@ class LinearRun(LinearCall):
         return output, others
 
     def _runs_flat(self, tensors: list[torch.Tensor]) -> bool:
-        """Whether calls like this one hand over a quantized weight buffer by buffer."""
+        """Whether the call passes the buffers of a quantized weight one by one."""
         later = self.fuse_wgrad_accumulation or self.delay_wgrad_compute or self.return_bias
         given = isinstance(tensors[0], QuantizedTensor)
         split = self.tp_size > 1
@@ -319,8 +326,8 @@ class LinearRun(LinearCall):
         updates: Any,  # noqa: ANN401
         tensors: list[torch.Tensor],
     ) -> torch.Tensor:
-        """A call that saves what _run_eagerly's does: one of them may be the other's
-        recomputation, and checkpoints count."""
+        """Runs such a call. It saves exactly what _run_eagerly's call saves: one may be the
+        recomputation of the other, and checkpoints compare the number of saved tensors."""
         inp, weight, *rest = tensors
         names = buffers_of(call.words, "weight", weight._text)
         task = call.words, forward_signature(call.words, True), None
@@ -330,7 +337,7 @@ class LinearRun(LinearCall):
         return apply_eagerly((task, updates), sizes, flat, *operands)
 
     def _check_dtensor(self) -> None:
-        """DTensors have no rules for what is done to the input first."""
+        """Raises for a DTensor weight behind a norm or activation."""
         if self._prologue is not None:
             raise NotImplementedError(
                 f"{self._label()}: its weight is a DTensor, for which a layer that begins "
@@ -342,8 +349,8 @@ class LinearRun(LinearCall):
 
     @traced_as_constant
     def _check_recomputed(self, in_dynamo: bool) -> bool:
-        """Refuses a quantized weight of fully_shard's that is not there when a checkpoint runs
-        this code again."""
+        """Raises if a checkpoint would repeat this code when fully_shard has not gathered the
+        quantized weight."""
         weight = self._parameters.get("weight")
         if isinstance(weight, QuantizedTensor) and self._is_sharded():
             again = in_dynamo and recompute.is_checkpointed()
@@ -353,7 +360,8 @@ class LinearRun(LinearCall):
 
     @traced_as_constant
     def _unwrap_state(self) -> bool:
-        """distribute_module makes DTensors of all buffers; scales are a rank's own."""
+        """Unwraps state buffers that distribute_module made DTensors; each rank has its own
+        scales."""
         for name in SLOTS:
             held = self._buffers.get(name)
             if is_dtensor(held):
@@ -364,7 +372,8 @@ class LinearRun(LinearCall):
     def _decide_in_graph(
         self, text: str, traits: tuple[Any, ...], made_as: str
     ) -> tuple[Any, ...]:
-        """A TracedCall as a plain tuple, which is what Dynamo of torch 2.11 can unpack.
+        """A TracedCall as a plain tuple, because Dynamo of torch 2.11 cannot unpack a
+        NamedTuple.
 
         Runs while code is traced: what it reads of the layer besides its arguments is what
         compiled code guards on anyway (its parameters; `made_as`) or what never changes."""
@@ -386,7 +395,8 @@ class LinearRun(LinearCall):
             return NEEDS_MORE
         if text.startswith("delayed"):
             if "callback" in text or recompute.is_checkpointed():
-                return NEEDS_MORE  # a function of a user's, which is traced; a refusal
+                # the user's functions are traced, and checkpoints are refused, in _run
+                return NEEDS_MORE
             self._need_scaling_in_graph(text)
         self._check_parameters(device, weight, bias)
         if text == "none":
@@ -398,7 +408,7 @@ class LinearRun(LinearCall):
             grad and weight.requires_grad,
             grad and bias is not None and bias.requires_grad,
         )
-        options: Options = self._prologue_options() + self._saving_options()
+        options: Options = self._prologue_options() + self._saving_options(text)
         options += _sharded.options(self) + device_options(device.type, device.index)
         dtypes = self._dtypes(dtype, weight, bias)
         call = call_of(dtypes, (None, None), text, wants, options, training and grad)
@@ -407,8 +417,8 @@ class LinearRun(LinearCall):
         seed, state = "", call.tensors
         if draws_in_its_node(call.words, state, dtype):
             seed, state = DRAW, ()
-        kind = _KINDS_OF_STATE.get(state, "more")
-        # Without a graph it may draw a seed that it does not read: see _draws.
+        kind = _KINDS_OF_STATE.get((training and grad, state), "more")
+        # A call without a graph may draw a seed that it does not read: see _draws.
         without = training and not grad and not state
         if without and draws_with_graph(dtypes, (None, None), text, options):
             kind = "unread seed"

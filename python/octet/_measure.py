@@ -13,18 +13,18 @@ from octet.tensor import QuantizedTensor
 
 
 class Bytes(NamedTuple):
-    """Bytes of a forward call: what it stores for backward, what stays alive, scratch."""
+    """The bytes of a forward call: saved for backward, kept alive, and workspace."""
 
     stored: int
-    alive: int  # the caller's own tensors: the input, the weight
+    alive: int  # the caller's tensors that backward needs: input, weight
     workspace: int
-    # Of those stored: an activation's input in 8 bits. Where there are any, gradients are those
-    # at what it decodes to, and not at the input itself.
+    # Part of `stored`: an activation's input in 8 bits. If there is any, gradients are computed
+    # at its decoded values, not at the input itself.
     packed: int = 0
 
     @property
     def saved(self) -> int:
-        """All that backward reads, besides the gradient that arrives."""
+        """All that backward reads besides the incoming gradient."""
         return self.stored + self.alive
 
 
@@ -52,11 +52,11 @@ def measure(
     dtype: torch.dtype = torch.bfloat16,
     save: str | None = None,
 ) -> Bytes:
-    """What one training step of a layer saves for backward, for an input of so many rows.
+    """How many bytes one training step of a layer saves for backward, with ``rows`` rows.
 
-    Of an octet.Linear, LayerNormLinear or LayerNormMLP; of the last it is the sum of its two
-    products, of which ``workspace`` is the larger one's. ``save`` asks what it would be with
-    ``save="speed"`` or ``save="memory"``, whatever the layer was made with.
+    ``layer`` is an octet.Linear, LayerNormLinear or LayerNormMLP. For a LayerNormMLP the bytes
+    of its two products are added; ``workspace`` is the larger one's. ``save`` ("speed" or
+    "memory") asks what it would be with that setting, whatever the layer's own is.
 
     >>> layer = octet.Linear(64, 32, params_dtype=torch.bfloat16, device="cpu")
     >>> octet.measure(layer, 16, octet.recipe.MXFP8BlockScaling()).saved

@@ -1,6 +1,8 @@
-"""Quantizers as values to torch's compilers: equal, hashable, rebuilt from text in a graph.
+"""Registers quantizers with torch's compilers as values: equal, hashable, rebuilt from text.
 
-The only file that knows torch's API for opaque objects, which changes with torch's versions."""
+This is the only file that knows torch's API for opaque objects, which changes between
+versions.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
@@ -13,21 +15,22 @@ T = TypeVar("T", bound=type)
 
 
 class _Api(NamedTuple):
-    """What a torch offers, by the names it has there."""
+    """torch's API for opaque objects, under the names of this torch version."""
 
     register: Callable[..., None]
-    name_of: Callable[[type], str]  # the name of a class that is registered, or of its parent
-    kind: str  # torch's word for a class of constants
-    member: Any  # the enum of how a member is traced
-    metaclass: type  # that such a class needs
+    name_of: Callable[[type], str]  # registered name of a class or of its parent
+    kind: str  # torch's word for classes whose objects are constants
+    member: Any  # enum: how a member is traced
+    metaclass: type  # metaclass that such classes need
 
 
 def _find_api() -> _Api:
-    """Fails before 2.11, whose API is without members: it could not trace a quantizer."""
+    """Finds the API. Raises before torch 2.11, whose API has no members and could not trace a
+    quantizer."""
     from torch._library import opaque_object as found
 
     name_of, member = found.get_opaque_type_name, found.MemberType
-    if hasattr(found, "register_custom_class"):  # 2.14 renamed the function and the word
+    if hasattr(found, "register_custom_class"):  # torch 2.14 renamed the function and the word
         return _Api(found.register_custom_class, name_of, "constant", member, type)
     if TorchVersion(torch.__version__) >= (2, 13):
         return _Api(found.register_opaque_type, name_of, "value", member, type)
@@ -41,7 +44,8 @@ def _words(error: Exception) -> str:
 
 
 def _load_api() -> tuple[_Api | None, str]:
-    """The API, or why there is none: a torch that changed it costs this registration alone."""
+    """The API, or the reason why there is none. If torch changed it, only this registration is
+    lost."""
     try:
         return _find_api(), ""
     except Exception as error:
@@ -53,12 +57,12 @@ QuantizerMeta = API.metaclass if API else type
 
 
 def registration() -> str:
-    """Whether torch knows the quantizers as values: "registered", or why not."""
+    """ "registered" if torch knows the quantizers as values, else the reason."""
     return f"not registered: {_missing}" if API is None else "registered"
 
 
 def holds_process_group(value: object, depth: int = 4) -> bool:
-    """Whether a process group is the value or lies in it: containers and attributes alike."""
+    """Whether a value is a process group or contains one, in containers or attributes."""
     if isinstance(value, torch.Tensor | str | int | float | None):
         return False
     distributed = getattr(torch.distributed, "ProcessGroup", None)
@@ -76,7 +80,8 @@ def holds_process_group(value: object, depth: int = 4) -> bool:
 
 
 def refuse_process_group(quantizer: object) -> None:
-    """A value in a graph is a constant; a process group is not."""
+    """Raises for a value with a process group: values in graphs are constants, a process group
+    is not."""
     if holds_process_group(quantizer):
         raise TypeError(
             f"{type(quantizer).__name__} holds a process group, so it is not a value: two of "
@@ -91,7 +96,8 @@ def _fields(cls: type) -> Iterable[str]:
 
 
 def _members(cls: type, member: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Methods that take or make tensors are traced; the rest is asked of the real object."""
+    """How torch traces each member: methods that take or return tensors are traced, all others
+    are called on the real object."""
     traced = ("__call__", "quantize", "update_quantized", "make_empty")
     names = {name for base in cls.__mro__[:-1] for name in (*vars(base), *_fields(base))}
     constants = {n for n in names if not n.startswith("__") and n not in traced}
@@ -102,7 +108,7 @@ def _members(cls: type, member: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def _is_known(cls: type, api: _Api) -> bool:
-    """Whether torch has the class itself, not only its parent."""
+    """Whether torch knows the class itself, not only its parent."""
     try:
         return api.name_of(cls) == f"{cls.__module__}.{cls.__qualname__}"
     except Exception:
@@ -110,16 +116,16 @@ def _is_known(cls: type, api: _Api) -> bool:
 
 
 def _register(cls: type) -> None:
-    """Tells torch. Octet's own classes must work with every torch, so the first of them that
-    fails ends the use of the API; the failure of another class is its author's to see."""
+    """Registers a class with torch. If one of Octet's own classes fails, the API is not used
+    further; for another class the error is raised."""
     global API, _missing
     if API is None:
         return
     try:
         API.register(cls, typ=API.kind, members=_members(cls, API.member))
     except Exception as error:
-        # From 2.15 on torch complains of a name that an earlier class has, as where a cell of a
-        # notebook runs again, but it takes the class.
+        # From 2.15 on torch warns if an earlier class had the same name (a notebook cell that
+        # runs again), but accepts the class.
         if _is_known(cls, API):
             return
         if cls.__module__.partition(".")[0] != "octet":
@@ -159,8 +165,8 @@ def is_value_opaque_quantizer(quantizer: object) -> bool:
 
 
 def cache_key(tensor: Any) -> str:  # noqa: ANN401
-    """All that compiled code may depend on in a tensor subclass, but not its data; torch's
-    compile caches ask for it as ``_stable_hash_for_caching``, from 2.13 on."""
+    """Everything except data that compiled code may depend on in a tensor subclass. torch's
+    compile caches ask for it as ``_stable_hash_for_caching`` from 2.13 on."""
     names, meta = tensor.__tensor_flatten__()
     inner = [(name, getattr(tensor, name)) for name in names]
     parts = [

@@ -1,4 +1,4 @@
-"""The ops: registered from C, described to torch's compilers from the C plans."""
+"""The ops: registered from C, with fake kernels that evaluate the C plans."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def _libtorch() -> str:
 
 
 def _cuda_folders() -> list[str]:
-    """Where torch's wheels keep NVRTC and cuBLASLt."""
+    """The folders where torch's wheels keep NVRTC and cuBLASLt."""
     beside = _FOLDER.parents[1] / "nvidia"
     return [str(_FOLDER), *(str(found) for found in sorted(beside.glob("*/lib")))]
 
@@ -44,7 +44,7 @@ linear_phase = torch.ops.octet.linear_phase.default
 delayed_record = torch.ops.octet.delayed_record.default
 delayed_update = torch.ops.octet.delayed_update.default
 
-# The ops that write arguments have an overload for every number of outputs.
+# Ops that write arguments have one overload for each number of outputs.
 linear_into = [getattr(torch.ops.octet.linear_into, name) for name in _C.OVERLOADS]
 linear_backward_into = [
     getattr(torch.ops.octet.linear_backward_into, name) for name in _C.OVERLOADS
@@ -52,14 +52,15 @@ linear_backward_into = [
 
 
 def listed(outs: Any) -> Sequence[torch.Tensor]:  # noqa: ANN401
-    """What an overload returned, as a sequence whatever their number."""
+    """The result of an overload as a sequence, for any number of outputs."""
     if isinstance(outs, tuple):
         return outs
     return () if outs is None else (outs,)
 
 
 def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
-    """All on one device: beside a tensor on meta no kernel runs that could refuse it."""
+    """Raises if tensors are on different devices. For meta tensors no kernel runs that would
+    check it."""
     for tensor in tensors:
         if tensor.device != tensors[0].device:
             raise ValueError(
@@ -69,7 +70,7 @@ def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _known(sizes: Sequence[_plans.Size]) -> tuple[int, ...]:
-    """Sizes as C reads them: symbols are -1."""
+    """Sizes as C reads them; symbolic sizes become -1."""
     return tuple(size if isinstance(size, int) else -1 for size in sizes)
 
 
@@ -80,11 +81,12 @@ def _check(
     mutated: int = 0,
     sizes: Sequence[_plans.Size] = (),
 ) -> None:
-    """The arguments: what a kernel would refuse is refused here, too, in its words."""
+    """Checks the arguments as the kernel would, with the same messages."""
     plan = _plans.describe(kind, text)
-    places = [i for i, port in enumerate(plan.args) if not (mutated and port.is_mutable)]
-    wanted = len(places) + sum(plan.blocks)
-    if len(args) != wanted or len(plan.args) - len(places) != mutated:
+    given = [i for i, port in enumerate(plan.args) if not port.is_in_state]
+    places = [i for i in given if not (mutated and plan.args[i].is_mutable)]
+    wanted = len(places) + sum(plan.arenas)
+    if len(args) != wanted or len(given) - len(places) != mutated:
         names = ", ".join(plan.args[i].name for i in places)
         raise ValueError(
             f"{len(args)} tensors; the plan takes {wanted}: {names}, restored blocks"
@@ -105,8 +107,8 @@ def _outputs(
         for port in plan.outs
         if port.alias < 0
     ]
-    if plan.block:
-        outs.append(like.new_empty([_plans.block_bytes(plan, at)], dtype=torch.uint8))
+    if plan.arena:
+        outs.append(like.new_empty([_plans.arena_bytes(plan, at)], dtype=torch.uint8))
     return outs
 
 
@@ -159,8 +161,9 @@ def _(args: list[torch.Tensor], sizes: Sequence[_plans.Size], words: str) -> lis
     return _outputs("linear_wgrad", words, sizes, args[0])
 
 
-# linear of a call that draws a seed for its backward alone: the seed comes last. One node of a
-# graph in the place of two; `before` is the draw before it, as of octet::draw_seed_after.
+# linear for a call that draws a seed only for its backward. The seed is the last output. It is
+# one node of a graph instead of two. `before` is the previous draw, as in
+# octet::draw_seed_after.
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
     "linear_drawn(Tensor input, Tensor[] others, Tensor[] before, SymInt[] sizes, "
@@ -204,10 +207,10 @@ def _fake_into(
     words: str,
     rule: str | None = None,
 ) -> Any:  # noqa: ANN401
-    """Of both ops that write arguments: only backward has a rule, by which
-    scales are updated, too."""
+    """The fake kernel of both ops that write arguments. Only backward has a rule, by which it
+    also updates scales."""
     kind = "linear" if rule is None else "linear_backward"
-    _check(kind, words, args, len(written) - bool(rule), sizes)
+    _check(kind, words, args, len(written), sizes)
     _check_devices([*args, *written])
     outs = _outputs(kind, words, sizes, args[0])
     return tuple(outs) if len(outs) > 1 else outs[0] if outs else None
@@ -229,12 +232,12 @@ def _(
     _check_devices([main_grad, *args])
 
 
-# Who waits for the sizes of a call that is to be described, by its words: see octet._share.
+# A call's words -> a function that waits for the call's sizes. See octet._share.
 AWAITING: dict[str, Callable[[list[int]], None]] = {}
 
 
 def _hint(size: _plans.Size) -> int:
-    """A size, or of a symbol what it measures while code is traced."""
+    """A size as an int; for a symbolic size its value during tracing."""
     found = size if isinstance(size, int) else size.node.hint
     return -1 if found is None else int(found)
 
@@ -264,7 +267,7 @@ def _(
 
 
 @torch.library.register_fake("octet::delayed_record")
-def _(history: torch.Tensor, amax: torch.Tensor) -> None: ...
+def _(state: torch.Tensor, amax: torch.Tensor) -> None: ...
 
 
 @torch.library.register_fake("octet::delayed_update")

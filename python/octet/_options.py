@@ -1,7 +1,7 @@
-"""A quantizer's options as attributes, by TransformerEngine's names.
+"""A quantizer's options as attributes, with TransformerEngine's names.
 
-An option is read from the quantizer's text, which is all that the quantizer is. Assigning one
-replaces the text of that quantizer alone; copies of it, tensors and graphs keep theirs.
+An option is read from the quantizer's text, which is the quantizer's whole value. Assigning one
+replaces the text of that quantizer alone; copies, tensors and graphs keep theirs.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,8 @@ def _fields(text: str) -> dict[str, Any]:
 
 
 def option(name: str, read: Read, write: Write, doc: str) -> Any:  # noqa: ANN401
-    """An option that is read off the text's fields; ``write`` tells the fields that change."""
+    """A property that reads an option from the text's fields; ``write`` gives the changed
+    fields."""
 
     def get(self: Any) -> Any:  # noqa: ANN401
         return read(_fields(self.text))
@@ -38,12 +39,12 @@ def option(name: str, read: Read, write: Write, doc: str) -> Any:  # noqa: ANN40
 
 
 def field(name: str, word: str, doc: str) -> Any:  # noqa: ANN401
-    """An option that is a field of the text as it is."""
+    """A property for an option that is one field of the text."""
     return option(name, lambda f: f[word], lambda f, value: {word: value}, doc)
 
 
 def fixed(name: str, read: Read, why: str, doc: str) -> Any:  # noqa: ANN401
-    """An option that cannot be assigned, but by the value that it has."""
+    """A property that cannot be changed; assigning the value it has is allowed."""
 
     def put(self: Any, value: Any) -> None:  # noqa: ANN401
         now = read(_fields(self.text))
@@ -54,7 +55,7 @@ def fixed(name: str, read: Read, why: str, doc: str) -> Any:  # noqa: ANN401
 
 
 def _one_of(word: str, choices: dict[Any, Any]) -> Write:
-    """Writes a field by the word for a value; what is none of the values is refused."""
+    """Makes a function that writes a field; it refuses values that are not in the table."""
 
     def write(fields: dict[str, Any], value: Any) -> dict[str, Any]:  # noqa: ANN401
         del fields
@@ -90,7 +91,7 @@ NO_REDUCTION = fixed(
 
 
 def square(size: int) -> Any:  # noqa: ANN401
-    """Whether blocks are square, as those of weights are."""
+    """Whether blocks are square, as for weights."""
     return option(
         "with_2d_quantization",
         lambda f: f["block_rows"] != 1,

@@ -1,4 +1,4 @@
-"""A layer's weight and bias: how they are made, drawn, split and stored quantized."""
+"""A layer's weight and bias: how they are made, initialized, split and stored quantized."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Split = tuple[str, ...] | list[str] | dict[str, int] | None
 
 
 def _has_default_device() -> bool:
-    """Whether torch has a default device, by set_default_device or a context."""
+    """Whether torch has a default device, set by set_default_device or a context."""
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 
@@ -26,7 +26,7 @@ def _has_default_device() -> bool:
 
 
 def default_device(device: torch.device | str | None) -> torch.device | str | None:
-    """Where parameters are made: on a GPU if there is one, unless somebody says otherwise."""
+    """The device for new parameters: a GPU if there is one, unless the user chose another."""
     if device is None and torch.cuda.is_available() and not _has_default_device():
         return "cuda"
     return device
@@ -35,7 +35,7 @@ def default_device(device: torch.device | str | None) -> torch.device | str | No
 def _shared_rows(
     parts: tuple[tuple[str, int], ...], ranks: int, label: str
 ) -> tuple[tuple[str, int], ...]:
-    """The parts of a rank's share, where each part is split over the ranks."""
+    """The parts of a rank's share: each part is split over the ranks."""
     for prefix, rows in parts:
         if rows % ranks:
             raise ValueError(
@@ -46,7 +46,7 @@ def _shared_rows(
 
 
 def _parts(split: Split, rows: int, label: str) -> tuple[tuple[str, int], ...]:
-    """The prefix and the rows of each parameter; a single one has no prefix."""
+    """Prefix and rows of each parameter; a single one has no prefix."""
     if split is None:
         return (("", rows),)
     prefixes = [name.rstrip("_") + "_" for name in split]
@@ -70,8 +70,8 @@ def _parts(split: Split, rows: int, label: str) -> tuple[tuple[str, int], ...]:
 
 
 def stored_text(weight: torch.Tensor, recipe: Recipe) -> str:
-    """The quantizer by which a recipe stores a weight. Delayed scaling's takes the weight's own
-    amax."""
+    """The quantizer by which a recipe stores a weight. For delayed scaling it uses the weight's
+    own amax."""
     where = _signatures.device_options(weight.device.type, weight.device.index)
     text = _signatures.stored_weight(_custom.stored_text(recipe), weight.dtype, where)
     if _texts.takes_scale(text):
@@ -82,7 +82,8 @@ def stored_text(weight: torch.Tensor, recipe: Recipe) -> str:
 
 
 def quantized_weight(weight: torch.nn.Parameter, recipe: Recipe) -> torch.nn.Parameter:
-    """A weight as a recipe stores it, quantized; itself where the recipe leaves it plain."""
+    """A weight stored quantized by a recipe; unchanged if the recipe does not quantize
+    weights."""
     text = stored_text(weight, recipe)
     if _texts.scheme(text) == "none":
         return weight
@@ -96,7 +97,8 @@ class Parameters(StatefulCalls):
     out_features: int
     fuse_wgrad_accumulation: bool
     init_method: Callable[[torch.Tensor], Any] | None
-    _local: Any = None  # while a call runs on what this rank holds of DTensors: that
+    _given_memory: frozenset[str] = frozenset()  # parameters that were on meta before
+    _local: Any = None  # the local parts, while a call runs on DTensors
     parallel_mode: str | None
     tp_size: int
 
@@ -107,17 +109,25 @@ class Parameters(StatefulCalls):
         raise NotImplementedError
 
     def _make_vectors(self, dtype: torch.dtype, device: torch.device | str | None) -> None:
-        """Makes the parameters of a norm, where the layer begins with one."""
+        """Makes the norm's parameters, if the layer begins with a norm."""
 
     def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
-        """As a module does; what would store a quantized weight unquantized is refused."""
+        """Registers a parameter; raises if a quantized weight would be stored decoded."""
         if is_dtensor(param):
             held = self._parameters.get(name)
             error = _distribute.would_decode(self._label(), name, held, param)
             if error is not None:
                 raise error
             _distribute.mark(param)
+        held = self._parameters.get(name)
         super().register_parameter(name, param)
+        if held is not None and held.is_meta and type(param) is torch.nn.Parameter:
+            self._given_memory = self._given_memory | {name}
+
+    def _forget(self) -> None:
+        if self._given_memory:
+            self._given_memory = frozenset()
+        super()._forget()
 
     def _make_parameters(
         self,
@@ -126,7 +136,7 @@ class Parameters(StatefulCalls):
         dtype: torch.dtype | None,
         device: torch.device | str | None,
     ) -> None:
-        """Parameters and state, drawn afresh; quantized where quantized_model_init says so."""
+        """Makes and initializes parameters and state; quantized inside quantized_model_init."""
         dtype = dtype or torch.get_default_dtype()
         if dtype not in HIGH_PRECISION:
             raise ValueError(
@@ -156,7 +166,7 @@ class Parameters(StatefulCalls):
         self._mark_parameters()
 
     def _shape(self) -> tuple[int, int]:
-        """That of the weight which a call multiplies by."""
+        """The shape of the weight in a call."""
         if self._local is not None:
             return self._local.weight.shape
         return self.out_features, self.in_features
@@ -169,11 +179,21 @@ class Parameters(StatefulCalls):
         if self._local is not None:
             return getattr(self._local, kind)
         if len(self._parts) == 1:
-            # Straight from the dictionary, unless torch's parametrizations have taken it away.
+            # Read from the dictionary, which is faster; with torch's parametrizations it is not
+            # there.
             found = self._parameters.get(kind)
             return getattr(self, self._parts[0][0] + kind) if found is None else found
         parts = [getattr(self, prefix + kind) for prefix, _ in self._parts]
-        return None if parts[0] is None else torch.cat(parts)
+        if parts[0] is None:
+            return None
+        for part, (prefix, _) in zip(parts, self._parts, strict=True):
+            if part.device != parts[0].device:
+                first = self._parts[0][0] + kind
+                raise ValueError(
+                    f"{self._label()}: {prefix}{kind} is on {part.device}, {first} on "
+                    f"{parts[0].device}; they make one product: move them to one device"
+                )
+        return torch.cat(parts)
 
     def _quantize_weight(self, init: QuantizedInit) -> None:
         """Stores the weight quantized."""
@@ -191,7 +211,7 @@ class Parameters(StatefulCalls):
             weight._high_precision_init_val = plain.detach().cpu()
 
     def reset_parameters(self) -> None:
-        """Draws weight and bias again and forgets all state."""
+        """Initializes weight and bias again and resets all state."""
         with torch.no_grad():
             weight, bias = self._whole("weight"), self._whole("bias")
             weight = weight.dequantize() if isinstance(weight, QuantizedTensor) else weight
@@ -203,10 +223,39 @@ class Parameters(StatefulCalls):
                 self._spread("bias", bias)
         self.reset_state()
 
+    def _reset_vector(self, name: str) -> None:
+        """Sets a parameter of a norm to its first values."""
+        raise NotImplementedError
+
+    def _reset_some(self, names: set[str]) -> None:
+        """Draws some of the parameters again; the others stay."""
+        if self.tp_size > 1:
+            raise ValueError(
+                f"{self._label()}: {', '.join(sorted(names))} were not loaded, and ranks draw "
+                "the parameters of a layer together; call its reset_parameters() on all ranks, "
+                "or load them"
+            )
+        shape = self._shape()
+        for kind, sizes in (("weight", shape), ("bias", shape[:1])):
+            if not any(prefix + kind in names for prefix, _ in self._parts):
+                continue
+            like = self._parameters[self._parts[0][0] + kind]
+            drawn = torch.empty(sizes, dtype=like.dtype, device=like.device)
+            drawn_as = (drawn, None) if kind == "weight" else (None, drawn)
+            self._draw_parameters(*drawn_as, self.in_features)
+            at = 0
+            for prefix, rows in self._parts:
+                if prefix + kind in names:
+                    self._parameters[prefix + kind].copy_(drawn[at : at + rows])
+                at += rows
+        own = {prefix + kind for prefix, _ in self._parts for kind in ("weight", "bias")}
+        for name in names - own:
+            self._reset_vector(name)
+
     def _draw_parameters(
         self, weight: torch.Tensor | None, bias: torch.Tensor | None, in_features: int
     ) -> None:
-        """Draws a weight, a bias, or both, of a layer of so many inputs."""
+        """Initializes a weight, a bias, or both, of a layer with this many inputs."""
         bound = 1 / math.sqrt(in_features) if in_features else 0.0
         if weight is not None and self.init_method is not None:
             self.init_method(weight)
@@ -218,7 +267,7 @@ class Parameters(StatefulCalls):
             torch.nn.init.uniform_(bias, -bound, bound)
 
     def _spread(self, kind: str, whole: torch.Tensor | None) -> None:
-        """Copies the whole into its parts; a single plain one is it already."""
+        """Copies the whole into its parts. A single plain part is the whole itself."""
         at = 0
         for prefix, rows in self._parts:
             part = getattr(self, prefix + kind)

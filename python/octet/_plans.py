@@ -1,7 +1,7 @@
-"""What the C plans say, as tuples: ports, blocks, and where each tensor of backward comes from.
+"""The C plans as tuples: ports, arenas, and where each tensor of backward comes from.
 
-A plan's structure never depends on a size, so each is described once, without rows, and its
-dimensions are expressions that evaluate to numbers or to symbolic sizes alike.
+A plan's structure does not depend on sizes. So each plan is described once, and its dimensions
+are expressions that evaluate to numbers or to symbolic sizes.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ from octet._constant import constant
 from octet._dtypes import TORCH_DTYPES
 from octet._texts import Dim
 
-Size = Any  # an int, or torch.SymInt under a compiler
-Slot = tuple[str, int]  # where a saved tensor lies: ("arg", 1), ("saved", 0)
+Size = Any  # int, or torch.SymInt during tracing
+Region = tuple[str, int]  # a port, or an arena as a whole: ("arg", 1), ("saved", 0)
+NO_SIZES = (0, 0, 0)  # a plan's structure has none: 0 is whole blocks and equal chunks
 
 
 class Port(NamedTuple):
@@ -25,49 +26,52 @@ class Port(NamedTuple):
     dtype: torch.dtype
     dims: tuple[Dim, ...]
     is_mutable: bool
-    alias: int  # of an output: the argument that it is; -1 otherwise
-    quantizer: str  # of the tensor that it is part of
+    alias: int  # for an output: the argument that it aliases, or -1
+    quantizer: str  # quantizer of the tensor that it is part of
+    is_in_state: bool  # it lies in the tensor of another argument, delayed scaling's state
 
 
 class Plan(NamedTuple):
-    """A plan without numbers."""
+    """A plan without sizes."""
 
     args: tuple[Port, ...]
     outs: tuple[Port, ...]
-    block: tuple[tuple[int, tuple[Dim, ...]], ...]
-    saved: tuple[Slot, ...]
-    restored: tuple[Slot, ...]
-    blocks: tuple[int, int]
+    arena: tuple[tuple[int, tuple[Dim, ...]], ...]
+    saved: tuple[Region, ...]
+    restored: tuple[Region, ...]
+    arenas: tuple[int, int]
 
 
 def _port(row: tuple[Any, ...]) -> Port:
-    name, part, dtype, dims, is_mutable, alias, quantizer = row
-    return Port(name, part, TORCH_DTYPES[dtype], dims, bool(is_mutable), alias, quantizer)
+    name, part, dtype, dims, is_mutable, alias, quantizer, is_in_state = row
+    dtype = TORCH_DTYPES[dtype]
+    return Port(name, part, dtype, dims, bool(is_mutable), alias, quantizer, bool(is_in_state))
 
 
 @constant
 def describe(kind: str, text: str) -> Plan:
-    """The plan of one kind of call, from its text, which names no size."""
+    """The plan of one kind of call, from its text, which contains no sizes."""
     one = kind in ("quantize", "dequantize")
-    args, outs, block, saved, restored, blocks = _C.describe(
-        kind, text, (1, 1) if one else (0, 1, 1)
+    args, outs, arena, saved, restored, arenas = _C.describe(
+        kind, text, (1, 1) if one else NO_SIZES
     )
     return Plan(
-        tuple(map(_port, args)), tuple(map(_port, outs)), block, saved, restored, blocks
+        tuple(map(_port, args)), tuple(map(_port, outs)), arena, saved, restored, arenas
     )
 
 
 @constant
 def products(kind: str, text: str) -> int:
-    """How many matrix products Linear's plan of this text has, of M x K x N each."""
-    return _C.products(kind, text, (0, 1, 1))
+    """How many matrix products of M x K x N a Linear's plan has."""
+    return _C.products(kind, text, NO_SIZES)
 
 
 # ---- phases ----------------------------------------------------------------------------------
 
-LINEAR_PLANS = ("linear", "linear_backward", "linear_wgrad")  # as linear_phase counts them
-Spot = tuple[str, int, int]  # place, port, and in a block which of its buffers
-Stored = tuple[torch.dtype, tuple[Dim, ...]]  # a buffer
+# in the order of linear_phase's argument `plan`
+LINEAR_PLANS = ("linear", "linear_backward", "linear_wgrad")
+Spot = tuple[str, int, int]  # place, port, and in an arena which of its buffers
+Stored = tuple[torch.dtype, tuple[Dim, ...]]  # dtype and dimensions of a buffer
 
 
 class Collective(NamedTuple):
@@ -76,30 +80,32 @@ class Collective(NamedTuple):
     kind: str
     source: Spot
     target: Spot
-    begin: int  # it may begin once so many phases have run
-    end: int  # the phase that waits for it, or their number
-    chunk: tuple[int, int]  # which of how many equal parts of the rows it sends
+    begin: int  # may start after this many phases
+    end: int  # the phase that waits for it; the number of phases if the end of the run does
+    chunk: tuple[int, int]  # (i, n): sends part i of n equal parts of the rows
 
 
 class Phase(NamedTuple):
-    """What the steps between two collectives write and what they only read."""
+    """The steps between two collectives: what they write and what they only read."""
 
-    written: tuple[Slot, ...]
-    read: tuple[Slot, ...]
+    written: tuple[Region, ...]
+    read: tuple[Region, ...]
     collectives: tuple[Collective, ...]
-    products: int  # of m x k x n each
+    products: int  # matrix products of m x k x n
 
 
 class Phases(NamedTuple):
     """The phases of a Linear's plan."""
 
     phases: tuple[Phase, ...]
-    exchanges: tuple[Stored, ...]  # what lives between phases
-    block: tuple[Stored, ...]  # the buffers of the block that it saves, as they lie there
-    restored: tuple[tuple[Stored, ...], ...]  # and of those that forward and backward saved
-    output_rows: tuple[int, int]  # the input's times and over the ranks that share them
-    row_multiple: int  # what the input's rows must be a multiple of
-    chunk_multiple: int  # and what a product in chunks is cut along: its columns, or M
+    exchanges: tuple[Stored, ...]  # buffers that live between phases
+    arena: tuple[Stored, ...]  # the buffers of the arena that it saves, as they lie there
+    # the same for the arenas that forward and backward saved
+    restored: tuple[tuple[Stored, ...], ...]
+    output_rows: tuple[int, int]  # rows of the output = rows of the input * first / second
+    row_multiple: int  # the input's rows must be a multiple of this
+    # columns (or rows M) that are cut into chunks must be a multiple of this
+    chunk_multiple: int
 
 
 def _stored(rows: tuple[Any, ...]) -> tuple[Stored, ...]:
@@ -109,13 +115,13 @@ def _stored(rows: tuple[Any, ...]) -> tuple[Stored, ...]:
 @constant
 def phases(kind: str, text: str) -> Phases:
     """The phases of one of Linear's plans, from its text."""
-    found, exchanges, block, restored, rows, multiple, chunked = _C.phases(
+    found, exchanges, arena, restored, rows, multiple, chunked = _C.phases(
         LINEAR_PLANS.index(kind), text
     )
     return Phases(
         tuple(Phase(w, r, tuple(Collective(*c) for c in cs), n) for w, r, cs, n in found),
         _stored(exchanges),
-        _stored(block),
+        _stored(arena),
         tuple(_stored(one) for one in restored),
         rows,
         multiple,
@@ -125,12 +131,12 @@ def phases(kind: str, text: str) -> Phases:
 
 @constant
 def has_collectives(kind: str, text: str) -> bool:
-    """Whether ranks meet in a plan; one without is run as that of an unsplit layer is."""
+    """Whether a plan has collectives. One without runs as the plan of an unsplit layer."""
     return any(phase.collectives for phase in phases(kind, text).phases)
 
 
 def item_bytes(stored: Stored, at: "Axes") -> Size:
-    """The bytes of a buffer in a block."""
+    """The bytes of a buffer in an arena."""
     dtype, dims = stored
     size: Size = dtype.itemsize
     for length in rows_shape(dims, at):
@@ -139,7 +145,7 @@ def item_bytes(stored: Stored, at: "Axes") -> Size:
 
 
 def rounded_up(size: Size) -> Size:
-    """What a buffer of so many bytes takes of a block."""
+    """The bytes that a buffer takes in an arena, with padding."""
     return (size + _C.ALIGN - 1) // _C.ALIGN * _C.ALIGN
 
 
@@ -147,7 +153,7 @@ def rounded_up(size: Size) -> Size:
 
 
 class Axes(NamedTuple):
-    """What the axes of a call measure."""
+    """The sizes of a call's axes."""
 
     leading: tuple[Size, ...]
     m: Size
@@ -156,7 +162,7 @@ class Axes(NamedTuple):
 
 
 def axes(kind: str, sizes: Sequence[Size]) -> Axes:
-    """The axes of a call: Linear's sizes end with K and N, a tensor's with K."""
+    """The axes of a call. Linear's sizes end with K and N, those of a tensor with K."""
     last = 1 if kind in ("quantize", "dequantize") else 2
     leading = tuple(sizes[: len(sizes) - last])
     m: Size = 1
@@ -174,7 +180,7 @@ def _size(dim: Dim, at: Axes) -> Size:
 
 
 def _leading(dim: Dim, at: Axes) -> tuple[Size, ...]:
-    """The leading axes; ranks split or join the first of them."""
+    """The leading sizes. Ranks split or join the first of them."""
     _, mul, div, _ = dim
     if (mul, div) == (1, 1) or not at.leading:
         return at.leading
@@ -182,7 +188,7 @@ def _leading(dim: Dim, at: Axes) -> tuple[Size, ...]:
 
 
 def shape(dims: tuple[Dim, ...], at: Axes) -> list[Size]:
-    """A port's dimensions as sizes, numbers or symbols."""
+    """A port's dimensions as sizes (ints or symbols)."""
     sizes: list[Size] = []
     for dim in dims:
         sizes.extend(_leading(dim, at) if dim[0] == "leading" else (_size(dim, at),))
@@ -190,14 +196,14 @@ def shape(dims: tuple[Dim, ...], at: Axes) -> list[Size]:
 
 
 def rows_shape(dims: tuple[Dim, ...], at: Axes) -> list[Size]:
-    """The same with the leading axes as one."""
+    """The same with all leading axes joined into one."""
     return [_size(("m", *dim[1:]) if dim[0] == "leading" else dim, at) for dim in dims]
 
 
-def block_bytes(plan: Plan, at: Axes) -> Size:
-    """The bytes of the block that a plan saves: its buffers, each rounded up."""
+def arena_bytes(plan: Plan, at: Axes) -> Size:
+    """The bytes of the arena that a plan saves: its buffers, each rounded up."""
     total: Size = 0
-    for item_bytes, dims in plan.block:
+    for item_bytes, dims in plan.arena:
         size: Size = item_bytes
         for length in rows_shape(dims, at):
             size = size * length
@@ -206,7 +212,7 @@ def block_bytes(plan: Plan, at: Axes) -> Size:
 
 
 class Group(NamedTuple):
-    """The ports of one tensor: one where it is plain, its buffers where it is quantized."""
+    """The ports of one tensor: one if it is plain, its buffers if it is quantized."""
 
     name: str
     start: int
@@ -215,7 +221,7 @@ class Group(NamedTuple):
 
 
 def groups(ports: Sequence[Port]) -> tuple[Group, ...]:
-    """Neighbouring ports of one name belong to one tensor."""
+    """Groups neighbouring ports of the same name into tensors."""
     found: list[Group] = []
     for index, port in enumerate(ports):
         if found and found[-1].name == port.name:
@@ -226,12 +232,12 @@ def groups(ports: Sequence[Port]) -> tuple[Group, ...]:
 
 
 def ports(ports: Sequence[Port]) -> tuple[Group, ...]:
-    """Each port by itself."""
+    """Each port as its own group."""
     return tuple(Group(port.name, i, 1, port.quantizer) for i, port in enumerate(ports))
 
 
 def group_of(ports: Sequence[Port], index: int) -> int:
-    """Which group a port belongs to."""
+    """The number of the group that a port belongs to."""
     for number, group in enumerate(groups(ports)):
         if group.start <= index < group.start + group.count:
             return number

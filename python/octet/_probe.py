@@ -1,9 +1,7 @@
-"""A model's octet layers looked at from outside: their calls are taken down or run apart, and
-the model stays as it was."""
+"""Watches or replaces the calls of a model's octet layers without changing the model.
+octet.explain, octet.stats and octet.advise use it."""
 
 import contextlib
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +28,7 @@ from octet.tensor import QuantizedTensor
 
 
 def octet_layers(model: torch.nn.Module, what: str) -> dict[str, AnyLinear]:
-    """The octet layers of a model by their names; a model without any is refused."""
+    """The octet layers of a model by name; raises if there are none."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{what}: model is a {type(model).__name__}; it is a torch.nn.Module")
     found = {
@@ -53,8 +51,8 @@ def octet_layers(model: torch.nn.Module, what: str) -> dict[str, AnyLinear]:
 
 
 def in_recipe(recipe: Recipe | None) -> Any:  # noqa: ANN401
-    """The autocast to look at a model in: by the recipe, or the one around the caller, or
-    else what ``octet.autocast()`` takes."""
+    """The autocast in which to run a model: the given recipe, else the autocast around the
+    caller, else the default recipe."""
     region = entered()
     if recipe is None and region is not None and region.enabled:
         return contextlib.nullcontext()
@@ -65,7 +63,7 @@ def in_recipe(recipe: Recipe | None) -> Any:  # noqa: ANN401
 
 
 class _ModuleState:
-    """A module's attributes, and what its buffers hold."""
+    """A copy of a module's attributes and buffer values."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module, self.own = module, dict(vars(module))
@@ -74,7 +72,7 @@ class _ModuleState:
         self.buffers = [(b, b.detach().clone()) for b in held.values() if not b.is_meta]
 
     def restore(self) -> None:
-        """Puts back what has changed, and touches nothing else."""
+        """Restores what changed and touches nothing else."""
         own = vars(self.module)
         for key in [key for key in own if key not in self.own]:
             del own[key]
@@ -99,8 +97,8 @@ def _devices(model: torch.nn.Module) -> list[int]:
 
 @contextlib.contextmanager
 def untouched(model: torch.nn.Module) -> Iterator[None]:
-    """Leaves a model and torch's random numbers as they were, also where what is inside
-    raises: attributes, modes, hooks, buffers, parameters. Gradients are not made."""
+    """Restores a model and torch's generators at the end, also after an exception: attributes,
+    modes, hooks, buffers. Parameters must not be changed inside."""
     states = [_ModuleState(module) for module in model.modules()]
     with torch.random.fork_rng(devices=_devices(model)):
         try:
@@ -114,20 +112,18 @@ def untouched(model: torch.nn.Module) -> Iterator[None]:
 
 
 class LayerCall(NamedTuple):
-    """A call of a layer, as its plan knows it."""
+    """A call of a layer, as its plan describes it."""
 
     words: str
-    sizes: tuple[int, ...]  # of the input but its last, then k and n
-    tensors: tuple[str, ...]  # what it takes besides its operands
+    sizes: tuple[int, ...]  # the input's sizes except the last, then K and N
+    tensors: tuple[str, ...]  # names of the tensors that it takes besides its operands
     takes_bias: bool
     recipe: CallRecipe
-    wants: tuple[bool, ...]  # which of input, weight, bias get gradients
+    wants: tuple[bool, ...]  # whether input, weight and bias get gradients
     dtypes: Dtypes
-    texts: tuple[
-        str | None, str | None
-    ]  # the quantizers of an input and a weight that are bytes
-    options: Options  # and where it runs
-    dtype: torch.dtype  # of the input
+    texts: tuple[str | None, str | None]  # quantizers of input and weight, None if plain
+    options: Options  # options, the device included
+    dtype: torch.dtype  # dtype of the input
     device: torch.device
 
     @property
@@ -151,9 +147,8 @@ _ELSEWHERE = ("main_grad", "bias_main_grad", "delay_wgrad", "weight_cache")
 def call_in(
     layer: AnyLinear, inp: torch.Tensor, asked: Asked, alone: bool = False
 ) -> LayerCall | None:
-    """The call that a layer would make now; None where nothing of it is planned here: it is
-    not quantized, or by a quantizer of a user's. `alone`: its gradients come back at once, and
-    no weight is cached."""
+    """The call that a layer would make now. None if it is not quantized, or by a user's
+    quantizer. `alone`: without main_grad, delayed wgrad and cached weight."""
     recipe = layer._recipe_in(current())
     if recipe.text == "none" or recipe.custom is not None or recipe.options:
         return None
@@ -188,8 +183,8 @@ def call_in(
 def run_call(
     call: LayerCall, operands: Sequence[torch.Tensor], extra: dict[str, list[torch.Tensor]]
 ) -> torch.Tensor:
-    """A call with its graph, of these operands (input, weight, bias, gamma, beta) and, by
-    their names, the tensors that it takes besides. No layer's state is read or written."""
+    """Runs a call with its graph. `operands` are input, weight, bias, gamma, beta; `extra` are
+    the other tensors by name. No layer's state is read or written."""
     weight, text = operands[1], text_of(operands[1])
     flat = text is not None or "cache" in call.tensors
     buffers = [weight]
@@ -207,7 +202,7 @@ def run_call(
 
 
 def plain(layer: AnyLinear, inp: torch.Tensor) -> Any:  # noqa: ANN401
-    """What a call gives where nothing is quantized."""
+    """The result of a call without quantization."""
     if layer.tp_size > 1 or is_dtensor(layer._parameters.get("weight")):
         last = layer._calls.last
         try:
@@ -231,8 +226,8 @@ Answer = Callable[[str, AnyLinear, torch.Tensor, Asked], Any]
 
 @contextlib.contextmanager
 def answering(layers: dict[str, AnyLinear], answer: Answer) -> Iterator[None]:
-    """Has a function answer the calls of layers: ``answer(name, layer, input, asked)``.
-    Compiled code runs eagerly meanwhile, and no octet.stats counts these calls."""
+    """Replaces the calls of layers by ``answer(name, layer, input, asked)``. Compiled code runs
+    eagerly meanwhile, and octet.stats does not count these calls."""
 
     def as_method(name: str, layer: AnyLinear) -> Callable[..., Any]:
         def run(inp: torch.Tensor, *asked: Any) -> Any:  # noqa: ANN401
@@ -254,24 +249,15 @@ def answering(layers: dict[str, AnyLinear], answer: Answer) -> Iterator[None]:
                 vars(layer)["_watch"] = watches[name]
 
 
-# ---- progress --------------------------------------------------------------------------------
-
-
-class Progress:
-    """A line on the terminal about work that takes more than five seconds; else nothing."""
-
-    def __init__(self, what: str, count: int) -> None:
-        self.what, self.count, self.done = what, count, 0
-        self.start, self.shown = time.monotonic(), False
-
-    def step(self) -> None:
-        """One more is done."""
-        self.done += 1
-        if time.monotonic() - self.start > 5 and sys.stderr.isatty():
-            self.shown = True
-            print(f"\r{self.what}: {self.done} of {self.count}", end="", file=sys.stderr)
-
-    def end(self) -> None:
-        """All is done."""
-        if self.shown:
-            print(file=sys.stderr, flush=True)
+def run_model(
+    model: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], what: str
+) -> Any:  # noqa: ANN401
+    """Calls a model; where it does not take that, the error says what was given."""
+    try:
+        return model(*inputs, **named)
+    except TypeError as error:
+        given = ", ".join([*(type(i).__name__ for i in inputs), *named]) or "nothing"
+        raise TypeError(
+            f"{what}: {type(model).__name__} does not take what it was given ({given}): "
+            f"{error}; give what the model itself is called with"
+        ) from error

@@ -1,4 +1,4 @@
-"""What a layer does to its input before the product, and the same by torch's own functions."""
+"""The norm or activation before a product, and the same computed by torch's functions."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,20 +8,21 @@ from torch.nn import functional
 import torch
 from octet._signatures import Options, input_factor
 
-NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}  # TransformerEngine's word: the plan's
+# TransformerEngine's name -> the plan's name
+NORMS = {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}
 
 
 class Prologue(NamedTuple):
-    """A function of a layer's input, as the C core knows it."""
+    """A norm or an activation, as the C core describes it."""
 
     word: str
     eps: float = 0.0
     zero_centered: bool = False
-    vectors: tuple[str, ...] = ()  # the names of its parameters: gamma, and beta where it has
+    vectors: tuple[str, ...] = ()  # names of its parameters: gamma, and beta if there is one
 
     @property
     def options(self) -> Options:
-        """What the C core is told of it."""
+        """The options of a call with this prologue."""
         found: Options = (("prologue", self.word),)
         if self.vectors:
             found += (("eps", self.eps),)
@@ -29,12 +30,13 @@ class Prologue(NamedTuple):
 
     @property
     def factor(self) -> int:
-        """The input's columns for each of the weight's."""
+        """Columns of the input for each column of the weight."""
         return 1 if self.vectors else input_factor(self.word)
 
 
 def in_float32(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor in the precision that functions are computed in."""
+    """The tensor in float32 (float64 stays), the precision in which norms and activations are
+    computed."""
     return tensor if tensor.dtype is torch.float64 else tensor.float()
 
 

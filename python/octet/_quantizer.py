@@ -1,4 +1,4 @@
-"""The base of every quantizer: what it is, what it makes, and what was set on it."""
+"""The base class of all quantizers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ _DTYPES = {member.value: member for member in DType}
 
 
 def check_out(text: str, out: "QuantizedTensor") -> None:
-    """What a quantizer writes into is of its own kind, in one direction or both."""
+    """Checks that ``out`` is a tensor of this quantizer's kind."""
     found = getattr(out, "_text", None)
     if found is None:
         raise TypeError(f"out is a {type(out).__name__}; it is a QuantizedTensor of {text}")
@@ -27,13 +27,13 @@ def check_out(text: str, out: "QuantizedTensor") -> None:
 
 
 def check_dtype(out: "QuantizedTensor", dtype: torch.dtype | None) -> None:
-    """What is written into stands for the dtype that is asked for."""
+    """Checks that ``out`` has the dtype that is asked for."""
     if dtype is not None and dtype != out.dtype:
         raise ValueError(f"dtype is {dtype}, but out is a tensor of {out.dtype}")
 
 
 def of_dtype(made: "QuantizedTensor", dtype: torch.dtype) -> "QuantizedTensor":
-    """The same bytes, standing for a tensor of another dtype."""
+    """The same bytes with another high-precision dtype."""
     from octet.tensor import as_dtype
 
     return as_dtype(made, dtype)
@@ -42,7 +42,7 @@ def of_dtype(made: "QuantizedTensor", dtype: torch.dtype) -> "QuantizedTensor":
 def before_write(
     noop_flag: torch.Tensor, tensors: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Copies of what a write may have to leave as it was; see put_back."""
+    """Copies of the buffers that a write may have to restore; see put_back."""
     if noop_flag.numel() != 1:
         raise ValueError(f"noop_flag is {tuple(noop_flag.shape)}; it has one element")
     with torch.no_grad():
@@ -52,7 +52,7 @@ def before_write(
 def put_back(
     noop_flag: torch.Tensor, tensors: Sequence[torch.Tensor], before: list[torch.Tensor]
 ) -> None:
-    """Undoes a write where the flag is not zero. The device decides; the host does not wait."""
+    """Undoes a write if the flag is not zero. The device decides; the host does not wait."""
     with torch.no_grad():
         for tensor, old in zip(tensors, before, strict=True):
             flag = noop_flag.detach().to(tensor.device, non_blocking=True).reshape(())
@@ -79,9 +79,9 @@ class Quantizer(metaclass=QuantizerMeta):
 
     text: str = "none"
 
-    _is_core = True  # its bytes are the C core's, from its text alone
-    _has_impl = False  # its bytes are what a quantize_impl of its own returns
-    _is_value = False  # set by register_value_opaque_quantizer, not inherited
+    _is_core = True  # the C core quantizes, from the text alone
+    _has_impl = False  # the class has its own quantize_impl
+    _is_value = False  # set by register_value_opaque_quantizer; not inherited
 
     def __init_subclass__(cls) -> None:
         own = vars(cls).keys() & {"quantize", "quantize_impl"}
@@ -89,7 +89,7 @@ class Quantizer(metaclass=QuantizerMeta):
         cls._has_impl = cls._has_impl or "quantize_impl" in own
         cls._is_value = False
 
-    # What was set on a quantizer without a text.
+    # Values set on a quantizer without a text.
     _own_usages: tuple[bool, bool] = (False, False)
     _own_dtype: Any = None
 
@@ -182,7 +182,7 @@ class Quantizer(metaclass=QuantizerMeta):
         return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
 
     def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
-        """Replaces this quantizer's own value; copies held elsewhere keep theirs."""
+        """Changes this quantizer; copies elsewhere keep their value."""
         if self.text != "none":
             self.text = _texts.with_usage(self.text, rowwise, columnwise)
             return
@@ -201,7 +201,7 @@ class Quantizer(metaclass=QuantizerMeta):
     # ---- what it does ----------------------------------------------------------------------
 
     def _live(self, device: torch.device) -> list[torch.Tensor]:
-        """The tensors that quantizing on a device reads besides the input."""
+        """The tensors that quantizing reads besides the input."""
         if _texts.takes_scale(self.text):
             raise ValueError(
                 f"{self!r} has no scale to quantize by: an octet.Float8Quantizer holds one"
@@ -219,8 +219,8 @@ class Quantizer(metaclass=QuantizerMeta):
         out: "QuantizedTensor | None" = None,
         dtype: torch.dtype | None = None,
     ) -> "QuantizedTensor":
-        """The quantized tensor, in memory of its own or in ``out``'s. It stands for one of
-        ``dtype``, or else of the tensor's."""
+        """The quantized tensor, in new memory or in ``out``'s. Its dtype is ``dtype``, by
+        default the tensor's."""
         from octet.tensor import quantize, quantize_into, straight_through
 
         if out is not None:
@@ -240,7 +240,7 @@ class Quantizer(metaclass=QuantizerMeta):
         return made if dtype is None else of_dtype(made, dtype)
 
     def quantize_impl(self, tensor: torch.Tensor) -> "QuantizedTensor":
-        """What quantizing makes of a tensor without a graph; a subclass may have its own."""
+        """Quantizes without a graph; a subclass may override it."""
         from octet.tensor import quantize
 
         return quantize(self.text, tensor, self._live(tensor.device))
@@ -252,8 +252,8 @@ class Quantizer(metaclass=QuantizerMeta):
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> "QuantizedTensor":
-        """Quantizes into a quantized tensor; where the one element of ``noop_flag`` is not
-        zero, which the device finds out, that one stays as it is."""
+        """Quantizes into a quantized tensor. If the one element of ``noop_flag`` is not zero,
+        that tensor stays as it is; the device reads the flag."""
         if noop_flag is None:
             return self.quantize(src, out=dst)
         buffers = dst.buffers()
@@ -263,7 +263,8 @@ class Quantizer(metaclass=QuantizerMeta):
         return dst
 
     def calibrate(self, tensor: torch.Tensor) -> None:
-        """Measures a tensor without quantizing it: nothing, where no live state scales."""
+        """Measures a tensor without quantizing it. Does nothing unless the quantizer has a
+        scale."""
         del tensor
 
     def make_empty(
@@ -275,7 +276,7 @@ class Quantizer(metaclass=QuantizerMeta):
         requires_grad: bool = False,
         pin_memory: bool = False,
     ) -> "QuantizedTensor":
-        """A quantized tensor whose bytes are not written yet."""
+        """A quantized tensor with uninitialized bytes."""
         from octet.proto import TensorProto
         from octet.tensor import QuantizedTensor
 

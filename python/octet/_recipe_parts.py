@@ -1,4 +1,4 @@
-"""What recipes are made of: formats, groups of fields, roles. octet.recipe has the names."""
+"""Parts of recipes: formats, groups of fields, roles. octet.recipe exports them."""
 
 import enum
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class MMParams:
 
 
 def split_word(params: MMParams | None, split: bool = True) -> str:
-    """How a product accumulates; None is the recipe's own way."""
+    """The C core's word for how a product accumulates; None if the recipe's default."""
     split = split if params is None else params.use_split_accumulator
     return "split" if split else "fast"
 
@@ -79,7 +79,7 @@ class QuantizerRole:
 
 
 def check_params(recipe: "Recipe", bits: str) -> None:
-    """Groups of fields are what they are called; by names, which every torch can trace."""
+    """Checks the types of field groups, by name, which every torch can trace."""
     for kind, names in (
         (QParams, ("quant_fwd_inp", "quant_fwd_weight", "quant_bwd_grad")),
         (MMParams, ("gemm_fprop", "gemm_dgrad", "gemm_wgrad")),
@@ -101,6 +101,6 @@ def format_field(value: Format) -> tuple[str, str]:
     return "format", value.word
 
 
-# Pickles, reprs and documentation look for them there.
+# Pickles, reprs and documentation expect these classes in octet.recipe.
 for _public in (FormatMax, Format, QParams, MMParams, QuantizerRole):
     _public.__module__ = "octet.recipe"

@@ -1,4 +1,4 @@
-"""A layer's share of a linear layer that is split over ranks: made, drawn, marked."""
+"""A rank's share of a layer that is split over ranks: sizes, initialization, attributes."""
 
 import warnings
 from typing import Any
@@ -9,21 +9,23 @@ from octet._constant import traced_as_constant
 from octet._parameters import Parameters
 from octet._signatures import Options
 from octet.state.active import no_dispatch_modes
+from octet.state.scaling import PARTS
 
-_NORM = ("layer_norm_weight", "layer_norm_bias")  # every rank has all of them
+_NORM = ("layer_norm_weight", "layer_norm_bias")  # each rank has these whole
 
 
 class Share(Parameters):
-    """The rank's share of a layer; the whole of it where there is one rank."""
+    """A rank's share of a layer; the whole layer if it is not split."""
 
-    # Of a layer that is not split; so are those that others make without a constructor.
+    # Defaults for a layer that is not split; also for layers made without the constructor.
     parallel_mode: str | None = None
     tp_size: int = 1
     sequence_parallel: bool = False
     _parallel_options: Options = ()
-    _chunks: tuple[int, int, int] = (1, 1, 1)  # of output, input's gradient, gathered rows
+    # chunks of the output, of the input's gradient, of gathered rows
+    _chunks: tuple[int, int, int] = (1, 1, 1)
     _rng: tuple[Any, Any] = (None, None)  # get_rng_state_tracker, rng_tracker_name
-    _agreed: set[Any]  # calls that all ranks were found to make alike
+    _agreed: set[Any]  # calls that all ranks have compared
 
     def _split_over_ranks(
         self,
@@ -32,7 +34,7 @@ class Share(Parameters):
         size: int,
         sequence: bool,
     ) -> None:
-        """Makes in_features and out_features those of the rank's share."""
+        """Sets in_features and out_features to those of the rank's share."""
         if mode not in (None, *_parallel.MODES):
             raise ValueError(f"Linear(parallel_mode={mode!r}): it is 'column', 'row' or None")
         if type(size) is not int or size < 1:
@@ -64,7 +66,7 @@ class Share(Parameters):
         self._parallel_options = _parallel.options_of(mode, size, sequence, self._chunks)
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:  # noqa: ANN401
-        """Gives the layer the group that it is split over, before its first call.
+        """Sets the group that the layer is split over, before its first call.
 
         A process group, a DeviceMesh of one dimension, a pair of mesh and dimension, or a
         group's name. It has as many ranks as ``tp_size`` says."""
@@ -84,11 +86,11 @@ class Share(Parameters):
 
     @property
     def tp_group(self) -> Any:  # noqa: ANN401
-        """The process group that the layer is split over; None where there is none."""
+        """The process group that the layer is split over; None if it is not split."""
         return _parallel.resolve(self._tp_group) if self._tp_group else None
 
     def _ranks(self) -> tuple[str, int] | None:
-        """The group's name and size; None where the layer is not split."""
+        """Name and size of the group; None if the layer is not split."""
         if self.tp_size == 1:
             return None
         if not self._tp_group:
@@ -98,9 +100,17 @@ class Share(Parameters):
             )
         return self._tp_group, self.tp_size
 
+    def _check_group(self) -> None:
+        """The group that the layer was given is still there."""
+        if self._tp_group and not _parallel.exists(self._tp_group):
+            raise ValueError(
+                f"{self._label()}: its tp_group {self._tp_group!r} has been destroyed; give it "
+                "another by set_tensor_parallel_group"
+            )
+
     def _agree(self, shared: str, sizes: Any, device: torch.device, scaled: bool) -> None:  # noqa: ANN401
-        """All ranks make the same call, where they are `scaled` by the same scales; eager
-        code."""
+        """Compares an eager call over all ranks, once for each kind of call. `scaled`: compares
+        the scales, too."""
         if not _parallel.is_new(self._agreed, (self._tp_group, shared)):
             return
         place = self._tp_group, device, self._label()
@@ -112,33 +122,33 @@ class Share(Parameters):
     def _agree_in_graph(
         self, words: str, shared: str, device: torch.device, scaled: bool
     ) -> bool:
-        """The same while a graph is traced, which all ranks do at the same call. Its sizes,
-        which may be symbols, are known where the call's first op is described."""
+        """The same during tracing, which all ranks do at the same call. Sizes may be symbols;
+        they are known when the fake kernel of the call's first op runs."""
 
         def compare(sizes: list[int]) -> None:
             with no_dispatch_modes():
                 self._agree(shared, sizes[:-1], device, scaled)
 
-        _ops.AWAITING.clear()  # of a trace that failed
+        _ops.AWAITING.clear()  # left over from a trace that failed
         if _parallel.is_new(self._agreed, (self._tp_group, shared)):
             _ops.AWAITING[words] = compare
         return True
 
     def _shared_scales(self) -> str:
-        """The scales that ranks have in common, where delayed scaling has them gather bytes."""
-        held = [(name, self._buffers.get(name)) for name in ("fp8_scale", "fp8_grad_scale")]
-        return "".join(f", {name} {s.tolist()}" for name, s in held if s is not None)
+        """The scales, which must be equal if ranks gather bytes of delayed scaling."""
+        held = [(parts[0], self._buffers.get(name)) for name, parts in PARTS.items()]
+        return "".join(f", {name} {s[0].tolist()}" for name, s in held if s is not None)
 
     # ---- parameters ------------------------------------------------------------------------
 
     def _rank(self) -> int | None:
-        """The rank's number in the group, where there is one."""
+        """This rank's number in the group; None if there is no group yet."""
         return _parallel.group_rank(self._tp_group) if self._tp_group else None
 
     def _draw_share(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Draws the share: by a tracker of random states, the share itself; otherwise all of
-        the layer, of which the rank takes its share. So one seed makes one layer, however many
-        ranks share it."""
+        """Initializes the share. With a tracker of random states, the rank draws only its
+        share. Otherwise it draws the whole layer and takes its share. So one seed gives the
+        same layer for any number of ranks."""
         column = self.parallel_mode == "column"
         inputs = self.in_features * (1 if column else self.tp_size)
         outputs = self.out_features * (self.tp_size if column else 1)
@@ -148,7 +158,7 @@ class Share(Parameters):
         if get_tracker is not None:
             with get_tracker().fork(*([name] if name is not None else [])):
                 self._draw_parameters(weight, bias if column else None, inputs)
-            if not column:  # every rank has the whole bias, so all draw the same
+            if not column:  # every rank holds the whole bias, so all must draw the same
                 self._draw_parameters(None, bias, inputs)
             self._spread("weight", weight)
             self._spread("bias", bias)
@@ -171,8 +181,8 @@ class Share(Parameters):
         self._take_share("bias", whole_bias, rank)
 
     def _take_share(self, kind: str, whole: torch.Tensor | None, rank: int) -> None:
-        """Copies the rank's share of the whole into the parameters. In column mode each part
-        (parameters_split) is split by itself."""
+        """Copies the rank's share of the whole into the parameters. In column mode each part of
+        parameters_split is split separately."""
         if whole is None:
             return
         column, at = self.parallel_mode == "column", 0
@@ -191,7 +201,7 @@ class Share(Parameters):
                 part.copy_(found)
 
     def _mark_parameters(self) -> None:
-        """Tells others, by TransformerEngine's attributes, how parameters are split."""
+        """Sets TransformerEngine's attributes that tell how parameters are split."""
         if self.tp_size == 1:
             return
         for name, parameter in self._parameters.items():

@@ -1,9 +1,9 @@
 """One cast for all layers that read one tensor: a pass over the graphs that Inductor compiles.
 
-Layers such as q, k and v, or gate and up, quantize the same tensor in the same way. In a graph
-that can be proved: their nodes have one operand. The pass casts it once and hands every layer
-the bytes, so one copy of them is saved for backward. Which casts calls may share is the C
-core's rule. The bytes are those that each layer would have made, and so are all results.
+Layers such as q, k and v, or gate and up, quantize the same tensor in the same way. A graph
+proves it: their nodes have the same operand. The pass casts the tensor once and gives every
+layer the bytes, so that one copy is saved for backward. The C core decides which calls may
+share a cast. Bytes and results are the same as without the pass.
 """
 
 import functools
@@ -31,7 +31,7 @@ _VARIABLE = "OCTET_SHARE_CASTS"
 
 
 def is_on() -> bool:
-    """Whether casts are shared; OCTET_SHARE_CASTS=0 says no."""
+    """Whether casts are shared; OCTET_SHARE_CASTS=0 turns it off."""
     value = os.environ.get(_VARIABLE, "1")
     if value not in ("0", "1"):
         raise ValueError(f"{_VARIABLE} is '{value}'; set it to 0 or 1")
@@ -42,7 +42,7 @@ def is_on() -> bool:
 
 
 def _tensors(node: Node) -> list[Node]:
-    """What a forward or a backward reads."""
+    """The tensors that a forward or backward node reads."""
     if node.target is _DRAWN:
         return [node.args[0], *node.args[1]]
     return list(node.kwargs["args"] if node.kwargs else node.args[0])
@@ -53,19 +53,19 @@ def _words(node: Node) -> str:
 
 
 def _ask(node: Node, tensors: Sequence[Node], words: str) -> None:
-    """Makes a forward or a backward another call."""
-    if node.kwargs:  # a backward that writes, as functionalization holds it
+    """Changes the arguments and words of a forward or backward node."""
+    if node.kwargs:  # a backward that writes arguments, as functionalization represents it
         node.kwargs = {**node.kwargs, "args": list(tensors), "words": words}
     elif node.target is _DRAWN:
         node.args = (tensors[0], list(tensors[1:]), *node.args[2:4], words)
     else:
         node.args = (list(tensors), *node.args[1:-1], words)
-    if "eager_input_vals" in node.meta:  # by which Inductor lays its arguments out
+    if "eager_input_vals" in node.meta:  # Inductor takes the layout of arguments from here
         node.meta["eager_input_vals"] = _values(node.args), _values(node.kwargs)
 
 
 def _values(args: Any) -> Any:  # noqa: ANN401
-    """Arguments of a node as the fake tensors that describe them."""
+    """The fake tensors of a node's arguments."""
     return map_arg(args, lambda node: node.meta["val"])
 
 
@@ -78,12 +78,12 @@ def _is_backward(node: Node) -> bool:
 
 
 def _items(node: Node) -> dict[int, Node]:
-    """The nodes that take one output of a node each."""
+    """The getitem nodes of a node, by output index."""
     return {user.args[1]: user for user in node.users if user.target is operator.getitem}
 
 
 def _describe(node: Node, like: Node, value: Any) -> Node:  # noqa: ANN401
-    """Gives a new node the marks of an old one: where it stood, forward or backward."""
+    """Copies the metadata of an old node to a new one, with a new value."""
     stale = ("val", "tensor_meta", "eager_input_vals")
     node.meta = {key: mark for key, mark in like.meta.items() if key not in stale}
     node.meta["val"] = value
@@ -103,14 +103,14 @@ def _item(node: Node, index: int) -> Node:
 
 
 class Cast(NamedTuple):
-    """One cast of a tensor, with the directions that any of its readers wants."""
+    """One cast of a tensor, with all directions that its readers need."""
 
     quantizer: str
     parts: dict[str, Node]
 
 
 def _cast(tensor: Node, quantizers: Sequence[str], first: Node) -> Cast:
-    """A cast before the first node that reads it."""
+    """Inserts a cast before the first node that reads it."""
     row, col = (any(usage) for usage in zip(*map(usages, quantizers), strict=True))
     quantizer = with_usage(quantizers[0], row, col)
     text = _texts.tensor_words(dtype_name(tensor.meta["val"].dtype), quantizer)
@@ -125,13 +125,13 @@ def _cast(tensor: Node, quantizers: Sequence[str], first: Node) -> Cast:
 
 
 def _read(cast: Cast, kind: str, words: str, name: str) -> list[Node]:
-    """The buffers of a cast that a call reads, in its order."""
+    """The buffers of a cast that a call reads, in the call's order."""
     ports = _plans.describe(kind, words).args
     return [cast.parts[port.part] for port in ports if port.name == name]
 
 
 def _groups(nodes: Sequence[Node], of_grad: bool) -> Iterator[tuple[Node, list[Node], Cast]]:
-    """The tensors that several calls would cast alike, with those calls and the cast."""
+    """Tensors that several calls would cast alike: the tensor, the calls, and the new cast."""
     found: dict[tuple[Node, str], dict[Node, str]] = {}
     for node in nodes:
         quantizer = _C.shared_quantizer(_words(node), of_grad)
@@ -148,16 +148,16 @@ def _groups(nodes: Sequence[Node], of_grad: bool) -> Iterator[tuple[Node, list[N
 
 @constant
 def _reads(words: str) -> tuple[int, ...]:
-    """Where the arguments of a backward lie among: the gradient, what forward saved, what the
-    layer lent."""
+    """Where a backward's arguments come from: indices into (gradient, saved tensors, lent
+    tensors)."""
     return _C.backward_signature(words, True)[0]
 
 
 def _backwards(node: Node) -> list[Node] | None:
-    """The backwards that read what a forward saved; None where someone else does."""
+    """The backward nodes that read what a forward saved; None if other nodes read it, too."""
     signature, found = forward_signature(_words(node), True), {}
-    block = _items(node).get(signature.made - 1) if signature.has_block else None
-    for user in block.users if block is not None else ():
+    arena = _items(node).get(signature.made - 1) if signature.saves_arena else None
+    for user in arena.users if arena is not None else ():
         if not _is_backward(user):
             _LOG.debug("%s: what it saved is read by %s; it casts for itself", node, user)
             return None
@@ -166,7 +166,7 @@ def _backwards(node: Node) -> list[Node] | None:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether a forward can be asked anew, and all its backwards."""
+    """Whether a forward node and all its backward nodes can be changed."""
     if node.op != "call_function" or node.target not in (_ops.linear, _DRAWN):
         return False
     if forward_signature(_words(node), True).delays or len(_items(node)) != len(node.users):
@@ -180,14 +180,14 @@ def _places(words: str) -> dict[int, tuple[str, int]]:
     for group in (signature.output, *signature.others):
         for i in range(group.count):
             found[group.start + i] = (group.name, i)
-    if signature.has_block:
-        found[signature.made - 1] = ("block", 0)
-    found[signature.made] = ("seed", 0)  # of a node that draws it
+    if signature.saves_arena:
+        found[signature.made - 1] = ("arena", 0)
+    found[signature.made] = ("seed", 0)  # the extra output of a node that draws
     return found
 
 
 def _share_input(node: Node, cast: Cast) -> None:
-    """Makes a forward and its backwards those of an input that arrives quantized."""
+    """Changes a forward and its backwards so that the input arrives quantized."""
     backwards, before = _backwards(node) or [], _words(node)
     words = _C.input_words(before, cast.quantizer, False)
     tensors = [*_read(cast, "linear", words, "input"), *_tensors(node)[1:]]
@@ -201,9 +201,9 @@ def _share_input(node: Node, cast: Cast) -> None:
             items[index].meta["val"] = node.meta["val"][now[what]]
     signature, was = forward_signature(words, True), forward_signature(before, True)
     saved = [tensors[i] if is_arg else _item(node, i) for is_arg, i in signature.saves]
-    if signature.has_block:
+    if signature.saves_arena:
         saved.append(_item(node, signature.made - 1))
-    lent = 1 + len(was.saves) + was.has_block
+    lent = 1 + len(was.saves) + was.saves_arena
     for backward in backwards:
         pool = dict(zip(_reads(_words(backward)), _tensors(backward), strict=True))
         others = {at - lent + 1 + len(saved): one for at, one in pool.items() if at >= lent}
@@ -216,7 +216,7 @@ def _share_input(node: Node, cast: Cast) -> None:
 
 
 def _share_grad(node: Node, cast: Cast) -> None:
-    """Makes a backward one whose gradient arrives quantized."""
+    """Changes a backward so that the gradient arrives quantized."""
     words = gradient_words(_words(node), None, cast.quantizer)
     given = _read(cast, "linear_backward", words, "grad_output")
     _ask(node, [*given, *_tensors(node)[1:]], words)
@@ -225,8 +225,40 @@ def _share_grad(node: Node, cast: Cast) -> None:
 # ---- the pass --------------------------------------------------------------------------------
 
 
+def _is_forward(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    if node.target is torch.ops.higher_order.auto_functionalized_v2:
+        return node.args[0] in _ops.linear_into
+    return node.target in (_ops.linear, _DRAWN)
+
+
+def _why_apart(node: Node) -> str:
+    """Why a forward shares no cast of its input."""
+    words = _words(node)
+    if forward_signature(words, True).delays:
+        return "its weight gradient is computed later"
+    if _C.shared_quantizer(words, False) == "none":
+        return (
+            "the scale is its own, or it saves, gathers or draws: no other call has its bytes"
+        )
+    return "no other call casts it alike, or what it saved has another reader"
+
+
+def _say_what_is_apart(graph: Graph) -> None:
+    """Names the calls that read one tensor and share no cast of it."""
+    readers: dict[Node, list[Node]] = {}
+    for node in graph.nodes:
+        if _is_forward(node):
+            readers.setdefault(_tensors(node)[0], []).append(node)
+    for tensor, nodes in readers.items():
+        is_cast = tensor.target is operator.getitem and tensor.args[0].target is _ops.quantize
+        for node in nodes if len(nodes) > 1 and not is_cast else ():
+            _LOG.debug("%s shares no cast of %s: %s", node, tensor, _why_apart(node))
+
+
 def share_casts(graph: Graph) -> int:
-    """Lets the calls of a graph share casts; gives how many casts are saved."""
+    """Shares casts in a graph. Returns how many casts are saved."""
     saved = 0
     for tensor, calls, cast in _groups([n for n in graph.nodes if _is_plain(n)], False):
         _LOG.debug("%s is cast once for %s, as %s", tensor, calls, cast.quantizer)
@@ -238,6 +270,8 @@ def share_casts(graph: Graph) -> int:
         for call in calls:
             _share_grad(call, cast)
         saved += len(calls) - 1
+    if _LOG.isEnabledFor(logging.DEBUG):
+        _say_what_is_apart(graph)
     if saved:
         graph.eliminate_dead_code()
         graph.lint()
@@ -246,7 +280,7 @@ def share_casts(graph: Graph) -> int:
 
 @functools.cache
 def _sources() -> str:
-    """A hash of Octet's own code: a graph that another version of it made is not taken."""
+    """A hash of Octet's code, so that graphs cached by another version are not reused."""
     found = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*")):
         if path.suffix in (".py", ".so"):
@@ -260,7 +294,7 @@ def _identity() -> str:
 
 
 def install() -> None:
-    """Has Inductor run the pass, before one that is there already.
+    """Installs the pass in Inductor, before an existing one.
 
     Called while code is traced: only then is the compiler imported, and the pass has to be
     there before a graph is looked up in torch's caches."""
@@ -273,7 +307,7 @@ def install() -> None:
     others = list(given) if isinstance(given, list | tuple) else [given] if given else []
 
     class SharedCasts(CustomGraphPass):
-        """share_casts, then the passes that were there."""
+        """share_casts, then the passes that were there before."""
 
         shares_octet_casts = True
 

@@ -1,4 +1,5 @@
-"""What a Linear call takes, gives and saves, as the C core says it: tuples of indices."""
+"""The signature of a Linear call from the C core, as tuples of indices: what it takes, returns
+and saves."""
 
 from typing import Any, NamedTuple
 
@@ -7,19 +8,19 @@ from octet import _C, _plans, _texts
 from octet._constant import constant
 from octet._dtypes import TORCH_DTYPES, dtype_name
 
-# What a call is asked besides its operands: fields of the C core's arguments and their values.
+# Options of a call: fields of the C core's argument struct, with values.
 Options = tuple[tuple[str, Any], ...]
-# Of input, weight and bias; and of gamma and beta where the call begins with a norm.
+# Dtypes of input, weight and bias; then of gamma and beta if the call begins with a norm.
 Dtypes = tuple[torch.dtype | None, ...]
 
 
 @constant
 def device_options(kind: str, index: int | None) -> Options:
-    """Where a call runs; nothing for the CPU."""
+    """The device option of a call; none for the CPU."""
     return (("device", _C.cuda_device(index or 0)),) if kind == "cuda" else ()
 
 
-# Options that several ask for.
+# Options used in several places.
 CALIBRATE = ("calibrate", True)
 READ_CACHE, WRITE_CACHE = ("weight_cache", "read"), ("weight_cache", "write")
 
@@ -32,7 +33,7 @@ def linear_words(
     grads: tuple[bool, bool, bool],
     options: Options,
 ) -> str:
-    """A call in the words that its ops take: all but its sizes."""
+    """The words of a call: everything but its sizes. The ops take this text."""
     names = tuple(None if dtype is None else dtype_name(dtype) for dtype in dtypes)
     return _C.linear_words(names, quantized, recipe, grads, options)
 
@@ -45,7 +46,7 @@ def stored_weight(recipe: str, dtype: torch.dtype, where: Options) -> str:
 
 
 class Group(NamedTuple):
-    """A tensor: one buffer where it is plain, several where it is quantized."""
+    """A tensor: one buffer if it is plain, several if it is quantized."""
 
     name: str
     start: int
@@ -58,32 +59,33 @@ class Group(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """What a forward call takes, gives and saves, tensor by tensor."""
+    """The signature of a forward call, tensor by tensor."""
 
     args: tuple[str, ...]
-    count: int  # of them
-    writes: tuple[int, ...]  # those that it writes
+    count: int  # number of arguments
+    writes: tuple[int, ...]  # arguments that it writes
     output: Group
-    others: tuple[Group, ...]  # tensors that it makes besides, for the layer to cache
-    cached: str  # the quantizer of the cached weight that it reads, or none
-    saves: tuple[tuple[bool, int], ...]  # besides the block: (is an argument, which)
-    has_block: bool
-    lent: tuple[str, ...]  # what the layer lends to its backward
-    delays: bool  # its backward leaves the weight's gradient for later
-    returns_amaxes: bool  # or its backward does: those of delayed scaling
+    others: tuple[Group, ...]  # other tensors that it returns, for the layer to cache
+    cached: str  # quantizer of the cached weight that it reads, or "none"
+    saves: tuple[tuple[bool, int], ...]  # besides the arena: (is an argument, which)
+    saves_arena: bool
+    lent: tuple[str, ...]  # tensors that the layer gives to its backward
+    delays: bool  # whether the weight's gradient is computed later
+    returns_amaxes: bool  # whether it or its backward returns amaxes of delayed scaling
     has_backward: bool
-    reads: int  # how many arguments it only reads before the first that it writes
-    # Where others that it only reads follow (a cached weight): which it reads, which it writes.
+    reads: int  # number of arguments before the first one that it writes
+    # (read, written) indices, if read arguments follow written ones (a cached weight); else
+    # None.
     parted: tuple[tuple[int, ...], tuple[int, ...]] | None
-    made: int  # tensors that it returns
-    is_simple: bool  # they are the output and, where it saves anything, the block
-    flat: bool  # its arguments are buffers one by one
-    operands: tuple[str, ...]  # those arguments that may get a gradient
-    applies: bool  # a function to the input, before the product
+    made: int  # number of tensors that it returns
+    is_simple: bool  # they are the output and, where it saves anything, the arena
+    flat: bool  # whether quantized arguments are passed as single buffers
+    operands: tuple[str, ...]  # arguments that may get a gradient
+    applies: bool  # whether it has a norm or activation before the product
 
     @property
     def lends_seed(self) -> bool:
-        """Whether the seed of a call is its backward's alone; it is lent first then."""
+        """Whether only the backward reads the seed. It is then the first lent tensor."""
         return self.lent[:1] == ("seed",) and "seed" not in self.args
 
 
@@ -92,13 +94,13 @@ _OPERANDS = ("input", "weight", "bias", "gamma", "beta")
 
 @constant
 def prologue_of(words: str) -> str:
-    """The function that a call applies to its input; none where there is none."""
+    """The norm or activation of a call; "none" if there is none."""
     return _C.fields("linear", f"linear m=0 k=1 n=1 {words}")["prologue"]
 
 
 @constant
 def input_factor(prologue: str) -> int:
-    """How many columns the input of a call with this prologue has for each of the weight's."""
+    """Columns of the input for each column of the weight, with this prologue."""
     words = linear_words(
         (torch.float32, torch.float32, None),
         (None, None),
@@ -111,11 +113,11 @@ def input_factor(prologue: str) -> int:
 
 @constant
 def forward_signature(words: str, flat: bool = False) -> Forward:
-    """What the forward call of these words takes, gives and saves; `flat`: of a quantized
-    argument the caller hands over its buffers one by one."""
+    """The signature of the forward call of these words. `flat`: quantized arguments are passed
+    as single buffers."""
     found = _C.linear_signature(words, flat)
     args, outs = (tuple(Group(*group) for group in groups) for groups in found[:2])
-    saves, lent, has_block, made, delays, returns_amaxes, has_backward = found[2:]
+    saves, lent, saves_arena, made, delays, returns_amaxes, has_backward = found[2:]
     by_name = {group.name: group for group in outs}
     reads = tuple(i for i, group in enumerate(args) if not group.is_mutable)
     writes = tuple(i for i, group in enumerate(args) if group.is_mutable)
@@ -129,7 +131,7 @@ def forward_signature(words: str, flat: bool = False) -> Forward:
         others=tuple(group for group in outs if group.name == "weight.cached"),
         cached=next((g.quantizer for g in args if g.name == "weight.cached"), "none"),
         saves=saves,
-        has_block=has_block,
+        saves_arena=saves_arena,
         lent=lent,
         delays=delays,
         returns_amaxes=returns_amaxes,
@@ -137,7 +139,7 @@ def forward_signature(words: str, flat: bool = False) -> Forward:
         reads=writes[0] if writes else len(args),
         parted=None if in_order else (reads, writes),
         made=made,
-        is_simple=not saves and output.quantizer == "none" and made == 1 + has_block,
+        is_simple=not saves and output.quantizer == "none" and made == 1 + saves_arena,
         flat=flat,
         operands=tuple(n for n in dict.fromkeys(g.name for g in args) if n in _OPERANDS),
         applies=prologue_of(words) != "none",
@@ -146,14 +148,14 @@ def forward_signature(words: str, flat: bool = False) -> Forward:
 
 @constant
 def is_flat(words: str, count: int) -> bool:
-    """Whether that many tensors, those for backward included, are buffers one by one."""
+    """Whether a call with this many tensors, lent ones included, passes single buffers."""
     signature = forward_signature(words)
     return count != signature.count + len(signature.lent)
 
 
 @constant
 def writes_of(words: str, flat: bool) -> tuple[tuple[int, ...], int]:
-    """Which arguments a forward call writes, and how many it has."""
+    """The arguments that a forward call writes, and the number of its arguments."""
     signature = forward_signature(words, flat)
     return signature.writes, signature.count
 
@@ -169,26 +171,28 @@ def buffers_of(words: str, name: str, text: str) -> tuple[str, ...]:
 
 
 class Backward(NamedTuple):
-    """What a backward call takes and gives, tensor by tensor.
+    """The signature of a backward call, tensor by tensor.
 
-    Its arguments are places in (the gradient, what forward saved, what the layer lent)."""
+    Arguments are indices into (gradient, tensors saved by forward, tensors lent by the
+    layer)."""
 
     text: str
-    dtype: torch.dtype  # of the gradient that arrives
-    operands: tuple[torch.dtype, torch.dtype]  # the input's and the weight's
+    dtype: torch.dtype  # dtype of the incoming gradient
+    operands: tuple[torch.dtype, torch.dtype]  # dtypes of input and weight
     args: tuple[int, ...]
-    written: tuple[int, ...]  # those that it writes
-    made: int  # tensors that it returns
-    grads: tuple[tuple[int, Group], ...]  # which argument of the function, and where
-    records: bool  # amaxes, in what it writes first
-    # Of each argument of the function (3, and its tensors) the output that is its gradient; -1
-    # where there is none. Where one is quantized it is gathered by `grads`.
+    written: tuple[int, ...]  # arguments that it writes
+    made: int  # number of tensors that it returns
+    # (argument of the autograd function, its gradient among the outputs)
+    grads: tuple[tuple[int, Group], ...]
+    records: bool  # whether it records amaxes, in the first tensor that it writes
+    # For each argument of the autograd function (3, then its tensors): the output that is its
+    # gradient, or -1. Quantized gradients are built through `grads`.
     places: tuple[int, ...]
     is_plain: bool
-    # The gradients, None, of the arguments before and after those whose gradients the outputs
-    # are, all of them and in order; None where they are not.
+    # If the outputs are the gradients of neighbouring arguments, in order: the Nones before and
+    # after them. Else None.
     around: tuple[tuple[None, ...], tuple[None, ...]] | None
-    later: tuple[int, ...] | None  # for a later wgrad; -1 is the block that backward makes
+    later: tuple[int, ...] | None  # for a later wgrad; -1 is the arena that backward makes
 
 
 def _around(
@@ -203,7 +207,7 @@ def _around(
 
 @constant
 def gradient_words(words: str, dtype: torch.dtype | None, quantizer: str | None) -> str:
-    """The words of a backward where a gradient of that dtype or quantizer arrives."""
+    """The words of a backward whose gradient has this dtype or quantizer."""
     return _C.gradient_words(words, None if dtype is None else dtype_name(dtype), quantizer)
 
 
@@ -212,10 +216,10 @@ _NORM = ("gamma", "beta")
 
 @constant
 def backward_signature(words: str, dtype: torch.dtype, flat: bool = False) -> Backward:
-    """What the backward call takes and gives where a gradient of that dtype arrives."""
+    """The signature of the backward call for a gradient of this dtype."""
     text, forward = gradient_words(words, dtype, None), forward_signature(words, flat)
     read, written, later, groups, made, records, operands = _C.backward_signature(text, flat)
-    # Those of a prologue's parameters come after the bias, where there is one.
+    # gamma and beta come after the bias, if there is one.
     found = forward.operands
     places = (0, 1, 2, *(found.index(n) if n in found else -1 for n in _NORM))
     pairs = zip(places, groups, strict=True)
@@ -240,7 +244,8 @@ def backward_signature(words: str, dtype: torch.dtype, flat: bool = False) -> Ba
 
 @constant
 def is_plain_in_graph(words: str, dtype: torch.dtype) -> bool:
-    """Whether a call gives and takes back plain tensors only, and computes all at once."""
+    """Whether a call returns and receives only plain tensors, and computes all gradients at
+    once."""
     forward = forward_signature(words)
     if forward.output.quantizer != "none" or forward.delays:
         return False
@@ -252,38 +257,38 @@ def is_plain_in_graph(words: str, dtype: torch.dtype) -> bool:
 
 @constant
 def later_names(text: str) -> tuple[str, ...]:
-    """What a wgrad that runs later takes, tensor by tensor; blocks come last."""
+    """The tensors that a delayed wgrad takes; arenas come last."""
     plan = _plans.describe("linear_wgrad", text)
     names = [group.name for group in _plans.groups(plan.args) if group.name != "main_grad"]
-    blocks = zip(plan.blocks, ("forward's block", "backward's block"), strict=True)
-    return (*names, *(name for has, name in blocks if has))
+    arenas = zip(plan.arenas, ("forward's arena", "backward's arena"), strict=True)
+    return (*names, *(name for has, name in arenas if has))
 
 
 # ---- a call ----------------------------------------------------------------------------------
 
 
 class Call(NamedTuple):
-    """A call of a layer, as far as it does not depend on a size."""
+    """A call of a layer, without sizes."""
 
     words: str
-    error: str  # what the C core has against it; empty where nothing
-    cache: str = "none"  # the quantizer of the cached weight that it reads
-    tensors: tuple[str, ...] = ()  # what it takes besides input, weight and bias
+    error: str  # why the C core refuses it; "" if it does not
+    cache: str = "none"  # quantizer of the cached weight that it reads
+    tensors: tuple[str, ...] = ()  # names of the tensors it takes besides its operands
     takes_bias: bool = False
     has_others: bool = False
 
 
-# The layer's own names for what plans ask for: in forward, and lent to backward.
+# The plan's names -> the layer's names, for forward and for what is lent to backward.
 FORWARD_STATE = {
-    "scale": "fp8_scale",
-    "amax": "fp8_amax_history",
+    "scale": "fp8_state",
+    "amax": "fp8_state",
     "seed": "seed",
     "weight.cached": "cache",
 }
 _LENT = {
     "seed": "seed",
-    "scale": "fp8_grad_scale",
-    "history": "fp8_grad_amax_history",
+    "scale": "fp8_grad_state",
+    "state": "fp8_grad_state",
     "main_grad": "main_grad",
     "bias_main_grad": "bias_main_grad",
     "queue": "queue",
@@ -299,9 +304,9 @@ def call_of(
     options: Options,
     records: bool = True,
 ) -> Call:
-    """The call with these operands and options; `records`: whether it records amaxes."""
+    """The call with these operands and options. `records`: whether it records amaxes."""
     try:
-        if records:  # amaxes, if it has any: raised in the history, not returned
+        if records:  # amaxes are raised in the history, not returned
             options += (("raise_amax", True),)
         elif CALIBRATE not in options:
             options += (("skip_amax", True),)
@@ -322,14 +327,14 @@ def call_of(
 
 @constant
 def row_multiple(words: str) -> int:
-    """What the rows of a call's input must be a multiple of, where ranks share them."""
+    """The input's rows must be a multiple of this if ranks share them."""
     return _plans.phases("linear", words).row_multiple
 
 
 @constant
 def chunk_multiple(words: str, in_backward: bool) -> int:
-    """What is cut where forward, or backward, makes a product in chunks must be a multiple of:
-    its columns, or the input's rows."""
+    """If forward (or backward) computes a product in chunks, what is cut must be a multiple of
+    this: its columns, or the input's rows."""
     if in_backward and not forward_signature(words).has_backward:
         return 1
     return _plans.phases("linear_backward" if in_backward else "linear", words).chunk_multiple
@@ -337,7 +342,7 @@ def chunk_multiple(words: str, in_backward: bool) -> int:
 
 @constant
 def words_of_ranks(words: str) -> str:
-    """A call's words as every rank has them: each has a device of its own."""
+    """A call's words without the device, so that all ranks have the same."""
     return _C.words_on_cpu(words)
 
 
@@ -348,7 +353,7 @@ def draws_with_graph(
     recipe: str,
     options: Options,
 ) -> bool:
-    """Whether a call with these operands draws a seed where all of them get gradients."""
+    """Whether a call with these operands draws a seed if all of them get gradients."""
     grads = (True, True, dtypes[2] is not None)
     norm = zip(("gamma_requires_grad", "beta_requires_grad"), dtypes[3:], strict=False)
     missing = [(name, True) for name, dtype in norm if dtype is not None]
@@ -358,8 +363,8 @@ def draws_with_graph(
 
 @constant
 def draws_in_its_node(words: str, tensors: tuple[str, ...], dtype: torch.dtype) -> bool:
-    """Whether all that a call takes besides its operands is a seed that backward alone reads:
-    in a graph its one node draws it."""
+    """Whether a call's only extra tensor is a seed that only backward reads. In a graph, the
+    call's own node then draws it."""
     if tensors != ("seed",) or not is_plain_in_graph(words, dtype):
         return False
     return "seed" not in forward_signature(words).args

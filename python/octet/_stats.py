@@ -1,4 +1,4 @@
-"""octet.stats: what casts lose, gathered in sampled steps, in eager and in compiled code."""
+"""octet.stats: measures what casts lose, in sampled steps, in eager and compiled code."""
 
 import weakref
 from typing import Any, NamedTuple
@@ -16,20 +16,20 @@ from octet.state.active import current, in_backward
 from octet.tensor import QuantizedTensor
 
 ROLES = ("input", "weight", "grad_output")
-_SLOTS = (0, 1, 0)  # of delayed scaling: octet_slot
+_SLOTS = (0, 1, 0)  # slots of delayed scaling (octet_slot)
 
 
 class TensorStats(NamedTuple):
-    """What casting a tensor lost, over all the calls of a step."""
+    """What casting a tensor lost, over all calls of a step."""
 
     calls: int
     elements: int
-    underflow: float  # share of nonzero numbers that became zero
-    saturation: float  # share of codes that are the largest
-    scale_min: int | None  # least and largest exponent of the scales: value = code * scale
+    underflow: float  # share of nonzero values that became zero
+    saturation: float  # share of codes with the largest magnitude
+    scale_min: int | None  # smallest and largest exponent of the scales (value = code * scale)
     scale_max: int | None
-    error: float  # rms of x - dequantize(quantize(x)), over rms of x
-    nonfinite: float  # share of numbers that are, or became, infinite or NaN; not in the error
+    error: float  # rms of x - dequantize(quantize(x)), divided by rms of x
+    nonfinite: float  # share of values that are or became infinite or NaN; not counted in error
 
 
 Results = dict[str, dict[str, TensorStats]]
@@ -51,8 +51,7 @@ def _stats_of(row: list[float]) -> TensorStats:
 
 
 class _Watch:
-    """A layer's sums, and how its calls add to them. Compiled code reads it, and guards on
-    ``samples`` alone."""
+    """A layer's sums. Compiled code reads this object and guards on ``samples`` only."""
 
     def __init__(self, device: torch.device, training: bool) -> None:
         self.samples = False
@@ -60,7 +59,7 @@ class _Watch:
         self.rows = [_stats_ops.new_row(device) for _ in ROLES]
 
     def run(self, layer: AnyLinear, inp: torch.Tensor, *asked: Any) -> Any:  # noqa: ANN401
-        """A call of a layer; it adds its numbers where the step is sampled."""
+        """Runs a layer's call; in a sampled step adds to the sums."""
         run = layer._run if is_dynamo_compiling() else layer._run_or_undo
         made = run(inp, *asked)
         if not self.samples or layer.training != self.training:
@@ -71,7 +70,7 @@ class _Watch:
         texts = layer._cast_quantizers(recipe.text)
         if not texts:
             return made
-        if not in_backward():  # or a checkpoint runs it again
+        if not in_backward():  # inside a backward a checkpoint repeats the call
             self._gather_operands(layer, inp, texts)
         return self._watched(layer, made, texts[2])
 
@@ -82,22 +81,22 @@ class _Watch:
             x = layer._checked(inp)
             if not isinstance(x, QuantizedTensor) and layer._prologue is not None:
                 x = applied(x, layer._prologue, layer._vectors())
-            scale = layer._buffers.get("fp8_scale")
-            scales = [] if scale is None else [scale]
+            state = layer._buffers.get("fp8_state")
+            states = [] if state is None else [state]
             for at, tensor in enumerate((x, layer._whole("weight"))):
                 plain = not isinstance(tensor, QuantizedTensor)
                 if texts[at] != "none" and plain:
-                    _stats_ops.gather(self.rows[at], tensor, scales, _SLOTS[at], texts[at])
+                    _stats_ops.gather(self.rows[at], tensor, states, _SLOTS[at], texts[at])
 
     def _watched(self, layer: AnyLinear, made: Any, text: str) -> Any:  # noqa: ANN401
-        """The output; its gradient adds its numbers on the way back."""
+        """The output, wrapped so that its gradient is measured in backward."""
         output = made[0] if isinstance(made, tuple) else made
         if text == "none" or isinstance(output, QuantizedTensor) or not output.requires_grad:
             return made
-        scale = layer._buffers.get("fp8_grad_scale")
-        scales = [] if scale is None else [scale]
+        state = layer._buffers.get("fp8_grad_state")
+        states = [] if state is None else [state]
         tap = _stats_ops.watch_grad if is_compiling() else _stats_ops.tap
-        output = tap(output, self.rows[2], scales, _SLOTS[2], text)
+        output = tap(output, self.rows[2], states, _SLOTS[2], text)
         return (output, *made[1:]) if isinstance(made, tuple) else output
 
 
@@ -139,7 +138,7 @@ class Stats:
     # ---- steps -----------------------------------------------------------------------------
 
     def _sample(self) -> None:
-        """Whether the step that begins is sampled."""
+        """Decides whether the step that begins is sampled."""
         self.samples = self.steps % self.every == 0
         for watch, _ in self._watches.values():
             watch.samples = self.samples
@@ -177,7 +176,7 @@ class Stats:
                 to(self.steps, found)
 
     def _read(self) -> Results:
-        """The sums so far, which begin anew. Each device is waited for once."""
+        """Reads and resets the sums. Waits once for each device."""
         by_device: dict[torch.device, list[tuple[str, str, torch.Tensor]]] = {}
         for name, (watch, _) in self._watches.items():
             for role, row in zip(ROLES, watch.rows, strict=True):
@@ -196,7 +195,7 @@ class Stats:
     # ---- the end ---------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Logs what is left, and leaves the model as it was before."""
+        """Logs what is left, and removes everything from the model."""
         if self not in GATHERING.handles:
             return
         GATHERING.handles.remove(self)
@@ -211,11 +210,11 @@ class Stats:
             GATHERING.update()
 
     def __enter__(self) -> "Stats":
-        """Itself."""
+        """Returns itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it."""
+        """Closes it."""
         self.close()
 
 
@@ -231,7 +230,7 @@ def _write(writer: Any, step: int, found: Results) -> None:  # noqa: ANN401
 
 
 def start(model: torch.nn.Module, every: int, to: Any) -> Stats:  # noqa: ANN401
-    """octet.stats: see there."""
+    """Implements octet.stats."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"octet.stats: every is {every!r}; it is a number of steps, 1 or more")
     targets = list(to) if isinstance(to, list | tuple) else [] if to is None else [to]

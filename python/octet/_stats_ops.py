@@ -1,4 +1,4 @@
-"""The ops that octet.stats adds to a graph: numbers of a cast, added up in a small tensor."""
+"""The ops of octet.stats: they add what a cast lost to a small tensor of sums."""
 
 import functools
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ FIELDS = (
     "error",
     "power",
 )
-SUMS = len(FIELDS)  # then the least exponent of a scale, negated, and the largest
+SUMS = len(FIELDS)  # after the sums: the smallest exponent of a scale, negated, and the largest
 LENGTH = SUMS + 2
 
 _LIBRARY = torch.library.Library("octet", "FRAGMENT")
 _LIBRARY.define(
-    "gather_stats(Tensor(a!) into, Tensor input, Tensor[] scales, int slot, str quantizer) "
+    "gather_stats(Tensor(a!) into, Tensor input, Tensor[] states, int slot, str quantizer) "
     "-> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _LIBRARY.define(
-    "watch_grad(Tensor output, Tensor(a!) into, Tensor[] scales, int slot, str quantizer) "
+    "watch_grad(Tensor output, Tensor(a!) into, Tensor[] states, int slot, str quantizer) "
     "-> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
@@ -39,7 +39,7 @@ gather = torch.ops.octet.gather_stats.default
 
 
 def new_row(device: torch.device) -> torch.Tensor:
-    """An empty sum."""
+    """An empty row of sums."""
     row = torch.zeros(LENGTH, dtype=torch.float64, device=device)
     row[SUMS:] = -torch.inf
     return row
@@ -49,13 +49,13 @@ def new_row(device: torch.device) -> torch.Tensor:
 
 
 def _quantized(
-    x: torch.Tensor, scales: Sequence[torch.Tensor], slot: int, text: str
+    x: torch.Tensor, states: Sequence[torch.Tensor], slot: int, text: str
 ) -> QuantizedTensor:
-    """What the cast makes. Rounding at random uses a seed of its own, so that no draw of the
-    model's is spent."""
+    """Casts the tensor. Stochastic rounding uses a fixed seed, so that torch's generator does
+    not advance."""
     live: list[torch.Tensor] = []
     if _texts.takes_scale(text):
-        live.append(scales[0][slot : slot + 1])
+        live.append(states[0][0, slot : slot + 1])  # of the row of scales
     if _texts.is_stochastic(text):
         live.append(x.new_zeros(1, dtype=torch.int64))
     words = _texts.tensor_words(dtype_name(x.dtype), text)
@@ -71,18 +71,19 @@ def _saturated(codes: torch.Tensor, text: str) -> torch.Tensor:
     return found if bits == 8 else found + ((codes >> bits) & magnitude == largest).sum()
 
 
-_SCHEMES = ("mxfp8:e4m3", "nvfp4:e2m1", "mxfp4:e2m1")  # those whose scales are codes
+_SCHEMES = ("mxfp8:e4m3", "nvfp4:e2m1", "mxfp4:e2m1")  # schemes whose scales are codes
 
 
 @functools.lru_cache(64)
 def _exponents(scheme: str, device: torch.device) -> torch.Tensor | None:
-    """Of each code of a block scale its exponent; None where scales are float32."""
+    """Code of a block scale -> its exponent; None if scales are float32."""
     table = _C.scale_exponents(scheme)
     return torch.tensor(table, dtype=torch.int32, device=device) if table else None
 
 
 def prepare(device: torch.device) -> None:
-    """Makes what ops read: they may run in a CUDA graph, where nothing can be copied there."""
+    """Makes the tables beforehand: the ops may run in a CUDA graph, where no copy from the host
+    is possible."""
     for text in _SCHEMES:
         _exponents(_quantizer_of(text), device)
 
@@ -95,15 +96,15 @@ def _quantizer_of(text: str) -> str:
 
 
 def _used(scale: torch.Tensor, dims: Any, sizes: dict[str, int]) -> torch.Tensor:  # noqa: ANN401
-    """Block scales without what rounds their buffer up."""
+    """Block scales without their padding."""
     for axis, (name, times, over, _) in enumerate(dims):
         scale = scale.narrow(axis, 0, -(-sizes[name] * times // over))
     return scale
 
 
 def _scale_ends(made: QuantizedTensor, into: torch.Tensor) -> torch.Tensor:
-    """The least exponent, negated, and the largest of the scales that decode it: value = code *
-    scale. What is no scale (zero, NaN, that of a block of zeros where it tells) is left out."""
+    """The smallest exponent, negated, and the largest of the scales (value = code * scale).
+    Zero, NaN and scales of empty blocks are left out."""
     k = made.shape[-1]
     m = made.numel() // k
     sizes = {"one": 1, "m": m, "k": k, "leading": m}
@@ -123,7 +124,7 @@ def _scale_ends(made: QuantizedTensor, into: torch.Tensor) -> torch.Tensor:
     return torch.stack([least, torch.where(is_scale, found, -torch.inf).amax()]).to(into.dtype)
 
 
-MOST_ELEMENTS = 1 << 16  # that are looked at one by one; of more, every so many rows
+MOST_ELEMENTS = 1 << 16  # elements that are compared; larger tensors are sampled by rows
 
 
 def _some_rows(tensor: torch.Tensor, step: int) -> torch.Tensor:
@@ -133,16 +134,16 @@ def _some_rows(tensor: torch.Tensor, step: int) -> torch.Tensor:
 def _gather(
     into: torch.Tensor,
     input: torch.Tensor,
-    scales: Sequence[torch.Tensor],
+    states: Sequence[torch.Tensor],
     slot: int,
     quantizer: str,
 ) -> None:
-    """Adds the numbers of casting a tensor. Nothing here waits for a GPU."""
+    """Adds what casting a tensor loses. Nothing here waits for a GPU."""
     with torch.no_grad():
         x = input.detach().contiguous()
         if x.numel() == 0:
             return
-        made = _quantized(x, scales, slot, quantizer)
+        made = _quantized(x, states, slot, quantizer)
         step = -(-x.numel() // MOST_ELEMENTS)
         wide = _some_rows(x, step).float()
         back = _some_rows(made.dequantize(torch.float32), step)
@@ -173,7 +174,7 @@ _LIBRARY.impl("gather_stats", _gather, "CompositeExplicitAutograd")
 def _(
     into: torch.Tensor,
     input: torch.Tensor,
-    scales: Sequence[torch.Tensor],
+    states: Sequence[torch.Tensor],
     slot: int,
     quantizer: str,
 ) -> None: ...
@@ -183,7 +184,7 @@ def _(
 
 
 class _Tap(torch.autograd.Function):
-    """The output as it is; backward adds the numbers of the gradient that arrives."""
+    """Returns the output; its backward measures the incoming gradient."""
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, *asked: Any) -> torch.Tensor:  # noqa: ANN401
@@ -194,21 +195,21 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
         """The gradient."""
-        into, scales, slot, quantizer = ctx.asked
+        into, states, slot, quantizer = ctx.asked
         if not isinstance(grad, QuantizedTensor):
-            gather(into, grad, scales, slot, quantizer)
+            gather(into, grad, states, slot, quantizer)
         return grad, None, None, None, None
 
 
 def _watch_grad(
     output: torch.Tensor,
     into: torch.Tensor,
-    scales: Sequence[torch.Tensor],
+    states: Sequence[torch.Tensor],
     slot: int,
     quantizer: str,
 ) -> torch.Tensor:
-    _let_change([into, *scales])
-    return _Tap.apply(output, into, list(scales), slot, quantizer)
+    _let_change([into, *states])
+    return _Tap.apply(output, into, list(states), slot, quantizer)
 
 
 _LIBRARY.impl("watch_grad", _watch_grad, "Autograd")

@@ -1,4 +1,4 @@
-"""What runs here, and how: every recipe runs everywhere, natively, folded or emulated."""
+"""octet.support: how each recipe runs here, natively, folded or emulated."""
 
 import os
 import platform
@@ -22,11 +22,17 @@ _SCHEMES = {
 
 
 def _chosen(device: torch.device | str | None) -> torch.device:
-    """The device, or the current GPU where there is one, or the CPU."""
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """The given device, else the current GPU, else the CPU."""
+    asked = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(asked)
+    except RuntimeError:  # torch lists every kind of device it has ever known
+        raise ValueError(f"device is {asked!r}; layers run on cpu and cuda") from None
     if chosen.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {chosen}; layers run on cpu and cuda")
     if chosen.type == "cuda" and chosen.index is None:
+        if not torch.cuda.is_available():
+            raise ValueError("device is cuda, but torch sees no GPU; use 'cpu'")
         return torch.device("cuda", torch.cuda.current_device())
     return chosen
 
@@ -47,7 +53,7 @@ class Support(dict[str, str]):
 
 
 def _versions(device: torch.device) -> dict[str, str]:
-    """What a bug report needs besides: versions, the GPU, variables that are set."""
+    """What a bug report needs besides: versions, the GPU, environment variables."""
     found = {"octet": _C.version(), "torch": str(torch.__version__)}
     found["python"] = f"{platform.python_version()}, {platform.platform()}"
     if device.type == "cuda" and torch.cuda.is_available():
@@ -58,12 +64,15 @@ def _versions(device: torch.device) -> dict[str, str]:
 
 
 def support(device: torch.device | str | None = None) -> dict[str, str]:
-    """For each family of recipes "native", "folded" or "emulated" on a device, by default the
-    current GPU where there is one; what plans call that device; the CPU kernels' instruction
-    set; "opaque_quantizers": "registered" where torch takes quantizers as arguments of custom
-    ops, else "not registered" and why; versions, and the ``OCTET_*`` variables that are set.
-    "native" and "emulated" products are exact; where one is "folded", the entry "folded" says
-    how far it may be off, and how to have it exact. It prints as lines, for bug reports.
+    """How a device multiplies each family of recipes: "native", "folded" or "emulated".
+
+    ``device`` is by default the current GPU, else the CPU. "native": the device multiplies the
+    bytes. "emulated": the bytes are decoded exactly and multiplied in bf16. "folded": the entry
+    "folded" says how far a product may be off, and how to make it exact.
+
+    Other entries are for bug reports: the device's name in plans, the CPU's instruction set,
+    whether torch takes quantizers as arguments of custom ops ("opaque_quantizers"), versions,
+    and the ``OCTET_*`` variables that are set. Print it: one line for each entry.
 
     >>> octet.support("cpu")["mxfp8"]
     'native'
@@ -112,7 +121,7 @@ def is_mxfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
 
 
 def text_of(recipe: Recipe, name: str) -> str:
-    """A recipe's text for the layer of a name; a custom one's is what it answers now."""
+    """A recipe's text for a layer name; a custom recipe's factory is asked now."""
     recipe = checked_recipe(recipe)
     custom = isinstance(recipe, CustomRecipe)
     return recipe.text_for("linear", name) if custom else recipe.text
@@ -179,8 +188,13 @@ def explain(*args: Any, **named: Any) -> "str | Explanation":
     'native'
     """
     model = named.pop("model", None) if not args else args[0]
+    if model is None and not {"in_features", "out_features", "rows"} <= named.keys():
+        raise TypeError(
+            "octet.explain: give a model and its inputs, explain(model, x), or the sizes of a "
+            "layer, explain(in_features, out_features, rows)"
+        )
     if model is None or isinstance(model, int):
         return _explain_layer(*args, **named)
-    from octet import _explain  # few need it
+    from octet import _explain  # imported late: few users need it
 
     return _explain.explain_model(model, args[1:], named.pop("recipe", None), named)

@@ -1,4 +1,4 @@
-"""What torch's ops do to quantized tensors: a few keep the bytes, all others decode."""
+"""torch's ops on quantized tensors: a few keep the bytes, all others decode."""
 
 import sys
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def _detach(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _same_part(tensor: QuantizedTensor, made: QuantizedTensor) -> QuantizedTensor:
-    """What has the bytes of a part is one, too."""
+    """Keeps the mark of a part (see _split)."""
     if tensor._is_part:
         made._is_part = True
     return made
@@ -48,8 +48,8 @@ def _empty_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _zeros_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Quantized, but those of what is trained: they will be an optimizer's moments, of which
-    small ones next to large must not be lost."""
+    """Quantized zeros. But for trained parameters plain zeros: these become an optimizer's
+    moments, where small values beside large ones must not be lost."""
     if args[0].requires_grad or args[0]._is_local:
         return NotImplemented
     made = _empty_like(aten.empty_like.default, args, kwargs)
@@ -59,7 +59,8 @@ def _zeros_like(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _is_in_module_apply() -> bool:
-    """Whether Module._apply is running: model.half(), model.to(dtype), model.cuda(), ...
+    """Whether Module._apply is on the stack: model.half(), model.to(dtype), model.cuda(),
+    ...
 
     It asks the stack because nothing else tells: any module may hold a quantized parameter (an
     embedding that is tied to a layer), and to a tensor ``model.half()`` is ``t.half()``."""
@@ -70,13 +71,13 @@ def _is_in_module_apply() -> bool:
 
 
 def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Another device keeps the bytes; another dtype is a plain tensor, but for a module, whose
-    parameters stay quantized and stand for that dtype."""
+    """Another device keeps the bytes. Another dtype gives a plain tensor. But model.to(dtype)
+    keeps parameters quantized, with the new dtype."""
     tensor = args[0]
     dtype = kwargs.get("dtype") or tensor.dtype
     device = kwargs.get("device") or tensor.device
     if dtype not in HIGH_PRECISION:
-        # Straight from the codes: not by way of a narrower dtype that it stands for.
+        # Decode directly, not through the tensor's own, perhaps narrower, dtype.
         wide = torch.float32 if dtype.is_floating_point else tensor.dtype
         return func(tensor.dequantize(wide), **kwargs)
     non_blocking = kwargs.get("non_blocking", False)
@@ -88,7 +89,7 @@ def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _view(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Another shape of the same rows is the same bytes; anything else is decoded."""
+    """Another shape with the same rows keeps the bytes; any other view decodes."""
     tensor, sizes = args[0], list(args[1])
     count = 1
     for size in sizes:
@@ -106,7 +107,8 @@ def _view(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _bits(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """A view as another dtype: torch would share the memory of elements that are not there."""
+    """A view as another dtype is refused: torch would share the memory of elements that do not
+    exist."""
     raise RuntimeError(
         f"view({args[1]}) reads the bits of elements, which {args[0]!r} does not have: take "
         "buffers(), or dequantize() first"
@@ -114,7 +116,7 @@ def _bits(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _part(tensor: QuantizedTensor, start: int, count: int) -> QuantizedTensor:
-    """The bytes of some of the first axis, copied; padding is zero as ever."""
+    """Copies the bytes of a range of the first axis; padding is zero."""
     rest = tensor.shape[1:-1]
     sizes = [count, *tensor.shape[1:]]
     at, before = _plans.axes("dequantize", sizes), _plans.axes("dequantize", [start, *rest, 1])
@@ -126,7 +128,8 @@ def _part(tensor: QuantizedTensor, start: int, count: int) -> QuantizedTensor:
             elif name == "m":
                 first, used = before.m * mul // div, -(-at.m * mul // div)
                 size = -(-used // align) * align
-                if start + count == tensor.shape[0]:  # what rounds up the last block is its own
+                # the last part also gets the padding of the last block
+                if start + count == tensor.shape[0]:
                     used = min(size, buffer.shape[axis] - first)
                 pad = [0, 0] * (buffer.dim() - 1 - axis) + [0, size - used]
                 buffer = torch.nn.functional.pad(buffer.narrow(axis, first, used), pad)
@@ -137,7 +140,7 @@ def _part(tensor: QuantizedTensor, start: int, count: int) -> QuantizedTensor:
 
 
 def _split(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Parts of the first axis keep their bytes where no block reaches across."""
+    """Splitting the first axis keeps the bytes if no block is divided."""
     tensor, sizes, dim = args[0], args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0)
     if tensor.dim() < 2 or dim not in (0, -tensor.dim()):
         return NotImplemented
@@ -165,9 +168,10 @@ def _copy_(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def expand_args(kind: str, words: str, args: Sequence[Any], mutated: int = 0) -> list[Any]:
-    """The plan's arguments: of a quantized tensor, the buffers that the plan reads."""
+    """The plan's arguments: a quantized tensor is replaced by the buffers that the plan
+    reads."""
     plan = _plans.describe(kind, words)
-    ports = [port for port in plan.args if not (mutated and port.is_mutable)]
+    ports = [p for p in plan.args if not (p.is_in_state or (mutated and p.is_mutable))]
     flat: list[Any] = []
     for arg in args:
         if not isinstance(arg, QuantizedTensor):
@@ -191,14 +195,14 @@ def _kind(func: Any) -> str:  # noqa: ANN401
 def with_gradient(
     kind: str, text: str, args: Sequence[Any], mutated: int = 0
 ) -> tuple[str, list[Any]]:
-    """A backward whose gradient arrives quantized: the text says so, and what the plan then
-    does not read is left out."""
+    """A backward whose gradient arrives quantized: changes the text, and leaves out arguments
+    that the plan then does not read."""
     if kind != "linear_backward" or not isinstance(args[0], QuantizedTensor):
         return text, list(args)
     plain = _plans.describe(kind, text)
     quantized = gradient_words(text, None, args[0]._text)
     wanted = [g.name for g in _plans.groups(_plans.describe(kind, quantized).args)]
-    read = [port for port in plain.args if not (mutated and port.is_mutable)]
+    read = [p for p in plain.args if not (p.is_in_state or (mutated and p.is_mutable))]
     names = [g.name for g in _plans.groups(read)]
     passed = [arg for name, arg in zip(names, args, strict=False) if name in wanted]
     return quantized, passed + list(args[len(names) :])
@@ -207,7 +211,7 @@ def with_gradient(
 def as_if_plain(
     kind: str, plain: str, quantized: str, outs: Sequence[torch.Tensor], like: torch.Tensor
 ) -> list[torch.Tensor]:
-    """A backward's outputs where its caller expects those of a gradient that arrives plain.
+    """The outputs of a backward for a caller that expects those of a plain gradient.
 
     There is nothing to measure in a quantized one and nothing to save: zeros, no bytes."""
     wanted, given = _plans.describe(kind, plain), _plans.describe(kind, quantized)
@@ -221,9 +225,9 @@ def as_if_plain(
             sizes = _plans.shape(port.dims, _plans.Axes((), 1, 1, 1))
             found[port.name, port.part] = like.new_zeros(sizes, dtype=port.dtype)
         aligned.append(found[port.name, port.part])
-    if wanted.block:
+    if wanted.arena:
         none = like.new_empty([0], dtype=torch.uint8)
-        aligned.append(outs[len(made)] if given.block else none)
+        aligned.append(outs[len(made)] if given.arena else none)
     return aligned
 
 
@@ -265,19 +269,18 @@ def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
     if text == plain:
         return func(written, tensors, sizes, text, rule)
     before, plan = _plans.describe(kind, plain), _plans.describe(kind, text)
-    updated, written = (written[:1], written[1:]) if rule else ([], written)
     names = [port.name for port in before.args if port.is_mutable]
     by_name = dict(zip(names, written, strict=True))
     written = [by_name[port.name] for port in plan.args if port.is_mutable]
     if "amax" in by_name and not any(port.name == "amax" for port in plan.args):
-        # There is nothing to measure in a quantized gradient; scales are updated all the same.
+        # A quantized gradient has no amax to record; scales are updated all the same.
         if rule:
-            _ops.delayed_update([*updated, by_name["amax"]], f"grad_output {rule}")
-        updated, rule = [], ""
+            _ops.delayed_update([by_name["amax"]], f"grad_output {rule}")
+        rule = ""
     if written:
-        made = sum(port.alias < 0 for port in plan.outs) + bool(plan.block)
+        made = sum(port.alias < 0 for port in plan.outs) + bool(plan.arena)
         op = _ops.linear_backward_into[made]
-        outs = _ops.listed(op([*updated, *written], tensors, sizes, text, rule))
+        outs = _ops.listed(op(written, tensors, sizes, text, rule))
     else:
         outs = _ops.linear_backward(tensors, sizes, text)
     aligned = as_if_plain(kind, plain, text, outs, tensors[0])
@@ -285,7 +288,7 @@ def _backward_into(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _decoded(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """Any other op: on what the tensors stand for; what it wrote is quantized again."""
+    """Any other op runs on decoded tensors; what it wrote is quantized again."""
     stands_for: dict[int, tuple[QuantizedTensor, torch.Tensor]] = {}
 
     def decode(value: Any) -> Any:  # noqa: ANN401

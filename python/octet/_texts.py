@@ -1,4 +1,4 @@
-"""What the C core says of a text; remembered, and constant where it is traced."""
+"""What the C core knows about a text. Cached, and constant in traced code."""
 
 from octet import _C
 from octet._constant import constant
@@ -8,7 +8,7 @@ Dim = tuple[str, int, int, int]  # axis, mul, div, align: roundup(ceil(axis * mu
 
 @constant
 def scheme(text: str) -> str:
-    """The scheme of a quantizer; "none" where there is none."""
+    """The scheme of a quantizer; "none" if there is none."""
     return str(_C.fields("quantizer", text)["scheme"])
 
 
@@ -20,13 +20,13 @@ def element_format(text: str) -> str:
 
 @constant
 def takes_scale(text: str) -> bool:
-    """Whether quantizing reads a scale that the caller has: delayed scaling's."""
+    """Whether quantizing reads a scale of the caller: delayed scaling."""
     return _C.takes_scale(text)
 
 
 @constant
 def is_stochastic(text: str) -> bool:
-    """Whether quantizing draws random bits."""
+    """Whether quantizing uses random numbers."""
     return bool(_C.fields("quantizer", text)["stochastic"])
 
 
@@ -39,13 +39,13 @@ def usages(text: str) -> tuple[bool, bool]:
 
 @constant
 def kind(text: str) -> str:
-    """The quantizer but for which bytes it makes."""
+    """The quantizer's text without its usages."""
     return _C.make("quantizer", text, {"rowwise": True, "columnwise": True})
 
 
 @constant
 def with_usage(text: str, rowwise: bool | None, columnwise: bool | None) -> str:
-    """The quantizer with these usages; None keeps one as it is."""
+    """The quantizer with these usages; None keeps a usage as it is."""
     now = usages(text)
     return _C.with_usage(
         text,
@@ -74,19 +74,19 @@ def part_names(text: str) -> dict[str, str]:
 
 @constant
 def row_step(text: str) -> int:
-    """Rows that a quantizer's bytes keep together; 0 where no part of them stands alone."""
+    """How many rows must stay together when the bytes are cut; 0 if they cannot be cut."""
     return _C.row_step(text)
 
 
 @constant
 def column_step(text: str) -> int:
-    """Columns that a quantizer's bytes keep together; 0 where no part of them stands alone."""
+    """How many columns must stay together when the bytes are cut; 0 if they cannot be cut."""
     return _C.column_step(text)
 
 
 @constant
 def transposable(text: str) -> bool:
-    """Whether one direction's bytes give the other's, as they are."""
+    """Whether one direction can be made exactly from the other."""
     return _C.transposable(text)
 
 
@@ -98,19 +98,19 @@ def role_quantizer(recipe: str, role: str) -> str:
 
 @constant
 def is_delayed(recipe: str) -> bool:
-    """Whether a recipe is delayed scaling, whose scales and histories are a layer's."""
+    """Whether a recipe is delayed scaling."""
     return bool(_C.fields("recipe", recipe)["kind"] == "delayed")
 
 
 @constant
 def history_rows(recipe: str) -> int:
-    """The rows of amax history that a delayed recipe looks back on."""
+    """The rows of amax history that a delayed recipe uses."""
     return int(_C.fields("recipe", recipe)["history"])
 
 
 @constant
 def covers(have: str, need: str) -> bool:
-    """Whether bytes of one quantizer hold all that another would have made."""
+    """Whether the bytes of one quantizer include all that another would make."""
     return all(b or not a for a, b in zip(usages(need), usages(have), strict=True)) and (
         _C.with_usage(have, *usages(need)) == need
     )
@@ -124,11 +124,11 @@ def canonical(text: str) -> str:
 
 @constant
 def tensor_words(dtype: str, quantizer: str) -> str:
-    """The words of a call that quantizes or dequantizes: a tensor of this dtype."""
+    """The words of a quantize or dequantize op for a tensor of this dtype."""
     return _C.tensor_words(dtype, quantizer)
 
 
 @constant
 def quantizer(text: str, **fields: bool | float | str) -> str:
-    """A quantizer's text with some of its fields changed."""
+    """A quantizer's text with some fields changed."""
     return _C.make("quantizer", text, fields)

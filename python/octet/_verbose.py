@@ -1,4 +1,5 @@
-"""OCTET_VERBOSE=1: a line on stderr for each layer, where a call of it is planned first."""
+"""OCTET_VERBOSE=1: prints a line on stderr when a layer's call is planned for the first
+time."""
 
 import os
 import sys
@@ -9,7 +10,7 @@ import torch
 from octet import _C, _signatures
 
 VERBOSE = os.environ.get("OCTET_VERBOSE", "0") not in ("", "0")
-_UNKNOWN_ROWS = 1024  # a graph is compiled before the rows of a call are known
+_UNKNOWN_ROWS = 1024  # rows are not known when a graph is compiled
 
 _said: "weakref.WeakKeyDictionary[torch.nn.Module, set[str]]" = weakref.WeakKeyDictionary()
 
@@ -27,8 +28,8 @@ def _products(words: str, sizes: tuple[int, int, int], dtype: torch.dtype) -> st
 
 
 def announce(layer: Any, words: str, rows: int | None, dtype: torch.dtype) -> None:  # noqa: ANN401
-    """Says how a layer's call is planned, once for each kind of call. `rows` is None while code
-    is traced."""
+    """Prints how a layer's call is planned, once for each kind of call. `rows` is None during
+    tracing."""
     said = _said.setdefault(layer, set())
     if words in said:
         return

@@ -1,7 +1,8 @@
-"""Weight gradients computed later: what a backward leaves, and the queue that holds it.
+"""Weight gradients that are computed later, and the queue that holds their arguments.
 
-In eager code a backward hands its tensors over. In a compiled one they leave the graph through
-the op ``octet::queue_wgrad``, which copies them: the compiler may use their memory again.
+In eager code a backward puts its tensors into the queue. In compiled code they leave the
+graph through the op ``octet::queue_wgrad``, which copies them: the compiler may reuse their
+memory.
 """
 
 import itertools
@@ -18,9 +19,9 @@ from octet.tensor import HANDLERS, QuantizedTensor
 # ---- gradients in main_grad ------------------------------------------------------------------
 
 
-# A weight whose gradient is in main_grad and that has grad_added_to_main_grad gets a gradient
-# that says nothing, so that its hooks run; they find True there. Zeros where it has
-# zero_out_wgrad.
+# If the gradient is in main_grad and the weight has the attribute grad_added_to_main_grad,
+# backward also gives it an empty gradient, so that its hooks run; the attribute is then True.
+# The gradient is zero if the weight has zero_out_wgrad.
 
 
 def _is_zeroed(weight: torch.Tensor) -> bool:
@@ -33,7 +34,7 @@ def _empty_gradient(weight: torch.Tensor, zeroed: bool) -> torch.Tensor:
 
 
 class _Reported(torch.autograd.Function):
-    """A weight that gets an empty gradient in the place of none."""
+    """Gives the weight an empty gradient."""
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, zeroed: bool) -> torch.Tensor:  # noqa: ANN401
@@ -46,13 +47,13 @@ class _Reported(torch.autograd.Function):
 
 
 def reported(weight: torch.Tensor) -> torch.Tensor:
-    """The weight, such that backward gives it an empty gradient."""
+    """The weight; backward will give it an empty gradient."""
     weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
     return _Reported.apply(weight, _is_zeroed(weight))
 
 
 def report(weight: torch.Tensor) -> None:
-    """Gives it an empty gradient now."""
+    """Gives the weight an empty gradient now."""
     weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
     torch.autograd.backward([weight], [_empty_gradient(weight, _is_zeroed(weight))])
 
@@ -66,7 +67,8 @@ class QueuedCall(NamedTuple):
     tensors: list[torch.Tensor]
     sizes: list[int]
     words: str
-    ranks: tuple[str, int] | None = None  # the group over which it is split, and its size
+    # name and size of the group that the layer is split over
+    ranks: tuple[str, int] | None = None
 
     def gradient(self) -> torch.Tensor:
         """The weight's gradient."""
@@ -75,7 +77,7 @@ class QueuedCall(NamedTuple):
         return _ops.linear_wgrad(self.tensors, self.sizes, self.words)[0]
 
     def add_to(self, main_grad: torch.Tensor) -> None:
-        """Writes the weight's gradient into main_grad, or adds it, as the call asked."""
+        """Writes the weight's gradient into main_grad or adds it, as the call says."""
         if self.ranks is not None:
             self._in_phases([main_grad])
             return
@@ -89,7 +91,7 @@ class QueuedCall(NamedTuple):
 
 
 class Queue:
-    """What the backwards of a layer queued, oldest first. A copy of a queue is empty.
+    """The queued calls of a layer's backwards, oldest first. A copied queue is empty.
 
     ``handle`` is the queue as a graph sees it: (number, calls queued so far). It stays on the
     CPU, where the op reads it.
@@ -123,7 +125,7 @@ def _push(handle: torch.Tensor, call: QueuedCall) -> None:
 def _with_quantized(
     grad: QuantizedTensor, saved: Sequence[torch.Tensor], words: str
 ) -> tuple[list[torch.Tensor], str]:
-    """The same call where the gradient arrived quantized: it is queued itself, as it is."""
+    """The same call for a gradient that arrived quantized: its bytes are queued."""
     found = dict(zip(_signatures.later_names(words), saved, strict=True))
     found["grad_output"] = grad
     words = _signatures.gradient_words(words, None, grad._text)
@@ -137,7 +139,7 @@ def queue_wgrad(
     sizes: list[int],
     placed: tuple[str, tuple[str, int] | None],
 ) -> None:
-    """Queues the arguments of a wgrad call; `grad` is the gradient as it arrived."""
+    """Queues the arguments of a wgrad call; `grad` is the incoming gradient."""
     words, ranks = placed
     if torch.compiler.is_compiling():
         where = () if ranks is None else ranks
@@ -186,7 +188,7 @@ def _(
 
 
 def _queue_quantized(func: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
-    """Where a graph meets quantized tensors: it queues the buffers that the plan reads."""
+    """queue_wgrad for quantized tensors in a graph: queues the buffers that the plan reads."""
     handle, grad, saved, sizes, words, *where = args
     if isinstance(grad, QuantizedTensor):
         saved, words = _with_quantized(grad, saved, words)

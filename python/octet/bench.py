@@ -141,7 +141,8 @@ def _ms(step: Step, steps: int, device: torch.device) -> float:
 def _in_turns(
     steps: dict[Any, Step], device: torch.device, rounds: int, seconds: float
 ) -> dict[Any, float]:
-    """The median of each step's rounds, by key. A turn begins with steps that do not count."""
+    """The median time of each step over the rounds. Each turn begins with steps that are not
+    counted."""
     counts = {}
     for key, step in steps.items():
         counts[key] = max(1, int(seconds * 1e3 / max(_ms(step, 1, device), 1e-3)))
@@ -154,7 +155,7 @@ def _in_turns(
 
 
 class Plan(NamedTuple):
-    """What is to be measured."""
+    """What to measure."""
 
     recipes: list[str]
     modes: list[str]
@@ -173,11 +174,11 @@ def measure(shape: Shape, plan: Plan, tell: Callable[[str], None]) -> list[Row]:
             tell(f"{shape}: {name}, {mode}")
             try:
                 step = _step(make(), shape, plan.traits, mode)
-                for _ in range(2):  # compiles, makes state, fills caches
+                for _ in range(2):  # the first steps compile, make state and fill caches
                     step()
                 _wait(device)
                 steps[name, mode] = step
-            except Exception as error:  # a rival's limits are an answer, too
+            except Exception as error:  # a rival that fails is a result, too
                 line = str(error).strip().split("\n")[0]
                 failed[name, mode] = f"{type(error).__name__}: {line}"[:100]
     tell(f"{shape}: {len(steps)} contenders in turns, {plan.rounds} rounds")
@@ -332,7 +333,7 @@ def main(words: list[str] | None = None) -> None:
     traits = {"device": given.device, "dtype": DTYPES[given.dtype]}
     plan = Plan(given.recipes, given.modes, traits, given.rounds, given.seconds)
     rows: list[Row] = []
-    with contextlib.suppress(KeyboardInterrupt):  # what was measured is still shown
+    with contextlib.suppress(KeyboardInterrupt):  # show what was measured so far
         for shape in shapes:
             rows += measure(shape, plan, _say)
     _say("")

@@ -19,11 +19,11 @@ from octet.state.active import BACKWARD, CONSTANT_WEIGHTS, ENTERED, MAIN_THREAD,
 from octet.state.scaling import scaling_made_late
 from torch import is_grad_enabled
 
-SAVES = ("speed", "memory")  # what calls with a norm or an activation save for backward
+SAVES = ("speed", "memory")  # values of `save`: what calls save for backward
 
 
 def checked_save(label: str, save: str) -> str:
-    """The word for what is saved, if it is one."""
+    """Returns `save`; raises if it is not one of SAVES."""
     if save not in SAVES:
         raise ValueError(f"{label}: save is {save!r}; it is one of {', '.join(SAVES)}")
     return save
@@ -34,10 +34,10 @@ linear_seeded = torch.ops.octet.linear_seeded.default
 
 
 class AnyLinear(EagerLinear):
-    """A layer that multiplies by a weight, perhaps after a function of its input."""
+    """A layer that multiplies by a weight, perhaps after a norm or an activation."""
 
     _public_name = "Linear"
-    _watch: Any = None  # an octet.stats that gathers its numbers
+    _watch: Any = None  # set by octet.stats
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class AnyLinear(EagerLinear):
         save: str = "speed",
     ) -> None:
         if "_parameters" not in self.__dict__:
-            torch.nn.Module.__init__(self)  # and not nn.Linear's, which makes parameters
+            # not nn.Linear.__init__, which would make parameters
+            torch.nn.Module.__init__(self)
         self.name = name
         self.in_features, self.out_features = in_features, out_features
         self._chunks = (
@@ -80,14 +81,15 @@ class AnyLinear(EagerLinear):
             _parallel.chunks_of("ub_overlap_ag", ub_overlap_ag),
         )
         _parallel.check_symmetric(symmetric_ar_type)
-        del ub_bulk_dgrad, ub_bulk_wgrad  # backward's collectives run beside products anyway
+        # accepted, not needed: collectives of backward overlap with products anyway
+        del ub_bulk_dgrad, ub_bulk_wgrad
         del ub_name
         self._split_over_ranks(parallel_mode, tp_group, tp_size, sequence_parallel)
         if self.tp_size > 1:
             self._rng = get_rng_state_tracker, rng_tracker_name
         self.return_bias = return_bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
-        self.save_original_input = save_original_input
+        self.save_original_input, self._input_is_kept = save_original_input, False
         self.save = checked_save(self._label(), save)
         self.delay_wgrad_compute = delay_wgrad_compute
         self._wgrads = _wgrad.Queue()
@@ -168,8 +170,8 @@ class AnyLinear(EagerLinear):
             return self._watch.run(self, input, is_first_microbatch, fp8_output, fp8_grad)
         if not is_dynamo_compiling():
             return self._run_or_undo(input, is_first_microbatch, fp8_output, fp8_grad)
-        # What most traced calls need and no more. A compiler traces every line, for every
-        # layer: what can be decided at once is decided by one call that it does not trace.
+        # The fast path of traced calls. A compiler traces every line, for every layer. So one
+        # call that is not traced decides all that it can.
         region = ENTERED.value
         if region is None:
             region = MAIN_THREAD.region
@@ -211,27 +213,26 @@ class AnyLinear(EagerLinear):
             return linear_seeded(tensors, drawn, sizes, words)[0]
         buffers = self._buffers
         try:
-            scale = buffers["fp8_scale"]
+            state = buffers["fp8_state"]
         except KeyError:
             raise scaling_made_late(self._label()) from None
-        tensors.append(scale)
         if kind == "reads":
+            tensors.append(state)
             return linear_autograd(tensors, [], sizes, words, "")[0]
-        history = buffers["fp8_amax_history"]
-        written = [history, buffers["fp8_grad_scale"], buffers["fp8_grad_amax_history"]]
+        written = [state, buffers["fp8_grad_state"]]
         step = region.step
         if step.traced and not step.group and self not in step.updates_in_graph:
-            step.updates_in_graph[self] = [(scale, text)]
-            step.states_in_graph.setdefault((text, traits[1]), []).extend((scale, history))
+            step.updates_in_graph[self] = [(state, text)]
+            step.states_in_graph.setdefault((text, traits[1]), []).append(state)
             rule = text
         else:
-            rule = self._begin_in_graph(step, text, scale, history) or ""
+            rule = self._begin_in_graph(step, text, state) or ""
         return linear_autograd(tensors, written, sizes, words, rule)[0]
 
     @traced_as_constant
     def _cast_quantizers(self, text: str) -> tuple[str, ...]:
-        """By which quantizers a recipe's call casts input, weight and the output's gradient,
-        rowwise; those of a user's own are not known."""
+        """The quantizers by which a call casts input, weight and grad_output, rowwise. Users'
+        quantizers are not known."""
         if text == "none":
             return ()
         found = [_texts.role_quantizer(text, r) for r in ("input", "weight", "grad_output")]
@@ -244,16 +245,25 @@ class AnyLinear(EagerLinear):
         fp8_output: bool,
         fp8_grad: bool,
     ) -> Any:  # noqa: ANN401
-        """An eager call; one that fails leaves no step begun."""
+        """An eager call. If it fails, the step it began is taken back."""
         waits = self._pending.waits
         try:
             return self._run_eagerly(input, is_first_microbatch, fp8_output, fp8_grad)
         except BaseException as error:
             if self._pending.waits and not waits:
                 self._undo_begin()
-            if isinstance(error, ValueError):  # perhaps an op's, which does not know the layer
+            # perhaps raised by an op, which does not know the layer's name
+            if isinstance(error, ValueError):
                 self._check_again(input)
-            if isinstance(error, MemoryError):  # an op's; who waits for torch's gets torch's
+            if isinstance(error, NotImplementedError) and "forward mode AD" in str(error):
+                raise NotImplementedError(
+                    f"{self._label()}: a layer that quantizes has no forward-mode derivatives "
+                    "(torch.autograd.forward_ad); use torch.autograd.grad, or leave the "
+                    "autocast"
+                ) from None
+            if isinstance(error, RuntimeError) and self.tp_size > 1:  # perhaps torch's own
+                self._check_group()
+            if isinstance(error, MemoryError):  # raised by an op; users catch torch's own class
                 raise torch.OutOfMemoryError(f"{self._label()}: {error}") from None
             raise
 
@@ -301,24 +311,29 @@ class AnyLinear(EagerLinear):
 
 
 class Linear(AnyLinear, torch.nn.Linear):
-    """A linear layer that quantizes by the recipe of the ``octet.autocast`` around it.
+    """y = x w^T + b, quantized by the recipe of the ``octet.autocast`` around the call.
 
-    Outside one it is ``torch.nn.Linear``: it computes the same, with all derivatives. It is an
-    ``nn.Linear`` to other libraries, too: same parameters, same initialization.
+    Outside of an autocast it computes what ``torch.nn.Linear`` computes. It is a subclass of
+    ``nn.Linear``, with the same parameters and initialization.
 
-    With ``parallel_mode`` and ``tp_group`` each rank of the group holds a share of it, and
-    ``in_features`` and ``out_features`` become those of the share: see docs/parallel.md.
+    ``params_dtype`` (or ``dtype``) is the dtype of the parameters, by default torch's. Without
+    ``device`` they are on the current GPU if there is one, else on the CPU. With
+    ``return_bias=True`` the bias is returned beside the output and not added.
 
-    ``torch.utils.checkpoint`` recomputes what the first run computed, whichever autocast is
-    active by then, under delayed scaling by the scales it had. In compiled code delayed
-    scaling's layers belong outside of checkpoints; see docs/state.md for all the rules.
+    With ``parallel_mode`` ("column" or "row") and ``tp_group`` each rank of the group holds a
+    part of the layer, and ``in_features`` and ``out_features`` are those of the part: see
+    docs/parallel.md.
 
-    With ``fuse_wgrad_accumulation`` backward adds the weight's gradient to
+    With ``fuse_wgrad_accumulation=True`` backward adds the weight's gradient to
     ``weight.main_grad``, and the bias's to ``bias.main_grad`` if there is one. The first
     microbatch overwrites both.
 
-    ``save="memory"`` saves the weight itself for backward, which casts it again: the same bits,
-    and no second copy of the weight.
+    ``save="memory"`` needs less memory: it saves the weight itself, not a cast copy of it, and
+    backward casts it again. The results have the same bits.
+
+    A call that ``torch.utils.checkpoint`` repeats uses the recipe and the scales of its first
+    run. In compiled code, keep layers under delayed scaling out of checkpoints; docs/state.md
+    has all rules.
 
     >>> layer = octet.Linear(64, 32, device="cpu")
     >>> with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):

@@ -1,4 +1,4 @@
-"""LayerNormLinear: a norm and the linear layer behind it, one graph node each way."""
+"""LayerNormLinear: a norm and the linear layer behind it, one graph node in each direction."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from torch.compiler import is_dynamo_compiling
 
 import torch
+from octet._foreign import over_values
 from octet._prologue import NORMS, Prologue, normalized
 from octet.linear import AnyLinear
 from octet.norms import check_eps
@@ -118,9 +119,10 @@ class LayerNormLinear(AnyLinear):
         return Prologue(word, own["eps"], bool(own["zero_centered_gamma"]), vectors)
 
     def _find_prologue(self) -> Prologue | None:
-        """The norm, unless it is computed apart because its result is returned."""
+        """The norm; None if it is computed separately because its result is returned."""
         own = self.__dict__
-        if own.get("return_layernorm_output", True):  # or not all attributes are set yet
+        # also True while the attributes are not all set yet
+        if own.get("return_layernorm_output", True):
             return None
         return self._norm()
 
@@ -150,19 +152,22 @@ class LayerNormLinear(AnyLinear):
             self.register_parameter(name, torch.nn.Parameter(made) if has else None)
 
     def _mark_parameters(self) -> None:
-        """Each rank has the gradients of its own rows where rows are shared: who trains sums
-        them, and finds by ``sequence_parallel`` which."""
+        """Marks the norm's parameters with ``sequence_parallel``: each rank has the gradients
+        of its own rows, and the training code must sum them."""
         super()._mark_parameters()
         for name in self._norm().vectors:
             getattr(self, name).sequence_parallel = self.sequence_parallel
 
     def reset_parameters(self) -> None:
-        """Draws weight and bias again, sets the norm to its first values, forgets all state."""
+        """Initializes weight and bias again, resets the norm, resets all state."""
         with torch.no_grad():
             for name in self._norm().vectors:
-                ones = name == "layer_norm_weight" and not self.zero_centered_gamma
-                getattr(self, name).fill_(1.0 if ones else 0.0)
+                self._reset_vector(name)
         super().reset_parameters()
+
+    def _reset_vector(self, name: str) -> None:
+        ones = name == "layer_norm_weight" and not self.zero_centered_gamma
+        getattr(self, name).fill_(1.0 if ones else 0.0)
 
     # ---- the call --------------------------------------------------------------------------
 
@@ -177,14 +182,16 @@ class LayerNormLinear(AnyLinear):
         follows with ``return_bias``, the norm's result with ``return_layernorm_output``."""
         if not self.return_layernorm_output:
             return super().forward(inp, is_first_microbatch, fp8_output, fp8_grad)
+        if isinstance(inp, torch.Tensor) and inp.is_nested:
+            return over_values(self, inp, is_first_microbatch, fp8_output, fp8_grad)
         normed = self._normed(inp)
         made = super().forward(normed, is_first_microbatch, fp8_output, fp8_grad)
         return (*made, normed) if self.return_bias else (made, normed)
 
     def _normed(self, inp: torch.Tensor) -> torch.Tensor:
-        """The norm by torch's functions."""
+        """The norm, computed by torch's functions."""
         norm = self._norm()
-        x = self._checked(inp)
+        dtype = self._checked(inp).dtype
         vectors = [getattr(self, name) for name in norm.vectors]
         if not is_dynamo_compiling():
             for name, vector in zip(norm.vectors, vectors, strict=True):
@@ -193,7 +200,7 @@ class LayerNormLinear(AnyLinear):
                         f"{self._label()}: {name} is {tuple(vector.shape)}; it must be "
                         f"({self.in_features},)"
                     )
-        return normalized(x, norm, vectors)
+        return normalized(inp, norm, vectors).to(dtype)
 
     def extra_repr(self) -> str:
         """What print shows."""

@@ -3,17 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
+from torch.compiler import is_dynamo_compiling
+
 import torch
 from octet._constant import traced_as_constant
 from octet._flat import restored_under
 from octet._lent import IGNORED, ActivatedLinear, LentLinear
 from octet._prologue import ACTIVATIONS
+from octet._sharded import is_dtensor, is_sharded
 from octet._signatures import input_factor
 from octet.linear import checked_save
 from octet.norm_linear import LayerNormLinear
-from octet.state.recompute import checkpoint as octet_checkpoint
+from octet.state.checkpoint import checkpoint as octet_checkpoint
 
-# The MLP's parameters by TransformerEngine's names, and whose they are under which name.
+# TransformerEngine's names of the MLP's parameters -> the layer and its name for it.
 _HELD = {
     "layer_norm_weight": ("fc1", "layer_norm_weight"),
     "layer_norm_bias": ("fc1", "layer_norm_bias"),
@@ -24,23 +27,38 @@ _HELD = {
 }
 
 
-class _First(LentLinear, LayerNormLinear):
+_NAMES = {half: name for name, half in _HELD.items()}  # and back
+
+
+class _Half(LentLinear):
+    """One of the MLP's two layers."""
+
+    def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
+        """As a module does; the MLP gets it, too."""
+        super().register_parameter(name, param)
+        for owner in self.__dict__.get("owners", ()):
+            key = (self._public_name.rpartition(".")[2], name)
+            if key in _NAMES and not is_dtensor(param):
+                owner._parameters[_NAMES[key]] = param
+
+
+class _First(_Half, LayerNormLinear):
     """The norm and fc1."""
 
     _public_name = "LayerNormMLP.fc1"
 
 
 class _GatedFirst(_First):
-    """The norm and fc1 before a gated function."""
+    """The norm and fc1 in front of a gated activation."""
 
     def _take_share(self, kind: str, whole: torch.Tensor | None, rank: int) -> None:
-        """A rank's share of the rows has as much of each half."""
+        """A rank's share has the same rows of both halves."""
         if whole is not None:
             halves = [half.chunk(self.tp_size)[rank] for half in whole.chunk(2)]
             getattr(self, kind).copy_(torch.cat(halves))
 
 
-class _Second(LentLinear, ActivatedLinear):
+class _Second(_Half, ActivatedLinear):
     """The activation and fc2."""
 
     _public_name = "LayerNormMLP.fc2"
@@ -49,16 +67,18 @@ class _Second(LentLinear, ActivatedLinear):
 class LayerNormMLP(torch.nn.Module):
     """y = act(norm(x) w1^T + b1) w2^T + b2, quantized by the recipe of the autocast around it.
 
-    The norm is the first product's prologue, the activation the second's: each of the two is
-    one graph node each way. ``activation`` is one of gelu (by tanh), qgelu, relu, srelu, silu,
-    and glu, geglu, qgeglu, reglu, sreglu, swiglu. Those of the second kind are gated: fc1 has
-    twice ``ffn_hidden_size`` rows, and the first half of its output goes through the function,
-    times the second half.
+    The norm belongs to the first product's op, the activation to the second's. So each of the
+    two products is one graph node forward and one backward.
 
-    With ``set_parallel_mode`` and ``tp_group`` ranks share it: fc1 by columns, fc2 by rows.
-    ``checkpoint`` saves the input alone, and backward runs the layer again. ``save="memory"``
-    saves what the activation reads in 8 bits, and neither of the casts that wgrad reads:
-    gradients change a little, see docs/prologues.md. All else is ``octet.LayerNormLinear``'s.
+    ``activation`` is one of gelu (by tanh), qgelu, relu, srelu, silu, or a gated one: glu,
+    geglu, qgeglu, reglu, sreglu, swiglu. With a gated one fc1 has twice ``ffn_hidden_size``
+    rows: the first half of its output goes through the function, times the second half.
+
+    With ``set_parallel_mode`` and ``tp_group`` it is split over ranks, fc1 by columns and fc2
+    by rows. With ``checkpoint=True`` only the input is saved, and backward repeats the forward.
+    ``save="memory"`` saves the activation's input in 8 bits, and does not save the casts that
+    the weights' gradients read: gradients change a little, see docs/prologues.md. All other
+    arguments are ``octet.LayerNormLinear``'s.
 
     >>> mlp = octet.LayerNormMLP(64, 128, activation="swiglu", device="cpu")
     >>> [name for name, _ in mlp.named_parameters()][2:]
@@ -108,8 +128,9 @@ class LayerNormMLP(torch.nn.Module):
         super().__init__()
         self.hidden_size, self.ffn_hidden_size, self.name = hidden_size, ffn_hidden_size, name
         self.checkpoint = checkpoint
-        del seq_length, micro_batch_size  # for TransformerEngine's warm-up
-        del ub_bulk_dgrad, ub_bulk_wgrad  # backward's collectives run beside products anyway
+        del seq_length, micro_batch_size  # TransformerEngine uses them for warm-up
+        # accepted, not needed: collectives of backward overlap with products anyway
+        del ub_bulk_dgrad, ub_bulk_wgrad
         self._check(activation, activation_params, tp_size, set_parallel_mode)
         gates = input_factor(activation)
         asked = {
@@ -185,7 +206,7 @@ class LayerNormMLP(torch.nn.Module):
         return self.fc1, self.fc2
 
     def _take_parameters(self) -> None:
-        """Makes the parameters of the two layers its own, under TransformerEngine's names."""
+        """Registers the parameters of the two layers here, under TransformerEngine's names."""
         held = {n: p for n, p in self._parameters.items() if n not in _HELD}
         self._parameters.clear()
         for name, (half, key) in _HELD.items():
@@ -195,7 +216,7 @@ class LayerNormMLP(torch.nn.Module):
             half.__dict__["owners"] = [self]
 
     def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
-        """As a module does, in the layer that multiplies by it, too."""
+        """Registers a parameter, also in the layer that multiplies by it."""
         super().register_parameter(name, param)
         half, key = _HELD.get(name, ("", ""))
         if half in self._modules:
@@ -203,29 +224,45 @@ class LayerNormMLP(torch.nn.Module):
 
     @traced_as_constant
     def _check_held(self) -> bool:
-        """The layers multiply by the very parameters that the MLP has."""
+        """Checks that the layers use the same parameters as the MLP."""
         for name, (half, key) in _HELD.items():
             if name not in self._parameters:
                 raise NotImplementedError(
                     f"{self._label()}: {name} is not a parameter of it (it is parametrized); "
                     "use an octet.LayerNormLinear, or leave it plain"
                 )
-            if getattr(self, half)._parameters.get(key) is not self._parameters[name]:
+            layer, held = getattr(self, half), self._parameters[name]
+            theirs = layer._parameters.get(key)
+            if theirs is held:
+                continue
+            sharded = is_sharded(layer._load_state_dict_post_hooks) or is_dtensor(theirs)
+            if key not in layer._parameters or sharded:
                 raise ValueError(
                     f"{self._label()}: {half}.{key} is another parameter than {name}; assign "
                     f"to {name}, and shard the MLP as a whole"
                 )
+            # Who writes to dictionaries (loaders do) writes to the MLP's.
+            layer._parameters[key] = held
+            layer._forget()
         return True
 
+    def _guard_held(self) -> None:
+        """Adds a guard to compiled code: the MLP and its layers still hold the same parameters,
+        as _check_held has made sure. Otherwise the code is traced again."""
+        own = self._parameters
+        for name, (half, key) in _HELD.items():
+            if own[name] is not getattr(self, half)._parameters[key]:
+                raise RuntimeError(f"{self._label()}: {name} changed while code was traced")
+
     def reset_parameters(self) -> None:
-        """Draws all weights again and forgets all state."""
+        """Initializes all weights again and resets all state."""
         for half in self._halves():
             half.reset_parameters()
 
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
     ) -> "LayerNormMLP":
-        """Moves each parameter once: by the layer that multiplies by it."""
+        """Moves each parameter once, through the layer that multiplies by it."""
         for name in _HELD:
             self._parameters.pop(name, None)
         try:
@@ -247,7 +284,7 @@ class LayerNormMLP(torch.nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """As octet.Linear's: state that a checkpoint lacks starts afresh."""
+        """Loads as octet.Linear does: state that a checkpoint lacks is reset."""
         state = restored_under(state_dict, prefix)
         ignored = {prefix + name for name in IGNORED}
         plain = {key: value for key, value in state.items() if key not in ignored}
@@ -274,6 +311,8 @@ class LayerNormMLP(torch.nn.Module):
 
     def _run(self, inp: torch.Tensor, is_first_microbatch: bool | None) -> Any:  # noqa: ANN401
         self._check_held()
+        if is_dynamo_compiling():
+            self._guard_held()
         hidden, normed = self.fc1(inp, is_first_microbatch), None
         if self.fc1.return_layernorm_output:
             hidden, normed = hidden

@@ -1,15 +1,17 @@
 """RMSNorm and LayerNorm by themselves, with TransformerEngine's arguments."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
+from octet import _foreign
 from octet._dtypes import HIGH_PRECISION
 from octet._parameters import default_device
 from octet._prologue import NORMS, Prologue, normalized
 
 
 def check_eps(label: str, eps: float) -> None:
-    """A norm divides by the root of a mean and eps."""
+    """Raises unless eps is a number above 0."""
     if not isinstance(eps, int | float) or isinstance(eps, bool) or not eps > 0:
         raise ValueError(f"{label}: eps is {eps!r}; it is a number above 0")
 
@@ -64,6 +66,14 @@ class _Norm(torch.nn.Module):
             self.weight.fill_(0.0 if self.zero_centered_gamma else 1.0)
             if self.bias is not None:
                 self.bias.zero_()
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
+        """Sets an attribute. transformers sets the weight of every norm to 1; one that is
+        centered at zero begins with 0."""
+        super().__setattr__(name, value)
+        is_told = name == _foreign.INITIALIZED and value
+        if is_told and self.zero_centered_gamma and _foreign.is_ones(self.weight):
+            self.reset_parameters()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The norm of the last axes of the input."""

@@ -11,7 +11,8 @@ from octet.tensor import QuantizedTensor
 
 
 class TensorProto:
-    """A tensor without data: shape, dtype, device, requires_grad, and a quantizer or none.
+    """A description of a tensor without data: shape, dtype, device, requires_grad, and a
+    quantizer or None.
 
     >>> proto = octet.TensorProto((4, 64), torch.bfloat16, octet.MXFP8Quantizer("e4m3"))
     >>> proto.inner_names()[0]
@@ -31,7 +32,7 @@ class TensorProto:
         plain = quantizer is None or quantizer.text == "none"
         self._text = None if plain else quantizer.text
         if not plain:
-            dtype_name(dtype)  # or it stands for nothing that could be quantized
+            dtype_name(dtype)  # raises for dtypes that cannot be quantized
         self.requires_grad = requires_grad
         self._device = device
 
@@ -42,14 +43,14 @@ class TensorProto:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensor is; torch's default device where none was given."""
+        """The device; torch's default device if none was given."""
         return (
             torch.get_default_device() if self._device is None else torch.device(self._device)
         )
 
     @property
     def quantizer(self) -> Quantizer | None:
-        """The quantizer, a value of the proto's own."""
+        """A copy of the quantizer."""
         return None if self._text is None else from_text(self._text)
 
     def inner_names(self) -> list[str]:
@@ -86,7 +87,8 @@ class TensorProto:
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Changes the bytes the tensor has; the quantizer it was made from keeps its own."""
+        """Changes which bytes the tensor has; the quantizer it was made from does not
+        change."""
         if self._text is None:
             raise ValueError("a plain tensor has no usages")
         self._text = _texts.with_usage(self._text, rowwise_usage, columnwise_usage)
@@ -107,7 +109,7 @@ class TensorProto:
 
 
 def to_tensor_proto(tensor: torch.Tensor) -> TensorProto:
-    """What a tensor is, without its data.
+    """The description of a tensor, without its data.
 
     >>> octet.to_tensor_proto(torch.zeros(2, 3))
     TensorProto((2, 3), torch.float32, device=cpu)

@@ -1,4 +1,4 @@
-"""Quantizers: how a tensor becomes bytes. Each is a text of the C core in a class."""
+"""Quantizers: how a tensor becomes bytes. Each is a class around a text of the C core."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,15 @@ def _refuse_reduction(name: str, with_amax_reduction: bool) -> None:
 
 
 def _seed(text: str, device: torch.device) -> list[torch.Tensor]:
-    """The seed of one quantize that rounds stochastically, from torch's generator."""
+    """The seed for one stochastic quantize, from torch's generator."""
     if not _texts.is_stochastic(text):
         return []
     return [torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=device)]
 
 
 class _Value(Quantizer):
-    """A quantizer that is its text; a subclass may keep more, and is equal by all it keeps."""
+    """A quantizer whose value is its text. A subclass may add attributes; equality then
+    includes them."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other) or not isinstance(other, _Value):
@@ -54,7 +55,8 @@ class _Value(Quantizer):
         return made if vars(self).keys() == {"text"} else (*made, vars(self))
 
     def _refuse_more(self) -> None:
-        """Text alone rebuilds a quantizer that is its text alone."""
+        """Raises if a subclass holds more than its text: the text alone must rebuild the
+        quantizer."""
         more = vars(self).keys() - {"text"}
         if more:
             name = type(self).__name__
@@ -92,7 +94,7 @@ class Float8CurrentScalingQuantizer(_Value):
         scale: torch.Tensor | None = None,
         amax: torch.Tensor | None = None,
     ) -> None:
-        # Bytes are made where the tensor is, and scale and amax are not written to.
+        # device, scale and amax are accepted for TransformerEngine's sake and not used.
         del device, scale, amax
         _refuse_reduction(type(self).__name__, with_amax_reduction)
         if use_existing_amax:
@@ -180,7 +182,7 @@ class MXFP8Quantizer(_Value):
 
 
 def _transform(with_rht: bool, with_random_sign_mask: bool) -> str:
-    """The C core's word for a Hadamard transform, or for none."""
+    """The C core's word for a Hadamard transform, or "none"."""
     if not with_rht:
         return "none"
     return "signed" if with_random_sign_mask else "plain"
@@ -233,7 +235,8 @@ class NVFP4Quantizer(_Value):
             raise ValueError(
                 f"nvfp4_4over6_err_mode is {nvfp4_4over6_err_mode!r}; it is 'MAE' or 'MSE'"
             )
-        del with_post_rht_amax  # the amax of transformed columns is always their own
+        # the amax of transformed columns is always computed after the transform
+        del with_post_rht_amax
         fields = {
             "format": format_name(fp4_dtype),
             "block_rows": 16 if with_2d_quantization else 1,
@@ -339,7 +342,7 @@ class Float8Quantizer(Quantizer):
         *,
         noop_flag: torch.Tensor | None = None,
     ) -> "QuantizedTensor":
-        """As every quantizer; where the flag is not zero ``amax`` stays as it is, too."""
+        """As in every quantizer. If the flag is not zero, ``amax`` stays as it is, too."""
         if noop_flag is None:
             return self.quantize(src, out=dst)
         before = before_write(noop_flag, [self.amax])
@@ -362,7 +365,7 @@ _CLASSES: dict[str, type[Quantizer]] = {
 
 
 def from_text(text: str) -> Quantizer | None:
-    """The quantizer that a text means; None for "none".
+    """The quantizer of a text; None for "none".
 
     >>> octet.quantizers.from_text("mxfp8:e4m3+row")
     MXFP8Quantizer('mxfp8:e4m3/1x32+row')

@@ -26,7 +26,7 @@ from octet._recipe_parts import (
     format_field,
     split_word,
 )
-from octet._recipe_parts import FormatMax as FormatMax  # pickles of a Format look for it here
+from octet._recipe_parts import FormatMax as FormatMax  # pickles of a Format expect it here
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ _CLASSES = {
 
 @constant
 def _text(kind: str, fields: Fields) -> str:
-    """The recipe of that kind with these fields; groups are tuples of fields themselves."""
+    """The text of a recipe of that kind with these fields; groups are tuples of fields."""
     named = {name: dict(value) if isinstance(value, tuple) else value for name, value in fields}
     try:
         return _C.make("recipe", kind, named)
@@ -92,12 +92,12 @@ class Recipe:
         object.__setattr__(self, "_text", _text(kind, fields))
 
     def _freeze(self) -> None:
-        """Ends assignment. Traced code guards on what it read instead: it writes nothing to an
-        object from outside, which no checkpoint inside it could undo."""
+        """Forbids further assignment. Traced code does not freeze a recipe: it may not write to
+        objects from outside, and it guards on the fields it read."""
         if not is_dynamo_compiling():
             object.__setattr__(self, "_frozen", True)
 
-    _is_custom = False  # it has a text for each layer
+    _is_custom = False  # whether it has another text for each layer
 
     @property
     def text(self) -> str:
@@ -117,7 +117,7 @@ class Recipe:
                 f"{self!r} has been used, so its {name} stays as it is; make another recipe: "
                 f"dataclasses.replace(recipe, {name}={value!r})"
             )
-        # Another recipe checks the value; where that raises, this one is as it was.
+        # A copy checks the value; if it raises, this recipe has not changed.
         made = dataclasses.replace(self, **{name: value})
         for each in (*fields, "_text"):
             object.__setattr__(self, each, getattr(made, each))
@@ -188,12 +188,13 @@ class Recipe:
 
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass as _recipe  # type checkers know it by this import only
+    # type checkers recognize dataclasses only by this import
+    from dataclasses import dataclass as _recipe
 else:
 
     def _recipe(cls: R) -> R:
-        """A dataclass whose constructor sets fields without checking each, as a frozen one's
-        does; what it made of equality and assignment is the base's to call or to replace."""
+        """A dataclass whose constructor sets fields without the checks of __setattr__. Equality
+        and assignment come from the base class."""
         made = dataclass(frozen=True, repr=False)(cls)
         made._has_fields_of, made._hash_of_fields = made.__eq__, made.__hash__
         del made.__setattr__, made.__eq__, made.__hash__
@@ -229,7 +230,7 @@ class DelayedScaling(Recipe):
     batch_invariant: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.amax_compute_algo == "callback":  # the core's word for a function
+        if self.amax_compute_algo == "callback":  # the C core's word for a user's function
             raise ValueError("amax_compute_algo is 'callback'; give the function itself")
         self._set(
             "delayed",
@@ -245,7 +246,7 @@ class DelayedScaling(Recipe):
         )
 
     def has_functions(self) -> bool:
-        """Whether a function of the user's makes amaxes or scales from the history."""
+        """Whether the user's functions compute amaxes or scales from the history."""
         by_name = isinstance(self.amax_compute_algo, str)
         return not by_name or self.scaling_factor_compute_algo is not None
 
@@ -524,18 +525,19 @@ class CustomRecipe(Recipe):
                 "octet.recipe.CustomRecipe: quantization_alignment is "
                 f"{self.quantization_alignment}; it is at least 1"
             )
-        # The text of no answers at all: fields that contradict each other are refused now.
+        # Build the text without any quantizer: contradicting fields are refused now.
         object.__setattr__(self, "_text", self.text_of({}))
 
     _is_custom = True
 
     @property
     def text(self) -> str:
-        """There is none without a layer, because the factory may ask which layer it is."""
+        """Raises: a custom recipe has no text without a layer, because the factory may depend
+        on the layer."""
         raise AttributeError(f"{self!r} has a text for each layer: text_for('linear', name)")
 
     def answers(self, module_type: str, name: str) -> "dict[str, Quantizer]":
-        """What the factory answers to a layer now, role by role."""
+        """What the factory returns for a layer now, by role."""
         self._freeze()
         found = {}
         for role in (*_ROLES, "grad_weight") if self.quantize_grad_weight else _ROLES:
@@ -552,13 +554,13 @@ class CustomRecipe(Recipe):
         return found
 
     def text_of(self, answers: "dict[str, Quantizer]") -> str:
-        """The recipe's text, with the roles whose bytes the C core makes."""
+        """The recipe's text, with those roles that the C core quantizes."""
         roles = tuple((role, q.text) for role, q in answers.items() if q._is_core)
         fields = (("product", self.product), _override(self.backward_override))
         return _custom_text(roles, fields)
 
     def text_for(self, module_type: str, name: str) -> str:
-        """What the factory answers to a layer now, as a recipe's text."""
+        """The text of what the factory returns for a layer now."""
         return self.text_of(self.answers(module_type, name))
 
     def __repr__(self) -> str:

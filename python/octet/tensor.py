@@ -11,20 +11,22 @@ from octet._dtypes import dtype_name
 from octet._opaque import cache_key
 from octet._quantizer import before_write, put_back
 
-_DATA: Any = torch.Tensor.data  # torch's own property
+_DATA: Any = torch.Tensor.data  # torch's own property `data`
 
 _NO_MEMORY = (
     "a QuantizedTensor has no memory of its own: take its buffers() or dequantize(); to save "
     "it with safetensors, save octet.flatten_state_dict(state_dict)"
 )
 
-# What ops do to quantized tensors, filled by octet._tensor_ops; None stands for all others.
+# op -> its handler for quantized tensors, filled by octet._tensor_ops; None is for all other
+# ops.
 HANDLERS: dict[Any, Callable[[Any, Any, Any], Any]] = {}
 
 
 @constant
 def _absent_names(text: str) -> tuple[str, ...]:
-    """Buffers that the scheme knows and a quantizer does not make: they read None."""
+    """Names of buffers that the scheme has but this quantizer does not make; they read as
+    None."""
     own = _texts.buffer_names(text)
     return tuple(name for name in _texts.buffer_names(_texts.kind(text)) if name not in own)
 
@@ -46,8 +48,8 @@ class QuantizedTensor(torch.Tensor):
     """
 
     _text: str
-    _is_part = False  # a part that split() made: bytes of its own, not the whole tensor's
-    _is_local = False  # what a rank holds of a parameter that is a DTensor
+    _is_part = False  # whether split() made it: a part with its own bytes
+    _is_local = False  # whether it is the local part of a DTensor parameter
 
     @staticmethod
     def __new__(
@@ -93,8 +95,8 @@ class QuantizedTensor(torch.Tensor):
     _stable_hash_for_caching = cache_key
 
     def __coerce_tangent_metadata__(self) -> torch.Tensor:
-        """Asked where one that requires grad leaves a compiled graph: torch takes back only a
-        gradient of the same class, and gradients are plain."""
+        """torch calls this for an output of a compiled graph that requires grad. torch would
+        accept only a gradient of the same class, but gradients are plain."""
         raise RuntimeError(
             f"{self!r} requires grad and leaves a compiled graph, which cannot take its "
             "gradient back: dequantize() or detach() it inside, or compile its consumer along"
@@ -111,7 +113,7 @@ class QuantizedTensor(torch.Tensor):
 
     @property
     def quantizer(self) -> quantizers.Quantizer | None:
-        """The quantizer of its bytes, a value of its own."""
+        """A copy of its quantizer."""
         return quantizers.from_text(self._text)
 
     def buffers(self) -> list[torch.Tensor]:
@@ -126,7 +128,7 @@ class QuantizedTensor(torch.Tensor):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Drops bytes that are not wanted; bytes that are not there are an error."""
+        """Drops bytes that are no longer needed; raises for bytes that it does not have."""
         text = _texts.with_usage(self._text, rowwise_usage, columnwise_usage)
         missing = set(_texts.buffer_names(text)) - set(_texts.buffer_names(self._text))
         if missing:
@@ -141,7 +143,7 @@ class QuantizedTensor(torch.Tensor):
     # ---- what it does ----------------------------------------------------------------------
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:  # type: ignore[override]
-        """The tensor it stands for, in its dtype or another."""
+        """The decoded tensor, in its dtype or another."""
         return _Dequantize.apply(self, dtype or self.dtype)
 
     def get_high_precision_init_val(self) -> torch.Tensor | None:
@@ -155,8 +157,8 @@ class QuantizedTensor(torch.Tensor):
     def quantize_(
         self, tensor: torch.Tensor, *, noop_flag: torch.Tensor | None = None
     ) -> "QuantizedTensor":
-        """Quantizes a tensor into these buffers; where the one element of ``noop_flag`` is not
-        zero, which the device finds out, they stay as they are."""
+        """Quantizes a tensor into these buffers. If the one element of ``noop_flag`` is not
+        zero, they stay as they are; the device reads the flag."""
         if noop_flag is None:
             return quantize_into(self, tensor)
         buffers = self.buffers()
@@ -166,7 +168,7 @@ class QuantizedTensor(torch.Tensor):
         return self
 
     def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401
-        """Writes some elements; all are quantized anew.
+        """Writes some elements; the whole tensor is quantized again.
 
         Torch would write into a view, and a view of some elements is a decoded copy."""
         plain = self.dequantize()
@@ -185,7 +187,7 @@ class QuantizedTensor(torch.Tensor):
     @data.setter
     def data(self, tensor: torch.Tensor) -> None:
         if not isinstance(tensor, QuantizedTensor):
-            dtype_name(tensor.dtype)  # or it is nothing that could be quantized
+            dtype_name(tensor.dtype)  # raises for dtypes that cannot be quantized
             tensor = quantize_into(copied(self, tensor.dtype, tensor.device), tensor)
         _DATA.__set__(self, tensor)
         for name in (*_texts.buffer_names(self._text), *_absent_names(self._text)):
@@ -237,7 +239,7 @@ class QuantizedTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "QuantizedTensor":
         if id(self) not in memo:
-            # By the memo: what else is copied may hold its buffers, too.
+            # Through the memo: other copied objects may hold the same buffers.
             function, args = self.__reduce_ex__(None)
             memo[id(self)] = same_role(self, function(*copy.deepcopy(args, memo)))
         return memo[id(self)]
@@ -252,7 +254,8 @@ class QuantizedTensor(torch.Tensor):
     ) -> Any:  # noqa: ANN401
         del types
         if func.is_view and torch.is_inference_mode_enabled() and not args[0].is_inference():
-            # A view of a normal tensor is a normal tensor, made below autograd as ever.
+            # Under inference_mode a view of a normal tensor is a normal tensor, made below
+            # autograd.
             with torch.inference_mode(False), torch._C._AutoDispatchBelowAutograd():
                 return _handled(func, args, kwargs or {})
         return _handled(func, args, kwargs or {})
@@ -265,10 +268,10 @@ def _handled(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: 
 
 
 class Carried:
-    """What is attached to a quantized parameter and not part of it: attributes and hooks.
+    """Attributes and hooks attached to a quantized parameter.
 
-    Modules move such a parameter by making another and swapping the two; what a plain one would
-    keep then is put back."""
+    Modules move such a parameter by making a new one and swapping the two. A plain parameter
+    would keep its attributes, so they are put back here."""
 
     def __init__(self, tensor: QuantizedTensor) -> None:
         self._tensor = tensor
@@ -277,7 +280,7 @@ class Carried:
         self._grad_hooks = tensor._post_accumulate_grad_hooks
 
     def put_back(self) -> None:
-        """Attaches what is not attached any more."""
+        """Attaches what is no longer attached."""
         own = vars(self._tensor)
         parts = _texts.buffer_names(self._tensor._text)
         for name, value in self._attributes.items():
@@ -290,7 +293,7 @@ class Carried:
 
 
 def same_role(tensor: QuantizedTensor, made: QuantizedTensor) -> QuantizedTensor:
-    """What is made of a rank's share of a parameter is one, too."""
+    """Keeps the mark of a local part of a DTensor parameter."""
     if tensor._is_local:
         made._is_local = True
     return made
@@ -305,7 +308,7 @@ def rebuild(
     is_param: bool,
     init_val: torch.Tensor | None = None,
 ) -> QuantizedTensor:
-    """A quantized tensor as it was saved."""
+    """Unpickles a quantized tensor."""
     made = QuantizedTensor(buffers, text, dtype, shape)
     if is_param:
         made = torch.nn.Parameter(made, requires_grad)  # type: ignore[assignment]
@@ -346,7 +349,8 @@ class _Dequantize(torch.autograd.Function):
         ctx.dtype = tensor.dtype
         text = _texts.tensor_words(dtype_name(dtype), tensor._text)
         made = _ops.dequantize([tensor], tensor.shape, text)
-        return made if tensor.shape else made.reshape(())  # a scalar's row has one column
+        # a scalar is stored as a row with one column
+        return made if tensor.shape else made.reshape(())
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: ANN401
@@ -354,7 +358,7 @@ class _Dequantize(torch.autograd.Function):
 
 
 class _AsDtype(torch.autograd.Function):
-    """The same bytes for another dtype; the gradient passes straight through."""
+    """The same bytes with another dtype; the gradient passes straight through."""
 
     @staticmethod
     def forward(ctx: Any, tensor: QuantizedTensor, dtype: torch.dtype) -> QuantizedTensor:  # noqa: ANN401
@@ -367,8 +371,8 @@ class _AsDtype(torch.autograd.Function):
 
 
 def as_dtype(tensor: QuantizedTensor, dtype: torch.dtype) -> QuantizedTensor:
-    """The same bytes, standing for a tensor of another dtype; differentiable."""
-    dtype_name(dtype)  # or it is nothing that could be quantized
+    """The same bytes with another dtype; differentiable."""
+    dtype_name(dtype)  # raises for dtypes that cannot be quantized
     return tensor if dtype == tensor.dtype else _AsDtype.apply(tensor, dtype)
 
 
@@ -378,7 +382,7 @@ def copied(
     device: torch.device,
     non_blocking: bool = False,
 ) -> QuantizedTensor:
-    """A copy of the bytes on a device, standing for this dtype; not differentiable."""
+    """A copy of the bytes on a device, with this dtype; not differentiable."""
     with torch.no_grad():
         buffers = [
             buffer.to(device, non_blocking=non_blocking, copy=True)
@@ -388,7 +392,7 @@ def copied(
 
 
 class _Through(torch.autograd.Function):
-    """The second tensor in place of the first, whose gradient it hands on."""
+    """Returns the second tensor; the gradient goes to the first."""
 
     @staticmethod
     def forward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
@@ -402,7 +406,7 @@ class _Through(torch.autograd.Function):
 
 
 def straight_through(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """The second tensor; its gradient is the first one's."""
+    """The second tensor; its gradient goes to the first."""
     grads = first.requires_grad and torch.is_grad_enabled()
     return _Through.apply(first, second) if grads else second
 
@@ -448,7 +452,8 @@ def quantize_into(
 def _live_of(
     out: QuantizedTensor, buffers: list[torch.Tensor]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What quantizing into a tensor reads: delayed scaling keeps the scale it has."""
+    """The tensors that quantizing into a tensor reads: with delayed scaling, the scale that it
+    has."""
     if _texts.takes_scale(out._text):
         scale_inv = getattr(out, _texts.part_names(out._text)["scale_inv"])
         return [scale_inv.reciprocal()], [*buffers, torch.empty_like(scale_inv)]
