@@ -60,7 +60,7 @@ class Job:
         self.model = torch.nn.Sequential(
             first(IN, HIDDEN, **options), torch.nn.ReLU(), octet.Linear(HIDDEN, OUT, **options)
         )
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=2**-6)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=2**-7)
         self.compiled = torch.compile(self.model, dynamic=True, fullgraph=True)
 
     def forward(self, x: torch.Tensor, compiled: bool = False) -> torch.Tensor:
@@ -68,13 +68,16 @@ class Job:
             return (self.compiled if compiled else self.model)(x)
 
     def step(self, batch: "Batch", compiled: bool = False) -> bytes:
-        """One step; the digest of all it made."""
-        x, grad = batch.tensors()
+        """One step; the digest of all it made. It has a loss, so that it trains for hours:
+        weights that only walk at random become NaN, whose bits are no promise."""
+        x, target = batch.tensors()
         self.optimizer.zero_grad(set_to_none=True)
         torch.manual_seed(batch.seed)
         y = self.forward(x, compiled)
-        y.backward(grad)
+        (OUT * torch.nn.functional.mse_loss(y.float(), target.float())).backward()
         made = [y, x.grad, *(p.grad for p in self.model.parameters())]
+        for tensor in made:
+            assert tensor.isfinite().all(), f"{self.name}: training has diverged"
         self.optimizer.step()
         made += self.model.state_dict().values()
         return digest(made)
@@ -219,6 +222,12 @@ def threads_of(number: int, compiled: bool, draw: random.Random) -> int:
     return draw.choice(COMPILED_THREADS) if compiled else draw.randint(1, 4)
 
 
+def show(text: str) -> None:
+    """How far it is, at a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
 def train_disturbed(seconds: float, seed: int, out: Path) -> dict[str, Any]:
     """Trains until the time is up; the digests of all steps go to `out`."""
     torch._dynamo.config.recompile_limit = 8 * WARM  # all models have one code
@@ -239,9 +248,11 @@ def train_disturbed(seconds: float, seed: int, out: Path) -> dict[str, Any]:
             digests.write(jobs[batch.job].step(batch, by_graph))
             number, compiled = number + 1, compiled + by_graph
             now = time.monotonic() - began
+            show(f"soak: step {number}, {now:.0f} of {seconds:.0f} s")
             if number > WARM and (not sizes or now - sizes[-1][0] > seconds / 200):
                 sizes.append((now, resident()))
                 assert not crowded(), crowded()
+    show("")
     load.done.set()
     load.join()
     assert not load.error, load.error

@@ -55,11 +55,15 @@ class PackageError(Exception):
 
 
 def run(command: Sequence[str | Path], doing: str, **more: object) -> str:
-    """A command's output; its own words if it fails."""
+    """A command's output; its own words if it fails. At a terminal a line says what is done."""
     words = [str(word) for word in command]
+    if sys.stderr.isatty():
+        print(f"\r\033[K{doing} ...", end="", file=sys.stderr, flush=True)
     done = subprocess.run(  # type: ignore[call-overload]
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more
     )
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
     if done.returncode != 0:
         raise PackageError(
             f"{doing} failed ({done.returncode}): {' '.join(words)}\n{done.stdout}"

@@ -36,7 +36,7 @@ def run(words: str, args: list[torch.Tensor], dy: torch.Tensor) -> dict[str, tor
     backward = _signatures.backward_signature(words, dy.dtype)
     made = _ops.linear(args, sizes, words)
     saved = [args[i] if given else made[i] for given, i in forward.saves]
-    pool = [dy, *saved, *([made[-1]] if forward.has_block else [])]
+    pool = [dy, *saved, *([made[-1]] if forward.saves_arena else [])]
     grads = _ops.linear_backward([pool[i] for i in backward.args], sizes, backward.text)
     found = {group.name: grads[group.start] for _, group in backward.grads}
     # Sums of a product begin with +0, or with -0; a CPU's own instruction for products of bf16

@@ -6,7 +6,7 @@ from typing import Any
 
 import octet
 import pytest
-from laws import RECIPES, assert_same, step, within
+from laws import RECIPES, assert_same, scales, step, within
 from models import (
     Inside,
     batch,
@@ -145,7 +145,7 @@ def test_gpu_training__another_stream(name: str) -> None:
     for _ in range(20):
         junk.append(torch.full((1024, 1024), float("nan"), device="cuda"))
     found = [y.detach(), late.grad, other.weight.grad, other.bias.grad]
-    found += [other._buffers.get(key) for key in ("fp8_scale", "fp8_grad_scale")]
+    found += scales(other)
     assert_same(want, found)
 
 
@@ -259,7 +259,7 @@ def test_gpu_training__a_step_without_memory_and_a_good_one(
     assert_same(want, step(linear, call, x, dy))
 
 
-@pytest.mark.parametrize("what", ["bias", "fp8_scale", "main_grad"])
+@pytest.mark.parametrize("what", ["bias", "fp8_grad_state", "main_grad"])
 def test_gpu_training__a_tensor_that_was_left_behind_is_named(what: str) -> None:
     linear = octet.Linear(96, 48, params_dtype=torch.bfloat16, fuse_wgrad_accumulation=True)
     x = torch.randn(64, 96, device="cuda").bfloat16()
@@ -272,8 +272,8 @@ def test_gpu_training__a_tensor_that_was_left_behind_is_named(what: str) -> None
     elif what == "bias":
         linear.bias = torch.nn.Parameter(linear.bias.detach().cpu())
     else:
-        linear.fp8_scale = linear.fp8_scale.cpu()
-    named = {"fp8_scale": "scale"}.get(what, what)
+        linear.fp8_grad_state = linear.fp8_grad_state.cpu()
+    named = {"fp8_grad_state": "state"}.get(what, what)
     with pytest.raises(ValueError, match=rf"{named}.*on (another device|cpu)"):
         call(x).sum().backward()
     linear.cuda()

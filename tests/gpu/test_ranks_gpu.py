@@ -233,3 +233,41 @@ def test_ranks_gpu__two_ranks_compute_what_unsplit_layers_do(
     name: str, compiled: bool, two: Ranks
 ) -> None:
     two.run(split, name, compiled)
+
+
+def chunked(rank: int, name: str, mode: str) -> None:
+    """An operand that is gathered in chunks beside one that is gathered at once. On a GPU the
+    library may sum products of fewer rows in another order."""
+    found = []
+    for chunks in (False, 2):
+        torch.manual_seed(7)
+        layer = octet.Linear(
+            256,
+            512,
+            params_dtype=DTYPE,
+            device=DEVICE,
+            bias=mode == "column",
+            parallel_mode=mode,
+            tp_group=dist.group.WORLD,
+            sequence_parallel=True,
+            ub_overlap_ag=chunks,
+        )
+        torch.manual_seed(2)
+        column = mode == "column"
+        x = torch.randn(*((512, 256) if column else (1024, 128))).to(DTYPE).to(DEVICE)
+        for _ in range(3):
+            inp = x.clone().requires_grad_()
+            with octet.autocast(recipe=EXACT[name]):
+                y = layer(inp)
+            y.backward(torch.linspace(-1, 1, y.numel(), device=DEVICE).to(DTYPE).view_as(y))
+            x = x.roll(1, 0) * 1.5
+        found.append([y.detach(), inp.grad, layer.weight.grad])
+    for one, two in zip(*found, strict=True):
+        error = (one.double() - two.double()).norm() / one.double().norm()
+        assert torch.equal(one, two) if ON_CPU else float(error) < 2.0**-6, float(error)
+
+
+@pytest.mark.parametrize("mode", ["column", "row"])
+@pytest.mark.parametrize("name", [name for name in EXACT if name != "none"])
+def test_ranks_gpu__gathers_in_chunks(name: str, mode: str, two: Ranks) -> None:
+    two.run(chunked, name, mode)

@@ -93,16 +93,22 @@ def step(
     linear.zero_grad()
     y = call(x)
     plain(y).backward(grad)
-    state = [linear._buffers.get(name) for name in ("fp8_scale", "fp8_grad_scale")]
+    state = scales(linear)
     found = [y.detach(), x.grad, linear.weight.grad]
     found += [] if linear.bias is None else [linear.bias.grad]
     return [None if t is None else plain(t).clone() for t in found + state]
 
 
+def scales(linear: octet.Linear) -> list[Any]:
+    """Delayed scaling's scales; None where the layer has none."""
+    found = [linear._buffers.get(n) for n in ("fp8_state", "fp8_grad_state")]
+    return [None if state is None else state[0] for state in found]
+
+
 def histories(linear: octet.Linear) -> list[Any]:
     """Delayed scaling's histories; None where the layer has none."""
-    found = [linear._buffers.get(n) for n in ("fp8_amax_history", "fp8_grad_amax_history")]
-    return [None if history is None else history.clone() for history in found]
+    found = [linear._buffers.get(n) for n in ("fp8_state", "fp8_grad_state")]
+    return [None if state is None else state[1:].clone() for state in found]
 
 
 def assert_same(a: list[Any], b: list[Any]) -> None:
@@ -164,6 +170,7 @@ def step_of(made: torch.nn.Module, call: Any, x: Any, grad: Any, seed: int = 3) 
     made.zero_grad()
     y = call(x)
     y.backward(grad)
-    state = [b for n, b in made.named_buffers(remove_duplicate=False) if "scale" in n]
+    buffers = made.named_buffers(remove_duplicate=False)
+    state = [b[0] for n, b in buffers if n.endswith(("fp8_state", "fp8_grad_state"))]
     found = [y, x.grad, *(p.grad for p in made.parameters()), *state]
     return [None if t is None else t.detach().clone() for t in found]

@@ -5,6 +5,7 @@ from typing import Any
 import octet
 import torch.distributed as dist
 from laws import RECIPES
+from octet._lent import LentLinear
 
 import torch
 
@@ -141,4 +142,68 @@ def sharded(rank: int, name: str, kind: str) -> dict[str, Any]:
         ]
         found[way] = {"losses": torch.stack(losses), "grads": full}
         found[way]["names"] = [name for name, _ in module.named_parameters()]
+    return found
+
+
+def cached_weights(rank: int, kind: str) -> dict[str, Any]:
+    """Which casts are taken again after another gather, into other memory, and what a model
+    computes after the shards were written."""
+    from torch.distributed.fsdp import fully_shard
+
+    ids = torch.arange(48).view(4, 12) * 7 % 50
+    made, other = (_llama() if kind == "llama" else _mlp() for _ in range(2))
+    x = ids if kind == "llama" else _whole()[0]
+    part = made.model.layers[0] if kind == "llama" else made
+    for each in [part] if part is made else [part, made]:
+        fully_shard(each)
+    layers = [m for m in part.modules() if isinstance(m, (octet.LayerNormLinear, LentLinear))]
+
+    def call(of: Any) -> torch.Tensor:  # noqa: ANN401
+        with torch.no_grad(), octet.autocast(recipe=RECIPES["mxfp8"]):
+            found = of(x)
+        return found.logits if kind == "llama" else found
+
+    with octet.constant_weights():
+        call(made)
+        casts = [layer._weight_cache.tensor for layer in layers]
+        part.reshard()
+        held = [torch.empty(p.shape, dtype=p.dtype) for p in other.parameters()]
+        call(made)
+        again = [layer._weight_cache.tensor for layer in layers]
+        del held
+        for each in (part, made):
+            each.reshard()
+        with torch.no_grad():
+            for model in (made, other):
+                for name, parameter in model.named_parameters():
+                    parameter.mul_(2 if "norm" not in name else 1)
+        found, wanted = call(made), call(other)
+    same = [a is not None and a is b for a, b in zip(casts, again, strict=True)]
+    return {"taken again": same, "found": found, "wanted": wanted}
+
+
+def recomputed_steps(rank: int) -> dict[str, Any]:
+    """Losses of MLPs that backward runs again, whose weights are stored in MXFP8: backward has
+    gathered them columnwise."""
+    from torch.distributed.fsdp import fully_shard
+
+    x, found = _whole()[0], {}
+    for way in ("whole", "sharded"):
+        torch.manual_seed(9)
+        options = {"params_dtype": torch.bfloat16, "device": "cpu", "checkpoint": True}
+        with octet.quantized_model_init(recipe=RECIPES["mxfp8"]):
+            module = torch.nn.Sequential(
+                *(octet.LayerNormMLP(128, 96, **options) for _ in range(2))
+            )
+        for part in [*module, module] if way == "sharded" else []:
+            fully_shard(part)
+        optimizer, losses = torch.optim.SGD(module.parameters(), 0.5), []
+        for _ in range(3):
+            with octet.autocast(recipe=RECIPES["mxfp8"]):
+                loss = module(x).float().square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        found[way] = torch.stack(losses)
     return found

@@ -38,6 +38,11 @@ class Case(NamedTuple):
     steps: int = 1
 
 
+def ready(rank: int) -> int:
+    """Processes have started: what follows is timed without that."""
+    return rank
+
+
 def share(tensor: torch.Tensor, axis: int) -> torch.Tensor:
     """This rank's share of a tensor."""
     ranks = dist.get_world_size()
@@ -183,7 +188,7 @@ def _planned(graph: torch.fx.Graph) -> list[tuple[str, str]]:
                 elif place == "arg":
                     dtype = ports[port].dtype
                 else:
-                    dtype = (plan.block if place == "saved" else plan.restored[port])[item][0]
+                    dtype = (plan.arena if place == "saved" else plan.restored[port])[item][0]
                 found.append((collective.kind, str(dtype)))
     return found
 
@@ -413,6 +418,15 @@ def replicas(rank: int, grouped: bool, reduces: bool) -> dict[str, Any]:
     return state_of(layer)
 
 
+def other_layers(rank: int) -> None:
+    """Each rank but the first leaves out a layer."""
+    layers = [octet.Linear(64, 64, device="cpu", name=name) for name in ("fc1", "fc2")]
+    group = dist.new_group(list(range(dist.get_world_size())))
+    with octet.autocast(recipe=recipe.DelayedScaling(), amax_reduction_group=group):
+        for layer in layers[: 1 if rank else 2]:
+            layer(torch.randn(8, 64))
+
+
 # ---- what is refused -------------------------------------------------------------------------
 
 
@@ -438,6 +452,8 @@ def refused(rank: int, what: str) -> None:
         x = x[: 64 * (1 + rank)]
     elif what == "recipe":
         asked = RECIPES["mxfp8" if rank else "current"]
+    elif what == "autocast":  # which one rank has not entered
+        asked = None if rank else asked
     elif what == "option":
         options = {"save_original_input": bool(rank)}
     elif what == "chunks":
@@ -451,8 +467,27 @@ def refused(rank: int, what: str) -> None:
     elif what == "few scales":
         asked, amaxes = recipe.DelayedScaling(), alone()
     layer = layer_of(case, name="fc1", **options)
-    with octet.autocast(recipe=asked, amax_reduction_group=amaxes):
+    entered = asked is not None
+    with octet.autocast(enabled=entered, recipe=asked, amax_reduction_group=amaxes):
         layer(x.requires_grad_())
+
+
+def regrouped(rank: int) -> dict[str, Any]:
+    """A layer whose group is destroyed, and its calls over another one."""
+    case = Case("column", True)
+    first = dist.new_group(list(range(dist.get_world_size())))
+    layer, (x, _) = layer_of(case, tp_group=first, name="fc1"), own_tensors(case)
+    found: dict[str, Any] = {}
+    with within(case), torch.no_grad():
+        found["before"] = layer(x)
+        dist.destroy_process_group(first)
+        try:
+            layer(x)
+        except ValueError as error:
+            found["error"] = str(error)
+        layer.set_tensor_parallel_group(dist.group.WORLD)
+        found["after"] = layer(x)
+    return found
 
 
 def uneven_chunks(rank: int, mode: str) -> None:

@@ -197,6 +197,8 @@ def test_advise__bad_input_names_the_fix() -> None:
         octet.advise(model, x, lambda y: y)
     with pytest.raises(TypeError, match="batch is a str; it is what the model is called"):
         octet.advise(model, "batch", lambda y: y.mean())
+    with pytest.raises(TypeError, match=r"octet.advise: Sequential does not take .* \(tuple\)"):
+        octet.advise(model, [(x,)], lambda y: y.mean())
     with pytest.raises(ValueError, match="the loss is nan; give a batch on which"):
         octet.advise(model, x, lambda y: y.mean() * torch.nan)
     with pytest.raises(ValueError, match="convert it first"):

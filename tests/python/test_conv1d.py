@@ -195,6 +195,25 @@ def test_conv1d__save_pretrained_works_on_a_converted_model(
     assert torch.equal(loaded(tokens).logits, want)
 
 
+class SquareConverted(transformers.GPT2LMHeadModel):
+    """Converts only the layers whose shape does not tell (in, out) from (out, in)."""
+
+    def __init__(self, config: Any) -> None:  # noqa: ANN401
+        super().__init__(config)
+        octet.convert(self, "*.attn.c_proj")
+
+
+def test_conv1d__from_pretrained_of_a_model_that_converts_itself(
+    tmp_path: Path, tokens: torch.Tensor
+) -> None:
+    model = gpt2()
+    model.save_pretrained(tmp_path)
+    loaded = SquareConverted.from_pretrained(tmp_path).eval()
+    assert isinstance(loaded.transformer.h[0].attn.c_proj, octet.Linear)
+    assert torch.allclose(loaded(tokens).logits, model(tokens).logits, atol=1e-5)
+    assert same_state(loaded, model)
+
+
 def test_conv1d__is_known_without_importing_transformers() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(Path(octet.__file__).parents[1])!r})\n"

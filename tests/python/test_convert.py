@@ -181,6 +181,37 @@ def test_convert__of_nothing_is_an_error(change: Any) -> None:  # noqa: ANN401
         change(nn.Sequential(nn.Linear(4, 4)), "nothing")
 
 
+@pytest.mark.parametrize("change", [octet.convert, octet.unconvert])
+def test_convert__names_that_are_no_layers_are_errors_and_nothing_is_done(
+    change: Any,  # noqa: ANN401
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    if change is octet.unconvert:
+        octet.convert(model)
+    before = [type(module) for module in model]
+    with pytest.raises(ValueError, match=r"where has '7', .* its linear layers are '0', '2'$"):
+        change(model, ["0", "7"])
+    with pytest.raises(ValueError, match=r"where has '1', "):  # a ReLU
+        change(model, ("1", "2"))
+    for where in (3, [0, 2]):
+        with pytest.raises(TypeError, match=r"where is .*; it is a pattern of names"):
+            change(model, where)
+    assert [type(module) for module in model] == before
+    for wrong, kind in (("model", "a str"), (nn.Linear, "a class")):
+        with pytest.raises(TypeError, match=f"model is {kind}; it is a torch.nn.Module"):
+            change(wrong)
+    change(model, ["0", "2"])
+    assert [type(module) for module in model] != before
+
+
+def test_convert__near_names_are_proposed() -> None:
+    model = nn.ModuleDict({f"layer{i}": nn.Linear(4, 4) for i in range(6)})
+    with pytest.raises(
+        ValueError, match=r"layers are 'layer5', 'layer\d', 'layer\d' and 3 more$"
+    ):
+        octet.convert(model, ["layer0", "layr5"])
+
+
 class Special(nn.Linear):
     """A layer with more than nn.Linear has, and nn.Linear's forward."""
 

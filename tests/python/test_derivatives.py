@@ -100,6 +100,13 @@ def test_derivatives__of_a_layer_that_quantizes_are_an_error(route: str, name: s
         routes(ours)[route]()
 
 
+def test_derivatives__forward_mode_names_the_layer() -> None:
+    ours, _ = pair()
+    ours.forward = within(RECIPES["mxfp8"], ours.forward)
+    with pytest.raises(NotImplementedError, match=r"octet.Linear \(6 -> 4\): .*forward_ad"):
+        routes(ours)["forward mode"]()
+
+
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_derivatives__one_derivative_with_create_graph_is_as_usual(name: str) -> None:
     ours, _ = pair()

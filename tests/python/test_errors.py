@@ -15,9 +15,9 @@ TEXT = "f32 fp8-tensor:e4m3+row"
 
 def invalid(x: torch.Tensor) -> torch.Tensor:
     """A rule that only the kernel reads, so that tracing lets it pass."""
-    scale = x.new_ones(3)
-    _ops.delayed_update([scale, x.new_zeros(4, 3)], "nonsense")
-    return x * scale.sum()
+    state = x.new_ones(4, 3)
+    _ops.delayed_update([state], "nonsense")
+    return x * state.sum()
 
 
 def no_memory(x: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """octet.explain of a model: facts from the plan, and a model that stays as it was."""
 
 import copy
+import itertools
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import octet
 import pytest
 from laws import RECIPES
-from octet import _C, _signatures
+from octet import _C, _call_time, _signatures
 
 import torch
 
@@ -220,6 +221,63 @@ def test_explain__html_is_a_whole_fragment_without_scripts() -> None:
     assert found.to_dict()["rows"][0]["name"] == "<b>&"
     assert "<b>&" in str(found)
     assert "saves" in str(found)
+
+
+class Twice(torch.nn.Module):
+    """Two groups of layers that read one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.up, self.gate = (
+            octet.Linear(64, 64, device="cpu") for _ in range(4)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One output."""
+        y = self.q(x) + self.k(x)
+        return self.up(y) * self.gate(y)
+
+
+def test_explain__what_rows_share_is_said_once() -> None:
+    given = torch.randn(16, 64, requires_grad=True)
+    found = octet.explain(Twice(), given, recipe=QUANTIZING["mxfp8"])
+    title, common, head, *lines = str(found).splitlines()
+    assert title.startswith("recipe mxfp8, on cpu")
+    assert re.match("all rows: input mxfp8:.*; weight mxfp8:.*; products native$", common)
+    assert head.split()[:5] == ["layer", "m", "k", "n", "saves"]
+    assert [line.split()[0] for line in lines[:4]] == ["q", "k", "up", "gate"]
+    (note,) = [line for line in lines if "read one tensor" in line]
+    assert note.startswith("q, k read one tensor: torch.compile")
+    assert note.endswith(" (so do 1 more groups)")
+    assert found.to_html().count("mxfp8:") == 3
+    assert found.rows[0].quantizers["input"].startswith("mxfp8:")  # rows have it each
+
+
+def test_explain__takes_the_least_of_several_runs_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(_call_time.time, "perf_counter", lambda: clock[0])
+    durations = iter([0.5] * 4 + [0.2, 0.2] * 4 + [0.001, 0.002] + [0.2] * 9)
+
+    def run() -> None:
+        clock[0] += next(durations)
+
+    found = _call_time._least_times([run, run], torch.device("cpu"))
+    assert found == pytest.approx([0.001, 0.002])
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_explain__says_when_others_kept_the_processor_busy(
+    busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = itertools.count()
+    monkeypatch.setattr(_call_time.time, "perf_counter", lambda: next(wall))
+    monkeypatch.setattr(_call_time.time, "process_time", lambda: 0 if busy else 2 * next(wall))
+    model = torch.nn.Sequential(octet.Linear(64, 32, device="cpu"))
+    (row,) = octet.explain(model, torch.randn(16, 64)).rows
+    assert any("kept the processor busy" in note for note in row.notes) == busy
+    assert not busy or not any("slower than bf16" in note for note in row.notes)
 
 
 def test_explain__transformers_models_converted_and_fused() -> None:

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -156,6 +157,55 @@ def frozen_job(mesh: DeviceMesh) -> None:
 
 def test_fsdp__frozen_layers(workers: Workers) -> None:  # noqa: F811
     workers.run(frozen_job, 2)
+
+
+class Tied(torch.nn.Module):
+    """A head whose weight is the embedding's, by which fully_shard holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.table = torch.nn.Embedding(50, 70)
+        self.head = octet.Linear(70, 50, bias=False, device="cpu")
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(ids))
+
+
+def tied_job(mesh: DeviceMesh) -> tuple[int, int]:
+    """Bytes that forward saves beside what fully_shard holds, and those of the weight."""
+    made, other, ids = Tied(), Tied(), torch.arange(2)
+    fully_shard(made, mesh=mesh)
+    with torch.no_grad(), octet.autocast(recipe=RECIPES["mxfp8"]), octet.constant_weights():
+        made(ids)
+        cast = made.head._weight_cache.tensor
+        made.reshard()
+        held = torch.empty(50, 70)  # the weight is gathered into other memory
+        made(ids)
+        assert made.head._weight_cache.tensor is cast
+        made.reshard()
+        for each in (made, other):
+            each.table.weight.mul_(2)
+        assert torch.equal(made(ids), other(ids))
+    del held
+    saved: dict[int, Any] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks, octet.autocast(recipe=RECIPES["mxfp8"]):
+        y = made(ids)
+    own = made.head.weight.untyped_storage()._cdata
+    y.sum().backward()
+    return sum(s.size() for key, s in saved.items() if key != own), 50 * 70
+
+
+def test_fsdp__a_weight_of_two_modules(workers: Workers) -> None:  # noqa: F811
+    for saved, elements in workers.run(tied_job, 2):
+        assert saved < elements  # it is cast again in backward
 
 
 def hybrid_job(mesh: DeviceMesh) -> None:

@@ -275,6 +275,9 @@ def test_policies__torchs_fully_shard_is_the_one_that_is_known() -> None:
 
     assert _sharded.knows_fully_shard()
     assert _fsdp_param.__name__ == _sharded.FSDP_PARAM
+    assert "unsafe_setattr_param" in _fsdp_param.FSDPParam._setattr_on_modules.__code__.co_names
+    fields = set(_fsdp_param.ParamModuleInfo.__dataclass_fields__)
+    assert {"module", "param_name", "shared_modules", "shared_param_names"} <= fields
     group = _fsdp_param_group.FSDPParamGroup
     assert {"unshard", "wait_for_unshard"} <= set(vars(group))
     written = group.__init__.__code__.co_names

@@ -9,6 +9,7 @@ import octet
 import pytest
 import torch._dynamo.testing
 from laws import RECIPES, assert_same
+from torch.nn.utils import prune
 
 import torch
 
@@ -147,7 +148,7 @@ def test_fuse__the_state_dict_is_the_models_own() -> None:
         assert torch.equal(other(tokens()).logits, fused(tokens()).logits)
     trained(other, 1, RECIPES["delayed"])
     kept = other.state_dict()
-    scales = [name for name in kept if name.endswith("input_layernorm.linear.fp8_scale")]
+    scales = [name for name in kept if name.endswith("input_layernorm.linear.fp8_state")]
     assert len(scales) == 2
     again = octet.convert(model(), fuse=True)
     octet.prepare(again, RECIPES["delayed"])
@@ -267,6 +268,103 @@ def test_fuse__who_looks_on_prevents_it() -> None:
     assert type(layer.self_attn.q_proj) is octet.Linear
     fused = made.model.layers[1].input_layernorm
     assert isinstance(fused.linear, octet.LayerNormLinear)
+
+
+def test_fuse__who_saves_and_loads_otherwise_prevents_it() -> None:
+    made = model()
+    layer = made.model.layers[0].mlp.up_proj
+    layer.register_state_dict_post_hook(lambda *_: None)
+    assert "mlp.up_proj has hooks" in left(made)
+
+
+def blocks(made: Any) -> Any:  # noqa: ANN401
+    return made.transformer.h if hasattr(made, "transformer") else made.model.layers
+
+
+PARTS = {
+    "Llama": ("mlp", "mlp.gate_proj", "mlp.down_proj", "self_attn.q_proj"),
+    "GPT2": ("mlp", "attn", "attn.c_attn"),
+}
+
+
+@pytest.mark.parametrize("family", PARTS)
+def test_fuse__parts_compute_nothing_alone(family: str) -> None:
+    made = octet.convert(model(family), fuse=True)
+    block, x = blocks(made)[1], torch.randn(2, 12, 64)
+    for part in PARTS[family]:
+        with pytest.raises(RuntimeError, match=r"the \w+ of .*1 is fused .* octet.unconvert"):
+            block.get_submodule(part)(x)
+    made(tokens())  # and they do together
+    with pytest.raises(RuntimeError, match="computes nothing alone"):
+        block.mlp(x)
+    octet.unconvert(made)
+    assert block.mlp(x).shape == x.shape
+
+
+def test_fuse__a_part_that_is_pruned_later_is_refused() -> None:
+    made = octet.convert(model(), fuse=True)
+    prune.l1_unstructured(blocks(made)[0].self_attn.k_proj, "weight", 0.5)
+    with pytest.raises(NotImplementedError, match=r"the Linear of model.layers.0 is fused"):
+        made(tokens())
+
+
+@pytest.mark.parametrize("family", PARTS)
+def test_fuse__parts_are_not_copied_alone(family: str) -> None:
+    """A copy of one would have parameters that nobody multiplies by, or nobody saves."""
+    made = octet.convert(model(family), fuse=True)
+    block = blocks(made)[0]
+    norm = "ln_1" if family == "GPT2" else "input_layernorm"
+    for part in (norm, *PARTS[family]):
+        with pytest.raises(ValueError, match=r"cannot be copied alone .* octet.unconvert"):
+            copy.deepcopy(block.get_submodule(part))
+    copied = copy.deepcopy(block)
+    assert copied.get_submodule(norm).weight is not block.get_submodule(norm).weight
+
+
+@pytest.mark.parametrize("family", PARTS)
+def test_fuse__unconvert_keeps_hooks_and_attributes_of_later(family: str) -> None:
+    made, seen = octet.convert(model(family), fuse=True), []
+    block, handles = blocks(made)[0], []
+    for part in PARTS[family]:
+        hook = lambda *_, part=part: seen.append(part)  # noqa: E731
+        handles.append(block.get_submodule(part).register_forward_hook(hook))
+        block.get_submodule(part).note = part
+    octet.unconvert(made)
+    made(tokens())
+    assert sorted(seen) == sorted(PARTS[family])
+    assert [block.get_submodule(part).note for part in PARTS[family]] == [*PARTS[family]]
+    for handle in handles:
+        handle.remove()
+    made(tokens())
+    assert len(seen) == len(PARTS[family])
+
+
+@pytest.mark.parametrize("family", PARTS)
+def test_fuse__compiled_code_sees_what_loaders_put_into_dictionaries(family: str) -> None:
+    made = octet.convert(model(family), fuse=True)
+    run = torch.compile(made, backend="aot_eager")
+    run(tokens())
+    name = "ln_1" if family == "GPT2" else "self_attn.q_proj"
+    holder = blocks(made)[0].get_submodule(name)
+    holder._parameters["weight"] = torch.nn.Parameter(3 * holder.weight.detach())
+    found = run(tokens()).logits
+    assert near(found, octet.unconvert(made)(tokens()).logits, 1e-6)
+
+
+def test_fuse__a_forward_that_is_replaced_later_prevents_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    octet.convert(model(), fuse=True)  # the first proof is of transformers' own code
+    module = transformers.models.llama.modeling_llama
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
+        return 2 * self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+    monkeypatch.setattr(module.LlamaMLP, "forward", forward)
+    want, made = model(), model()
+    with pytest.warns(UserWarning, match=r"LlamaMLP\.forward is not"):
+        octet.convert(made, fuse=True)
+    assert torch.equal(made(tokens()).logits, want(tokens()).logits)
 
 
 def test_fuse__other_code_prevents_it() -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import octet
 import pytest
 from laws import RECIPES, within
+from octet import _ops
 
 import torch
 
@@ -104,3 +105,21 @@ def test_leaks__a_leak_would_be_seen() -> None:
     kept = [forward(0) for _ in range(3)]
     assert tensors() > count
     assert heap_bytes() - size > sum(y.nbytes for y in kept)
+
+
+REFUSED: dict[str, tuple[int, str]] = {
+    "a rule that is none": (4, "nonsense"),
+    "a history too short": (4, "input delayed:history=99"),
+    "half a state": (3, "input delayed:history=4"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_update_keeps_no_tensor(case: str) -> None:
+    """A list of torch's owns no tensor: whoever takes it lets go of all."""
+    count, rule = REFUSED[case]
+    states = [torch.ones(3), torch.zeros(8, 3), torch.ones(3), torch.zeros(8, 3)][:count]
+    uses = [state._use_count() for state in states]
+    with pytest.raises(ValueError, match=r"."):
+        _ops.delayed_update(states, rule)
+    assert [state._use_count() for state in states] == uses

@@ -69,7 +69,8 @@ def found(linear: octet.Linear, active: Any, x: Any, grad: Any) -> list[Any]:  #
     linear.zero_grad()
     y = within(active, linear)(x)
     y.backward(grad)
-    scale = linear._buffers.get("fp8_scale")
+    state = linear._buffers.get("fp8_state")
+    scale = None if state is None else state[0]
     return [y.detach(), x.grad, *(p.grad for p in linear.parameters()), scale]
 
 

@@ -17,6 +17,18 @@ def test_names__those_of_the_page_exist() -> None:
     assert [name for name in sorted(names) if not hasattr(octet, name)] == []
 
 
+def test_names__those_that_octet_has_not_say_what_to_use() -> None:
+    with pytest.raises(AttributeError, match=r"TransformerLayer.*; use octet.LayerNormLinear"):
+        _ = octet.TransformerLayer
+    with pytest.raises(AttributeError, match=r"'GroupedLinear'; use an octet.Linear for each"):
+        _ = octet.GroupedLinear
+    with pytest.raises(
+        AttributeError, match=r"^module 'octet' has no attribute 'Linaer'$"
+    ) as e:
+        _ = octet.Linaer
+    assert (e.value.name, e.value.obj) == ("Linaer", octet)  # Python proposes Linear by these
+
+
 def test_names__fp8_model_init_is_quantized_model_init() -> None:
     assert list(inspect.signature(octet.fp8_model_init).parameters) == [
         "enabled",

@@ -9,6 +9,7 @@ import pytest
 from laws import BOUNDS, DRAWING, RECIPES, assert_same, captured, compiled, inputs, within
 from laws import step_of as step
 from octet import _C, _ops
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import torch
@@ -169,6 +170,22 @@ def test_norm_linear__inductor_and_symbolic_sizes(name: str) -> None:
             step(eager, within(RECIPES[name], eager), x, grad), step(other, fast, x, grad)
         )
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("options", [{"parameters_split": ("a", "b")}, {"eps": 0.3}], ids=str)
+def test_norm_linear__symbolic_sizes_keep_eps_a_number(options: dict[str, Any]) -> None:
+    """With dynamic=True a compiler makes symbols of floats, and a plan needs this one."""
+    eager = layer(return_bias="eps" in options, **options)
+    other, active = copy.deepcopy(eager), RECIPES["mxfp8"]
+    fast, counter = compiled(within(active, other), dynamic=True)
+    for rows in (32, 5):
+        x, _ = inputs(rows)
+        found, wanted = fast(x), within(active, eager)(x)
+        for one, want in zip(found, wanted, strict=True):
+            assert torch.equal(one, want)
+    assert counter.frame_count == 1
+    eager.eps = other.eps = 0.5
+    assert torch.equal(fast(x)[0], within(active, eager)(x)[0])
 
 
 @every_kind
@@ -363,6 +380,37 @@ def test_norm_linear__torchs_autocast_casts_the_input(name: str) -> None:
         torch.testing.assert_close(made(x), y.float(), rtol=0.1, atol=0.2)
 
 
+@pytest.mark.parametrize("returns_norm", [False, True])
+def test_norm_linear__torchs_autocast_does_not_round_what_the_norm_reads(
+    returns_norm: bool,
+) -> None:
+    """Far from zero bfloat16 has no digits left for what a LayerNorm keeps."""
+    made = layer(params_dtype=torch.float32, return_layernorm_output=returns_norm)
+    x = inputs(dtype=torch.float32)[0] + 300
+    gamma, beta = made.layer_norm_weight, made.layer_norm_bias
+    with torch.autocast("cpu", torch.bfloat16):
+        y = made(x)
+        normed = functional.layer_norm(x, (x.shape[-1],), gamma, beta, made.eps)
+        wanted = functional.linear(normed, made.weight, made.bias)
+    assert torch.equal(y[0] if returns_norm else y, wanted)
+    if returns_norm:
+        assert torch.equal(y[1], normed.bfloat16())
+
+
+@pytest.mark.parametrize("name", ["none", "mxfp8"])
+def test_norm_linear__jagged_rows_are_normed_once_and_so_returned(name: str) -> None:
+    made = layer(return_layernorm_output=True, return_bias=True)
+    x = inputs()[0].flatten(0, 1)
+    parts = list(x.split([5, len(x) - 5]))
+    with octet.autocast(enabled=name != "none", recipe=RECIPES[name]):
+        y, bias, normed = made(torch.nested.nested_tensor(parts, layout=torch.jagged))
+        wanted, _, norm = made(x)
+    assert bias is made.bias
+    assert torch.equal(y.values(), wanted)
+    assert torch.equal(normed.values(), norm)
+    assert torch.equal(normed.offsets(), y.offsets())
+
+
 def test_norm_linear__gamma_may_be_frozen_or_of_another_dtype() -> None:
     made = layer("RMSNorm")
     made.layer_norm_weight = torch.nn.Parameter(made.layer_norm_weight.detach().float())
@@ -429,6 +477,15 @@ def test_norm_linear__protos_tell_the_call() -> None:
 def test_norm_linear__bad_arguments_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises((ValueError, NotImplementedError), match=why):
         octet.LayerNormLinear(70, 44, **{"device": "cpu", **options})
+
+
+@pytest.mark.parametrize("name", ["none", "mxfp8"])
+def test_norm_linear__parts_on_two_devices_are_refused(name: str) -> None:
+    made = octet.LayerNormLinear(8, 8, device="cpu", parameters_split={"q_": 4, "k_": 4})
+    made.k_weight = torch.nn.Parameter(made.k_weight.to("meta"))
+    why = r"k_weight is on meta, q_weight on cpu; they make one product: move them"
+    with pytest.raises(ValueError, match=rf"LayerNormLinear \(8 -> 8\): {why}"):
+        within(RECIPES[name], made)(torch.randn(4, 8))
 
 
 @pytest.mark.parametrize("name", ["none", "mxfp8"])

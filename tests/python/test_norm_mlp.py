@@ -378,9 +378,32 @@ def test_norm_mlp__parameters_that_it_would_not_use_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="fc1_weight is not a parameter of it"):
         made(x)
     made = mlp()
-    made.fc2.weight = torch.nn.Parameter(made.fc2_weight.detach().clone())
+    torch.nn.utils.parametrize.register_parametrization(made.fc2, "weight", torch.nn.Tanh())
     with pytest.raises(ValueError, match=r"fc2\.weight is another parameter than fc2_weight"):
         made(x)
+
+
+@pytest.mark.parametrize("compile_it", [False, True])
+@pytest.mark.parametrize("way", ["mlp", "half", "dictionary"])
+def test_norm_mlp__another_parameter_is_multiplied_by(way: str, compile_it: bool) -> None:
+    made, x = mlp(), inputs()[0]
+    run = torch.compile(made, backend="aot_eager") if compile_it else made
+    with octet.autocast(recipe=octet.recipe.MXFP8BlockScaling()):
+        run(x)
+        other = torch.nn.Parameter(made.fc1_weight.detach() * 3)
+        if way == "mlp":
+            made.fc1_weight = other
+        elif way == "half":
+            made.fc1.weight = other
+        else:  # as accelerate and other loaders do
+            made._parameters["fc1_weight"] = other
+        wanted = mlp()
+        wanted.load_state_dict(made.state_dict())
+        y = run(x)
+        assert torch.equal(y, wanted(x))
+    y.sum().backward()
+    assert other.grad is not None
+    assert made.fc1_weight is other is made.fc1.weight
 
 
 def test_norm_mlp__bad_input_is_refused_by_layer() -> None:
@@ -438,3 +461,20 @@ def test_norm_mlp__fully_shard_computes_the_same(two: Ranks, name: str, kind: st
         torch.testing.assert_close(parts["losses"], whole["losses"], rtol=1e-3, atol=1e-3)
         for mine, want in zip(parts["grads"], whole["grads"], strict=True):
             assert (mine.float() - want.float()).norm() <= 0.02 * want.float().norm() + 1e-6
+
+
+@pytest.mark.parametrize("kind", ["mlp", "llama"])
+def test_norm_mlp__a_cached_weight_is_the_shards(two: Ranks, kind: str) -> None:
+    """Another gather changes nothing, a write does, whichever module fully_shard holds a weight
+    by."""
+    if kind == "llama":
+        pytest.importorskip("transformers")
+    for made in two.run(norm_jobs.cached_weights, kind):
+        assert len(made["taken again"]) > 1
+        assert all(made["taken again"])
+        assert torch.equal(made["found"], made["wanted"])
+
+
+def test_norm_mlp__quantized_shards_are_recomputed(two: Ranks) -> None:
+    for made in two.run(norm_jobs.recomputed_steps):
+        assert torch.equal(made["sharded"], made["whole"])

@@ -31,6 +31,11 @@ def phase() -> tuple[Any, ...]:
     return [torch.zeros(rows, SIZES[-1])], [x, w], [], SIZES, words, 0, 0
 
 
+def fresh(rows: int, slots: int, amax: float) -> torch.Tensor:
+    """A state of delayed scaling: scales 1, and rows of one amax."""
+    return torch.cat([torch.ones(1, slots), torch.full((rows, slots), amax)])
+
+
 def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     torch.manual_seed(0)
     args, grad = operands()
@@ -42,10 +47,9 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     late_block = _ops.linear(args, SIZES, late)[1]
     late_rest = _ops.linear_backward([grad, late_block], SIZES, late)[-1]
     into = f"{PROBLEM} main_grad=add"
-    history, grad_history = torch.rand(4, 3), torch.rand(4, 2)
+    state, grad_state = fresh(4, 3, 0.5), fresh(4, 2, 0.5)
     delayed = DELAYED
-    scaled = _ops.linear_into[2]([history], [*args, torch.ones(3)], SIZES, delayed)[1]
-    grad_scale = torch.ones(2)
+    scaled = _ops.linear_into[2]([state], args, SIZES, delayed)[1]
     rounded = _ops.linear(args[:2], SIZES, ROUNDED)[1]
     return {
         "quantize": (_ops.quantize, (x, [], "bf16 fp8-block:e4m3/1x128")),
@@ -57,11 +61,11 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "linear_backward": (_ops.linear_backward, ([grad, block], SIZES, PROBLEM)),
         "linear_into": (
             _ops.linear_into[2],
-            ([history], [*args, torch.ones(3)], SIZES, delayed),
+            ([state], args, SIZES, delayed),
         ),
         "linear_into, no graph": (
             _ops.linear_into[1],
-            ([history], [*args, torch.ones(3)], SIZES, f"{delayed} grad=none"),
+            ([state], args, SIZES, f"{delayed} grad=none"),
         ),
         "linear_backward_into": (
             _ops.linear_backward_into[2],
@@ -79,17 +83,11 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         ),
         "linear_backward_into, amaxes": (
             _ops.linear_backward_into[3],
-            ([grad_history], [grad, grad_scale, scaled], SIZES, delayed, ""),
+            ([grad_state], [grad, scaled], SIZES, delayed, ""),
         ),
         "linear_backward_into, scales": (
             _ops.linear_backward_into[3],
-            (
-                [grad_scale, grad_history],
-                [grad, grad_scale, scaled],
-                SIZES,
-                delayed,
-                "delayed:history=4",
-            ),
+            ([grad_state], [grad, scaled], SIZES, delayed, "delayed:history=4"),
         ),
         "linear_seeded": (_ops.linear_seeded, (args[:2], seed, SIZES, ROUNDED)),
         "linear_backward, stochastic": (
@@ -112,13 +110,10 @@ def cases() -> dict[str, tuple[Any, tuple[Any, ...]]]:
             (torch.zeros(44, 70), [late_block, late_rest], SIZES, f"{late} main_grad=add"),
         ),
         "linear_phase": (_ops.linear_phase, phase()),
-        "delayed_record": (_ops.delayed_record, (history, torch.rand(3))),
+        "delayed_record": (_ops.delayed_record, (state, torch.rand(3))),
         "delayed_update": (
             _ops.delayed_update,
-            (
-                [torch.ones(3), history, torch.ones(2), grad_history],
-                "input delayed:history=4",
-            ),
+            ([state, grad_state], "input delayed:history=4"),
         ),
     }
 
@@ -229,30 +224,27 @@ def test_ops__fakes_are_what_kernels_make(recipe: str, option: str) -> None:
 def test_ops__amaxes_are_raised_as_they_are_recorded(before: float) -> None:
     args, grad = operands()
     pure, rule = DELAYED.removesuffix(" raise_amax"), "delayed:history=4"
-    raised, recorded = torch.full((4, 3), before), torch.full((4, 3), before)
-    args.append(torch.ones(3))
-    amax, y, block = _ops.linear(args, SIZES, pure)
+    raised, recorded = fresh(4, 3, before), fresh(4, 3, before)
+    amax, y, block = _ops.linear([*args, torch.ones(3)], SIZES, pure)
     assert all(
         map(torch.equal, _ops.linear_into[2]([raised], args, SIZES, DELAYED), (y, block))
     )
     _ops.delayed_record(recorded, amax)
-    assert torch.equal(raised[0, :2], recorded[0, :2])
-    assert torch.equal(raised[:, 2].isnan(), torch.full((4,), before).isnan())  # not measured
+    assert torch.equal(raised[:2, :2], recorded[:2, :2])
+    assert torch.equal(raised[0], torch.ones(3))
+    assert torch.equal(raised[1:, 2].isnan(), torch.full((4,), before).isnan())  # not measured
 
-    raised, recorded = torch.full((4, 2), before), torch.full((4, 2), before)
-    scales = [torch.ones(2), torch.ones(2)]
-    args = [grad, scales[0], block]
-    amax, *grads = _ops.linear_backward(args, SIZES, pure)
+    raised, recorded = fresh(4, 2, before), fresh(4, 2, before)
+    amax, *grads = _ops.linear_backward([grad, torch.ones(2), block], SIZES, pure)
     for updates in (False, True):
-        written = [scales[0], raised] if updates else [raised]
-        found = _ops.linear_backward_into[3](written, args, SIZES, DELAYED, rule * updates)
+        args = [raised], [grad, block], SIZES, DELAYED, rule * updates
+        found = _ops.linear_backward_into[3](*args)
         assert all(map(torch.equal, found, grads))
         _ops.delayed_record(recorded, amax)
         if updates:
-            _ops.delayed_update([scales[1], recorded], f"grad_output {rule}")
+            _ops.delayed_update([recorded], f"grad_output {rule}")
         assert torch.equal(raised[:, 0].nan_to_num(-7.0), recorded[:, 0].nan_to_num(-7.0))
-        assert scales[0][0] == scales[1][0]
-    assert scales[0][0] != 1
+    assert raised[0, 0] != 1
 
 
 @pytest.mark.parametrize("option", ["", " quantize_output quantize_grad_input"])
@@ -261,9 +253,11 @@ def test_ops__without_amaxes_bytes_are_the_same(option: str) -> None:
     pure = DELAYED.removesuffix(" raise_amax") + option
     args.append(torch.tensor([2.0, 4.0, 8.0]))
     _, *want = _ops.linear(args, SIZES, pure)
-    found = _ops.linear(args, SIZES, pure + " skip_amax")
-    assert len(found) == len(want)
-    assert all(map(torch.equal, found, want))
+    state = torch.cat([args[3][None], torch.full((2, 3), 9.0)])  # whose scales are read
+    for scales in (args[3], state):
+        found = _ops.linear([*args[:3], scales], SIZES, pure + " skip_amax")
+        assert len(found) == len(want)
+        assert all(map(torch.equal, found, want))
 
     backward = [grad, torch.tensor([0.5, 4.0]), want[-1]]
     _, *want = _ops.linear_backward(backward, SIZES, pure)
@@ -296,21 +290,21 @@ def test_ops__the_bias_gradient_goes_to_its_main_grad() -> None:
 
 def test_ops__many_states_are_updated_as_each_would_be() -> None:
     torch.manual_seed(3)
-    states = [[torch.rand(3) + 1, torch.rand(6, 3)] for _ in range(300)]
-    ones = [[tensor.clone() for tensor in state] for state in states]
+    states = [torch.rand(7, 3) + 1 for _ in range(300)]
+    ones = [state.clone() for state in states]
     rule = "weight delayed:history=5"
-    _ops.delayed_update([tensor for state in states for tensor in state], rule)
+    _ops.delayed_update(states, rule)
     for state, one in zip(states, ones, strict=True):
-        _ops.delayed_update(one, rule)
-        assert all(map(torch.equal, state, one))
+        _ops.delayed_update([one], rule)
+        assert torch.equal(state, one)
 
 
-def test_ops__block_bytes_are_the_plans() -> None:
+def test_ops__arena_bytes_are_the_plans() -> None:
     for recipe, sizes in itertools.product(RECIPES, EDGES):
         words = f"in=bf16 recipe={recipe} bias"
         plan = _plans.describe("linear", words)
         at = _plans.axes("linear", sizes)
-        assert _plans.block_bytes(plan, at) == _C.measure("linear", words, sizes)[0]
+        assert _plans.arena_bytes(plan, at) == _C.measure("linear", words, sizes)[0]
 
 
 def test_ops__strides_do_not_change_bytes() -> None:
@@ -336,9 +330,8 @@ def refusals() -> dict[str, tuple[Any, str]]:
     (x, w, b), _ = operands()
     linear = _ops.linear
 
-    def into(history: torch.Tensor, outputs: int) -> Any:  # noqa: ANN401
-        op = _ops.linear_into[outputs]
-        return op([history], [x, w, b, torch.ones(3)], SIZES, DELAYED)
+    def into(state: torch.Tensor, outputs: int) -> Any:  # noqa: ANN401
+        return _ops.linear_into[outputs]([state], [x, w, b], SIZES, DELAYED)
 
     return {
         "count": (lambda: linear([x, w], SIZES, PROBLEM), "the plan has 3 arguments"),
@@ -348,9 +341,9 @@ def refusals() -> dict[str, tuple[Any, str]]:
         "recipe": (lambda: linear([x, w, b], SIZES, "in=bf16 recipe=fp2 bias"), "fp2"),
         "sizes": (lambda: linear([x, w, b], (70,), PROBLEM), "sizes"),
         "dtype word": (lambda: _ops.quantize(x, [], "i4 mxfp8:e4m3"), "dtype"),
-        "block": (
+        "arena": (
             lambda: _ops.linear_backward([x[..., :44], x.view(torch.uint8)], SIZES, PROBLEM),
-            "block",
+            "arena",
         ),
         "written": (
             lambda: _ops.linear_backward_into[2](
@@ -373,23 +366,39 @@ def refusals() -> dict[str, tuple[Any, str]]:
             "5 tensors to write; the plan writes 0",
         ),
         "outputs": (lambda: into(torch.zeros(4, 3), 3), "2 outputs; this overload returns 3"),
-        "history": (lambda: into(torch.zeros(4, 2), 2), r"amax.*elements"),
-        "no scales": (
-            lambda: _ops.linear_backward_into[3](
-                [torch.zeros(4, 2)], [x], SIZES, DELAYED, "delayed"
+        "slots": (lambda: into(torch.zeros(4, 2), 2), r"state.*\(4, 2\).*\(1 \+ rows, 3\)"),
+        "no history": (
+            lambda: into(torch.zeros(1, 3), 2),
+            r"state.*\(1, 3\).*one row of amaxes",
+        ),
+        "scales alone": (lambda: into(torch.zeros(3), 2), r"state.*\(3\).*\(1 \+ rows, 3\)"),
+        "scales beside their state": (
+            lambda: _ops.linear_into[2](
+                [torch.zeros(4, 3)], [x, w, b, torch.ones(3)], SIZES, DELAYED
             ),
-            "a rule updates scales",
+            "4 tensors; the plan takes 3",
         ),
-        "histories": (
-            lambda: _ops.delayed_update([torch.ones(3)], "input delayed"),
-            "1 tensors; they are scales and history by turns",
+        "no state": (
+            lambda: _ops.linear_backward_into[3]([], [x], SIZES, DELAYED, "delayed"),
+            "a rule updates a state",
         ),
-        "role": (
-            lambda: _ops.delayed_update([torch.ones(3), torch.ones(4, 3)], "x delayed"),
-            "'x' is not a role",
+        "a state of forward": (
+            lambda: _ops.linear_backward_into[3](
+                [torch.zeros(4, 3)], [x], SIZES, DELAYED, "delayed:history=2"
+            ),
+            "has 3 columns; a rule updates a state, which has 2",
         ),
+        "a history of none": (
+            lambda: _ops.delayed_update([torch.ones(3)], "input delayed:history=1"),
+            "a history of 0 rows; the recipe uses 1",
+        ),
+        "amaxes": (
+            lambda: _ops.delayed_record(torch.ones(4, 3), torch.ones(2)),
+            "2 amaxes for a history of 3 slots",
+        ),
+        "role": (lambda: _ops.delayed_update([torch.ones(4, 3)], "x delayed"), "not a role"),
         "rows": (
-            lambda: _ops.delayed_update([torch.ones(3), torch.ones(4, 3)], "input delayed"),
+            lambda: _ops.delayed_update([torch.ones(5, 3)], "input delayed"),
             "a history of 4 rows; the recipe uses 1024",
         ),
     }

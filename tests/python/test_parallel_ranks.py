@@ -24,9 +24,10 @@ def test_parallel__amaxes_of_a_step_are_found_by_one_collective(two: Ranks) -> N
             one.pop("peaks")
             assert one.keys() == other.keys()
             assert all(torch.equal(one[key], other[key]) for key in one), where
-    for key in wanted[0]:
-        if "scale" in key or "history" in key:  # rows of row 0 are a rank's own until then
-            rows = slice(1, None) if "history" in key else slice(None)
+    keys = [key for key in wanted[0] if key.endswith("_state")]
+    assert len(keys) == 4
+    for key in keys:  # the amaxes of the current step are a rank's own until then
+        for rows in (slice(0, 1), slice(2, None)):
             assert torch.equal(wanted[0][key][rows], wanted[1][key][rows]), key
 
 
@@ -45,19 +46,30 @@ def test_parallel__scales_are_those_of_the_unsplit_layer(two: Ranks) -> None:
     """Input, weight and gradient of a first layer: nothing before them was added up otherwise.
     Scales of gradients move at the end of the next step."""
     found = two.run(jobs.delayed, "eager", 4)[0]
-    assert torch.equal(found["first fp8_scale"], unsplit_scales(4)[0].fp8_scale)
+    assert torch.equal(found["first fp8_state"][0], unsplit_scales(4)[0].fp8_scale)
     second = unsplit_scales(3)[1]
-    assert torch.equal(found["second fp8_grad_scale"], second.fp8_grad_scale)
+    assert torch.equal(found["second fp8_grad_state"][0], second.fp8_grad_scale)
 
 
 def test_parallel__replicas_reduce_where_they_are_told_to(two: Ranks) -> None:
     both = two.run(jobs.replicas, True, True)
-    for name in ("fp8_scale", "fp8_grad_scale"):
-        assert torch.equal(both[0][name], both[1][name])
+    for name in ("fp8_state", "fp8_grad_state"):
+        assert torch.equal(both[0][name][0], both[1][name][0])
     for grouped, reduces in ((False, True), (True, False)):
         apart = two.run(jobs.replicas, grouped, reduces)
-        assert not torch.equal(apart[0]["fp8_scale"], apart[1]["fp8_scale"])
-        assert torch.equal(apart[1]["fp8_scale"], both[1]["fp8_scale"])  # it has the larger
+        assert not torch.equal(apart[0]["fp8_state"][0], apart[1]["fp8_state"][0])
+        scales = apart[1]["fp8_state"][0], both[1]["fp8_state"][0]
+        assert torch.equal(*scales)  # it has the larger
+
+
+def test_parallel__ranks_that_run_other_layers_are_told(two: Ranks) -> None:
+    """Their amaxes would not fit together."""
+    for text in two.errors(jobs.other_layers):
+        assert "ValueError: the ranks of group" in text
+        assert "reduce amaxes of different layers of delayed scaling" in text
+        assert "rank 0: octet.Linear 'fc1' (64 -> 64), octet.Linear 'fc2' (64 -> 64)\n" in text
+        assert "rank 1: octet.Linear 'fc1' (64 -> 64)\n" in text
+    two.run(jobs.replicas, True, True)  # and the group goes on
 
 
 def test_parallel__a_checkpoint_updates_the_same_scales(two: Ranks) -> None:
@@ -72,6 +84,7 @@ def test_parallel__a_checkpoint_updates_the_same_scales(two: Ranks) -> None:
 REFUSED = {
     "missing group": "split over 2 ranks, but has no group; call set_tensor_parallel_group",
     "size of group": "tp_size is 3, but tp_group has 2 ranks",
+    "autocast": "call it differently",
     "other group": "tp_size is 2, but tp_group has 1 ranks",
     "not a group": "tp_group=5: it is a int",
     "shape": "call it differently",
@@ -87,6 +100,7 @@ REFUSED = {
 @pytest.mark.parametrize("what", list(REFUSED))
 def test_parallel__every_rank_refuses(what: str, two: Ranks) -> None:
     """In time, by an exception that names the layer and the rule."""
+    two.run(jobs.ready)
     before = time.monotonic()
     for text in two.errors(jobs.refused, what):
         assert text.startswith("ValueError: octet.Linear 'fc1' (")
@@ -125,6 +139,13 @@ def test_parallel__scales_that_ranks_do_not_share_are_found(two: Ranks) -> None:
     for text in two.errors(jobs.strange_scales):
         assert "call it differently" in text
         assert "fp8_scale [3.0, 3.0, 3.0]" in text
+
+
+def test_parallel__a_group_may_be_destroyed_and_another_be_given(two: Ranks) -> None:
+    for made in two.run(jobs.regrouped):
+        assert made["error"].startswith("octet.Linear 'fc1' (")
+        assert "has been destroyed; give it another by set_tensor_parallel" in made["error"]
+        assert torch.equal(made["after"], made["before"])
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def run(words: str, args: list[torch.Tensor], dy: torch.Tensor) -> list[torch.Te
     backward = _signatures.backward_signature(words, dy.dtype)
     made = _ops.linear(args, sizes, words)
     saved = [args[i] if given else made[i] for given, i in forward.saves]
-    pool = [dy, *saved, *([made[-1]] if forward.has_block else [])]
+    pool = [dy, *saved, *([made[-1]] if forward.saves_arena else [])]
     grads = _ops.linear_backward([pool[i] for i in backward.args], sizes, backward.text)
     places = {at - 3: group.start for at, group in backward.grads}
     return [made[0], *(grads[places[i]] for i in sorted(places))]

@@ -218,6 +218,53 @@ def test_checkpoint__octets_own(name: str, reentrant: bool, compile_it: bool) ->
     assert_same(want, step(other, call, x, grad))
 
 
+class Tracker:
+    """States of random numbers by name, as Megatron's and TransformerEngine's trackers."""
+
+    def __init__(self) -> None:
+        self.state = torch.Generator().manual_seed(5).get_state()
+
+    def get_states(self) -> dict[str, torch.Tensor]:
+        return {"ranks": self.state}
+
+    def set_states(self, states: dict[str, torch.Tensor]) -> None:
+        self.state = states["ranks"]
+
+    def dropped(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.Generator()
+        made.set_state(self.state)
+        kept = torch.rand(x.shape, generator=made) < 0.5
+        self.state = made.get_state()
+        return x * kept
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint__octets_own_draws_by_a_trackers_first_states(reentrant: bool) -> None:
+    usual, other = twins()
+    x, grad = inputs()
+    first, second = Tracker(), Tracker()
+    want = step(usual, within(RECIPES["mxfp8"], lambda x: usual(first.dropped(x))), x, grad)
+    asked = {"get_rng_state_tracker": lambda: second, "tp_group": None}
+
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return other(second.dropped(x))
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        y = octet.checkpoint(dropped, x, use_reentrant=reentrant, **asked)
+        second.dropped(y)  # backward comes after other draws
+        return y
+
+    assert_same(want, step(other, within(RECIPES["mxfp8"], call), x, grad))
+    first.dropped(grad)
+    assert torch.equal(first.state, second.state)
+
+
+def test_checkpoint__what_is_saved_is_not_split_over_ranks() -> None:
+    x = inputs()[0].requires_grad_()
+    with pytest.raises(NotImplementedError, match="not split over ranks; leave it out, or use"):
+        octet.checkpoint(layer(), x, distribute_saved_activations=True)
+
+
 @pytest.mark.parametrize("name", [*STATELESS, "nvfp4"])
 def test_checkpoint__octets_own_inside_a_graph(name: str) -> None:
     usual, other = twins()
@@ -241,8 +288,37 @@ def test_checkpoint__octets_own_passes_keywords_on() -> None:
     )
     y.backward(grad)
     assert seen["scale"] == 2.0
-    with pytest.raises(NotImplementedError, match="tp_group"):
-        octet.checkpoint(function, x, scale=1.0, tp_group=object())
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint__octets_own_may_leave_random_numbers_alone(reentrant: bool) -> None:
+    linear, (x, grad) = layer(), inputs()
+    drawn = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        drawn.append(torch.rand(1).item())
+        return linear(x)
+
+    for preserves in (True, False):
+        drawn.clear()
+        y = octet.checkpoint(
+            function,
+            x.clone().requires_grad_(),
+            use_reentrant=reentrant,
+            preserve_rng_state=preserves,
+        )
+        y.backward(grad)
+        assert (drawn[0] == drawn[1]) is preserves
+
+
+def test_checkpoint__octets_own_refuses_a_tracker_in_compiled_code() -> None:
+    linear, (x, _) = layer(), inputs()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return octet.checkpoint(linear, x, get_rng_state_tracker=Tracker)
+
+    with pytest.raises(Exception, match="in eager code"):
+        compiled(call)[0](x.requires_grad_())
 
 
 def test_recompute__evaluation_between_forward_and_backward_changes_nothing() -> None:
@@ -359,14 +435,15 @@ class Checkpointed(torch.nn.Module):
 def test_recompute__in_eval_by_the_scales_that_a_call_was_given(reentrant: bool) -> None:
     usual, other = trained_twins()
     x, grad = inputs()
-    scale = usual.fp8_scale * 0.125
+    state = usual.fp8_state.clone()
+    state[0] *= 0.125
     around = Checkpointed(other, reentrant)
 
     def plain(x: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(usual, {"fp8_scale": scale}, (x,))
+        return torch.func.functional_call(usual, {"fp8_state": state}, (x,))
 
     def again(x: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(around, {"inner.fp8_scale": scale}, (x,))
+        return torch.func.functional_call(around, {"inner.fp8_state": state}, (x,))
 
     want = step(usual, within(RECIPES["delayed"], plain), x, grad)
     assert_same(want, step(other, within(RECIPES["delayed"], again), x, grad))

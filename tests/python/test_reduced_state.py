@@ -110,7 +110,7 @@ def test_reduced__a_resumed_training_is_the_uninterrupted_one(
     found = two.run(resume, way, str(tmp_path))
     for rank in found:
         assert same(rank["saved"], found[0]["saved"])
-        assert rank["saved"]["0.fp8_grad_amax_history"][:, 0].any()
+        assert rank["saved"]["0.fp8_grad_state"][1:, 0].any()
         for name in ("by one", "by all"):
             assert same(rank[name], rank["uninterrupted"])
 
@@ -182,8 +182,8 @@ def freed_on_one(rank: int) -> dict[str, Any]:
 
 def test_reduced__ddp_broadcasts_no_other_amaxes(two: Ranks) -> None:
     for rank in two.run(through_ddp):
-        for name in ("0.fp8_grad_scale", "1.fp8_grad_scale"):
-            assert torch.equal(rank["ddp"][name], rank["plain"][name])
+        for name in ("0.fp8_grad_state", "1.fp8_grad_state"):
+            assert torch.equal(rank["ddp"][name][0], rank["plain"][name][0])
 
 
 def test_reduced__a_copy_on_one_rank_does_not_take_part(two: Ranks) -> None:

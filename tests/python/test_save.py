@@ -190,7 +190,7 @@ def test_save__copies_and_state_dicts_are_the_same() -> None:
 
 
 def test_save__a_plain_layer_saves_the_weight_itself() -> None:
-    """The same bits, and no bytes of the weight; a weight in parts is saved as its bytes."""
+    """The same bits, and no bytes of the weight."""
     x = torch.randn(8, 70, dtype=torch.bfloat16)
     grad = torch.randn(8, 44, dtype=torch.bfloat16)
     one, two = plain_layer(), plain_layer(save="memory")
@@ -199,9 +199,50 @@ def test_save__a_plain_layer_saves_the_weight_itself() -> None:
     assert speed.alive == 0
     assert memory.alive == two.weight.nbytes
     assert speed.stored - memory.stored >= two.weight.numel()
-    parts = plain_layer(save="memory", parameters_split=("a", "b"))
-    assert octet.measure(parts, 8, mxfp8) == speed
     assert_same(step(two, within(mxfp8, two), x, grad), step(one, within(mxfp8, one), x, grad))
+
+
+@pytest.mark.parametrize("backend", ["", "aot_eager"])
+@pytest.mark.parametrize("name", FP8)
+def test_save__a_weight_in_parts_is_joined_again(name: str, backend: str) -> None:
+    """The same bits as with the joined weight's bytes; the parameters alone are saved."""
+    found = []
+    for save in ("speed", "memory"):
+        torch._dynamo.reset()
+        made = norm(save, parameters_split={"q": 20, "k": 12, "v": 12})
+        made.k_weight.requires_grad_(False)
+        call: Any = within(RECIPES[name], made)
+        call = compiled(call, backend)[0] if backend else call
+        found.append(trained(made, name, call))
+        none = octet.measure(made, 0, RECIPES[name])
+        assert (none.stored < 1024) == (save == "memory")
+        held = {p.data_ptr() for p in made.parameters()}
+        x, kept = inputs(70)[0].requires_grad_(), []
+
+        def keep(tensor: torch.Tensor, held: Any = held, kept: Any = kept) -> torch.Tensor:  # noqa: ANN401
+            if tensor.data_ptr() not in held and 70 in tensor.shape[-2:]:
+                kept.append(tuple(tensor.shape))
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            y = call(x)
+        assert (44, 70) not in kept
+        y.sum().backward()
+    assert_same(found[1], found[0])
+
+
+def test_save__a_parametrized_part_is_saved_as_bytes() -> None:
+    """It is made for the call: nobody holds what it was."""
+    made = norm(parameters_split={"q": 20, "k": 24})
+    torch.nn.utils.parametrizations.weight_norm(made, "q_weight")
+    assert octet.measure(made, 0, RECIPES["mxfp8"]).stored > 44 * 70
+    x, grad = inputs(44)
+    (memory,) = torch.autograd.grad(
+        within(RECIPES["mxfp8"], made)(x.requires_grad_()), x, grad, retain_graph=True
+    )
+    made.save = "speed"
+    (speed,) = torch.autograd.grad(within(RECIPES["mxfp8"], made)(x), x, grad)
+    assert torch.equal(memory, speed)
 
 
 @pytest.mark.parametrize("sequence", [False, True])

@@ -227,9 +227,14 @@ def test_share__one_gradient_of_two_layers_is_cast_once(name: str) -> None:
     ],
     ids=["saves its input", "delays its wgrad"],
 )
-def test_share__layers_that_cannot_are_left_alone(model: Attention) -> None:
+def test_share__layers_that_cannot_are_left_alone(
+    model: Attention, caplog: pytest.LogCaptureFixture
+) -> None:
     recipe, shared = RECIPES["block"](), Graphs(model, True)
+    caplog.set_level("DEBUG", "octet")
     found = step(shared.model, model, recipe)
+    why = "computed later" if model.q.delay_wgrad_compute else "it saves, gathers"
+    assert sum("shares no cast" in line and why in line for line in caplog.messages) == 3
     for layer in model.children():
         if layer.delay_wgrad_compute:
             layer.backward_dw()
@@ -241,12 +246,16 @@ def test_share__layers_that_cannot_are_left_alone(model: Attention) -> None:
     assert_equal(found, expected)
 
 
-def test_share__scales_of_delayed_scaling_are_each_layers_own() -> None:
+def test_share__scales_of_delayed_scaling_are_each_layers_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "octet")
     recipe, model = octet.recipe.DelayedScaling(), Attention()
     octet.prepare(model, recipe)
     shared = Graphs(model, True)
     step(shared.model, model, recipe)
     assert shared.saved == 0
+    assert sum(": the scale is its own" in line for line in caplog.messages) == 3
 
 
 # ---- Inductor --------------------------------------------------------------------------------

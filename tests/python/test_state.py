@@ -105,7 +105,7 @@ def test_state__has_the_keys_of_nn_linear_but_for_delayed_scalings(
     x, grad = inputs()
     call = within(RECIPES[name], linear)
     step(linear, compiled(call)[0] if compile_it else call, x, grad)
-    scaling = ["fp8_scale", "fp8_amax_history", "fp8_grad_scale", "fp8_grad_amax_history"]
+    scaling = ["fp8_state", "fp8_grad_state"]
     wanted = set(plain.state_dict()) | set(scaling if name == "delayed" else ())
     assert set(linear.state_dict()) == wanted
     assert set(unused.state_dict()) == set(plain.state_dict())
@@ -137,13 +137,54 @@ def test_state__random_numbers_resume_with_torchs_generator() -> None:
 
 def test_state__of_other_sizes_is_torchs_error() -> None:
     linear = octet.prepare(layer(), RECIPES["delayed"])
-    state = linear.state_dict() | {"fp8_scale": torch.ones(7)}
-    with pytest.raises(RuntimeError, match=r"size mismatch for fp8_scale.*\(7,\).*\(3,\)"):
-        linear.load_state_dict(state)
-    state = linear.state_dict() | {"fp8_amax_history": torch.ones(7, 9)}
-    with pytest.raises(RuntimeError, match=r"fp8_amax_history.*\(7, 9\).*\(rows, 3\)"):
-        linear.load_state_dict(state)
-    assert not linear.fp8_amax_history.any()
+    weights = layer().state_dict()
+    for damaged, message in (
+        ({"fp8_state": torch.ones(7, 9)}, r"mismatch for fp8_state.*\(7, 9\).*1 \+ rows, 3\)"),
+        ({"fp8_grad_state": torch.ones(1, 2)}, r"fp8_grad_state.*\(1, 2\).*\(1 \+ rows, 2\)"),
+        ({"fp8_scale": torch.ones(7)}, r"mismatch for fp8_scale.*\(7,\).*\(3,\)"),
+        ({"fp8_amax_history": torch.ones(7, 9)}, r"fp8_amax_history.*\(7, 9\).*\(rows, 3\)"),
+        (
+            {"fp8_state": torch.ones(5, 3), "fp8_scale": torch.ones(3)},
+            "fp8_state and fp8_scale are both in the checkpoint",
+        ),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            linear.load_state_dict(weights | damaged)
+        assert torch.equal(linear.fp8_scale, torch.ones(3))
+        assert not linear.fp8_amax_history.any()
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_state__scales_and_histories_that_were_saved_apart_are_loaded(assign: bool) -> None:
+    linear, (x, grad) = layer(), inputs()
+    for factor in (1, 3):
+        step(linear, within(RECIPES["delayed"], linear), x * factor, grad)
+    saved = dict(linear.state_dict())
+    for name in ("fp8_state", "fp8_grad_state"):
+        state, kind = saved.pop(name), name.removesuffix("state")
+        saved[f"{kind}scale"], saved[f"{kind}amax_history"] = state[0], state[1:]
+    other = layer()
+    other.load_state_dict(saved, assign=assign)
+    assert_same(list(linear.state_dict().values()), list(other.state_dict().values()))
+    del saved["fp8_grad_scale"], saved["fp8_amax_history"]
+    other.load_state_dict(saved)
+    assert torch.equal(other.fp8_scale, linear.fp8_scale)
+    assert not other.fp8_amax_history.any()
+    assert torch.equal(other.fp8_grad_scale, torch.ones(2))
+    assert torch.equal(other.fp8_grad_amax_history, linear.fp8_grad_amax_history)
+
+
+def test_state__scales_and_histories_are_views() -> None:
+    linear = octet.prepare(layer(name="fc1"), RECIPES["delayed"])
+    linear.fp8_scale[1] = 8.0
+    linear.fp8_grad_amax_history[0, 1] = 4.0
+    assert linear.fp8_state[0].tolist() == [1.0, 8.0, 1.0]
+    assert linear.fp8_grad_state[1].tolist() == [0.0, 4.0]
+    for name in ("fp8_scale", "fp8_amax_history", "fp8_grad_scale", "fp8_grad_amax_history"):
+        with pytest.raises(AttributeError, match=rf"'fc1'.*{name} is a view of fp8_.*state"):
+            setattr(linear, name, getattr(linear, name).clone())
+    with pytest.raises(AttributeError, match="fp8_scale is a view of fp8_state"):
+        torch.func.functional_call(linear, {"fp8_scale": torch.ones(3)}, inputs()[:1])
 
 
 def test_state__is_float32_in_a_half_layer() -> None:
@@ -158,5 +199,5 @@ def test_state__a_layer_loads_its_own_state_dict() -> None:
     step(linear, within(RECIPES["delayed"], linear), x, grad)
     wanted = copy.deepcopy(linear.state_dict())
     linear.load_state_dict(linear.state_dict())
-    assert not torch.equal(wanted["fp8_scale"], torch.ones(3))
+    assert not torch.equal(wanted["fp8_state"][0], torch.ones(3))
     assert all(torch.equal(value, wanted[key]) for key, value in linear.state_dict().items())

@@ -56,8 +56,8 @@ def gathered(tensor: torch.Tensor, text: str, scale: float | None = None) -> Any
     from octet._stats import _stats_of
 
     row = _stats_ops.new_row(tensor.device)
-    scales = [] if scale is None else [torch.tensor([7.0, scale])]
-    _stats_ops.gather(row, tensor, scales, 1, text)
+    states = [] if scale is None else [torch.tensor([[7.0, scale], [3.0, 5.0]])]
+    _stats_ops.gather(row, tensor, states, 1, text)
     return _stats_of(row.tolist())
 
 

@@ -128,6 +128,17 @@ def test_support__knows_the_devices_that_layers_run_on() -> None:
     for ask in (octet.support, lambda device: octet.explain(64, 32, 16, device=device)):
         with pytest.raises(ValueError, match="device is meta; layers run on cpu and cuda"):
             ask("meta")
+        with pytest.raises(ValueError, match="device is 'gpu'; layers run on cpu and cuda"):
+            ask("gpu")
+        if not torch.cuda.is_available():
+            with pytest.raises(ValueError, match="torch sees no GPU; use 'cpu'"):
+                ask("cuda")
+
+
+def test_explain__says_its_two_forms() -> None:
+    with pytest.raises(TypeError, match=r"explain\(model, x\), or the sizes of a layer"):
+        octet.explain()
+    assert octet.explain(in_features=64, out_features=32, rows=16, device="cpu")
 
 
 def quantized(name: str, preserve: bool = False) -> octet.Linear:

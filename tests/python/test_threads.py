@@ -7,7 +7,7 @@ from typing import Any
 
 import octet
 import pytest
-from laws import DRAWING, RECIPES, assert_same, compiled, inputs, layer, step, within
+from laws import DRAWING, RECIPES, assert_same, compiled, inputs, layer, scales, step, within
 
 import torch
 
@@ -66,10 +66,7 @@ def test_threads__quantize_by_recipes_of_their_own(compile_it: bool) -> None:
                     meet()
                 y.backward(grad)
                 grads = [leaf.grad, linear.weight.grad, linear.bias.grad]
-                state = [
-                    linear._buffers.get(key) if name == "delayed" else None
-                    for key in ("fp8_scale", "fp8_grad_scale")
-                ]
+                state = scales(linear) if name == "delayed" else [None, None]
                 found.append(
                     [None if t is None else t.detach().clone() for t in (y, *grads, *state)]
                 )

@@ -41,6 +41,18 @@ def test_train_gpt__shards_learn_as_replicas_do_and_resume(tmp_path: Path) -> No
     assert train(2, "--fsdp", *folder, "--resume") == found
 
 
+def test_train_gpt__resumes_by_what_all_ranks_have_saved(tmp_path: Path) -> None:
+    """As where a rank dies before it has saved. Delayed scaling's scales come back, too."""
+    options = ["--tp", "2", "--sp", "--recipe", "delayed", "--every", "1"]
+    options += ["--checkpoints", str(tmp_path)]
+    found = train(2, *options)
+    for last in (*tmp_path.glob("*/0000004"), tmp_path / "tp1-of-2/0000003"):
+        shutil.rmtree(last)
+    assert train(2, *options, "--resume") == found
+    with pytest.raises(AssertionError, match="resume with the --tp that saved it"):
+        train(1, "--checkpoints", str(tmp_path), "--resume")
+
+
 def test_train_gpt__says_what_is_wrong() -> None:
     for options, why in (
         (["--tp", "3"], "--heads is 4; it must be a multiple of 3"),

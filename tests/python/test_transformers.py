@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import octet
 import pytest
 from laws import RECIPES
+from octet.linear import AnyLinear
 from safetensors.torch import load_file, save_file
 
 import torch
@@ -18,7 +19,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 DELAYED = RECIPES["delayed"]
-SCALING = ("fp8_scale", "fp8_amax_history", "fp8_grad_scale", "fp8_grad_amax_history")
+SCALING = ("fp8_state", "fp8_grad_state")
 
 
 class SmallConfig(transformers.PretrainedConfig):
@@ -48,14 +49,35 @@ class Small(transformers.PreTrainedModel):
         return self.head(self.down(torch.relu(self.up(self.embed(input_ids)))))
 
 
+class SmallNormed(Small):
+    """The same with layers that begin with norms."""
+
+    def __init__(self, config: SmallConfig) -> None:
+        super().__init__(config)
+        self.up = octet.LayerNormLinear(32, 64)
+        self.down = octet.LayerNormMLP(64, 32)
+        self.head = torch.nn.Linear(64, 50)
+        if config.prepared:
+            octet.prepare(self, DELAYED)
+        self.post_init()
+
+
 class OctetLlama(transformers.LlamaForCausalLM):
     """A Llama whose layers are converted when it is made."""
 
+    fuses = False
+
     def __init__(self, config: transformers.LlamaConfig) -> None:
         super().__init__(config)
-        octet.convert(self, "model.*")
+        octet.convert(self, "model.*", fuse=self.fuses)
         if getattr(config, "prepared", False):
             octet.prepare(self, DELAYED)
+
+
+class FusedLlama(OctetLlama):
+    """One whose layers are fused, too."""
+
+    fuses = True
 
 
 def llama_config(**more: Any) -> transformers.LlamaConfig:  # noqa: ANN401
@@ -75,7 +97,7 @@ def llama_config(**more: Any) -> transformers.LlamaConfig:  # noqa: ANN401
 
 def make(kind: type, dtype: torch.dtype | None = None) -> transformers.PreTrainedModel:
     torch.manual_seed(1)
-    config = SmallConfig() if kind is Small else llama_config()
+    config = SmallConfig() if issubclass(kind, Small) else llama_config()
     return kind._from_config(config, dtype=dtype)
 
 
@@ -108,13 +130,14 @@ def scaling(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {k: v.clone() for k, v in found.items() if k.rpartition(".")[2] in SCALING}
 
 
-def layers(model: torch.nn.Module) -> list[octet.Linear]:
-    return [module for module in model.modules() if isinstance(module, octet.Linear)]
+def layers(model: torch.nn.Module) -> list[AnyLinear]:
+    return [module for module in model.modules() if isinstance(module, AnyLinear)]
 
 
 def assert_fresh(model: torch.nn.Module) -> None:
     for name, tensor in scaling(model).items():
-        wanted = torch.zeros_like(tensor) if "history" in name else torch.ones_like(tensor)
+        wanted = torch.zeros_like(tensor)
+        wanted[0] = 1.0  # the scales
         assert tensor.dtype == torch.float32, name
         assert torch.equal(tensor, wanted), name
 
@@ -135,7 +158,7 @@ def without_scales(folder: Path) -> None:
     save_file(kept, path, metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("kind", [Small, OctetLlama])
+@pytest.mark.parametrize("kind", [Small, SmallNormed, OctetLlama, FusedLlama])
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
@@ -150,7 +173,7 @@ def test_transformers__a_loaded_model_has_saved_or_fresh_scales(
     model = make(kind, dtype)
     train(model, 2)
     before = scaling(model)
-    assert len(before) == 4 * len(layers(model))
+    assert len(before) == len(SCALING) * len(layers(model))
     model.save_pretrained(tmp_path)
     if not saved:
         without_scales(tmp_path)
@@ -165,7 +188,7 @@ def test_transformers__a_loaded_model_has_saved_or_fresh_scales(
             assert found[name].dtype == torch.float32, name
             assert torch.equal(tensor, found[name]), name
     else:
-        assert len(scaling(other)) == (4 * len(layers(other)) if prepared else 0)
+        assert len(scaling(other)) == (len(SCALING) * len(layers(other)) if prepared else 0)
         assert_fresh(other)
     for (name, one), two in zip(model.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two), name
@@ -260,3 +283,88 @@ def test_transformers__compiled_code_that_may_break_runs_delayed_scaling_eagerly
     assert all(one.isfinite().all() for one in found)
     for one, two in zip(wanted, found, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
+
+
+# ---- layers that begin with a norm -----------------------------------------------------------
+
+
+class Normed(transformers.PreTrainedModel):
+    """A model of layers that transformers does not know, or takes for norms."""
+
+    config_class = SmallConfig
+
+    def __init__(self, config: SmallConfig) -> None:
+        super().__init__(config)
+        self.up = octet.Linear(32, 32)
+        self.qkv = octet.LayerNormLinear(32, 48, parameters_split=("q", "k", "v"))
+        self.linear = octet.LayerNormLinear(48, 32, normalization="RMSNorm")
+        self.mlp = octet.LayerNormMLP(32, 64, activation="swiglu")
+        self.norm = octet.RMSNorm(32, zero_centered_gamma=True)
+        self.last = octet.LayerNorm(32)
+        self.post_init()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.mlp(self.linear(self.qkv(self.up(x))))))
+
+
+FIRST = {"norm.weight": 0.0, "last.weight": 1.0, "last.bias": 0.0}
+FIRST |= {f"{each}.layer_norm_weight": 1.0 for each in ("qkv", "linear", "mlp")}
+FIRST |= {f"{each}.layer_norm_bias": 0.0 for each in ("qkv", "mlp")}
+
+
+def assert_drawn(model: torch.nn.Module) -> None:
+    """Norms have their first values, and weights are random numbers of the usual size."""
+    for name, parameter in model.named_parameters():
+        if name in FIRST:
+            assert parameter.eq(FIRST[name]).all(), name
+        elif name.startswith("up."):
+            assert parameter.abs().max() < 0.1, name  # by transformers' own rule
+        else:
+            bound = 64**-0.5 if "fc2" in name else (48 if "linear" in name else 32) ** -0.5
+            assert parameter.abs().max() <= bound, name
+            assert parameter.std() > bound / 4, name
+
+
+def test_transformers__a_new_model_has_weights_and_norms_of_first_values() -> None:
+    assert_drawn(Normed(SmallConfig()))
+
+
+def test_transformers__what_a_checkpoint_lacks_is_drawn(tmp_path: Path, poisoned: None) -> None:
+    made = Normed(SmallConfig())
+    made.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    kept = {k: v for k, v in load_file(path).items() if k.startswith("up.")}
+    save_file(kept, path, metadata={"format": "pt"})
+    loaded = Normed.from_pretrained(tmp_path)
+    assert_drawn(loaded)
+    assert torch.equal(loaded.up.weight, made.up.weight)
+
+
+def test_transformers__what_a_checkpoint_has_is_loaded(tmp_path: Path, poisoned: None) -> None:
+    made = Normed(SmallConfig())
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            parameter.fill_(1.0) if name == "linear.weight" else parameter.normal_()
+    made.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    lacking = ("qkv.k_weight", "mlp.fc1_bias")
+    kept = {k: v for k, v in load_file(path).items() if k not in lacking}
+    save_file(kept, path, metadata={"format": "pt"})
+    loaded = dict(Normed.from_pretrained(tmp_path).named_parameters())
+    for name, parameter in made.named_parameters():
+        assert torch.equal(loaded[name], parameter) != (name in lacking), name
+    for name in lacking:
+        assert loaded[name].abs().max() <= 32**-0.5
+
+
+def test_transformers__a_models_own_rule_for_weights_wins() -> None:
+    class Own(Normed):
+        def _init_weights(self, module: torch.nn.Module) -> None:
+            if module is self.linear:
+                torch.nn.init.constant_(module.weight, 0.5)
+            else:
+                super()._init_weights(module)
+
+    made = Own(SmallConfig())
+    assert made.linear.weight.eq(0.5).all()
+    assert made.mlp.fc1_weight.std() > 0.02

@@ -128,6 +128,7 @@ def test_install__without_a_build_type_the_library_is_optimized(source: Path) ->
         assert len(commands) > 100
         assert all(f" {flags} " in command for command in commands)
         assert kind != "Debug" or not any(" -O" in command for command in commands)
+        assert not any("-Werror" in command for command in commands)  # a newer compiler warns
 
 
 @pytest.mark.parametrize("flags", PARENTS)
