@@ -8,6 +8,7 @@ downloaded, and it takes seconds on a CPU.
 """
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def train(model: torch.nn.Module, step: int, rate: float, folder: Path) -> list[
         logging_steps=5,
         save_strategy="no",
         report_to=[],
-        disable_tqdm=True,
+        disable_tqdm=not sys.stderr.isatty(),
         use_cpu=not torch.cuda.is_available(),
         seed=step,
     )

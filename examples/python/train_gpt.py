@@ -208,6 +208,7 @@ class Checkpoints:
     data parallel ranks may change."""
 
     def __init__(self, folder: Path | None, ranks: Ranks) -> None:
+        self.parent, self.tp = folder, ranks.tp
         self.folder = folder and folder / f"tp{ranks.tp_rank}-of-{ranks.tp}"
         self.group = ranks.mesh["dp"].get_group()
 
@@ -219,21 +220,36 @@ class Checkpoints:
             where = self.folder / f"{step:07d}"
             dcp.save(state, checkpoint_id=where, process_group=self.group)
 
+    def newest(self) -> int:
+        """The newest step that every rank has saved; 0 where there is none. A rank may have
+        died before the others had saved theirs."""
+        if self.parent is None or self.folder is None:
+            return 0
+        others = {path.name for path in self.parent.glob("tp*-of-*")}
+        if others and not any(name.endswith(f"-of-{self.tp}") for name in others):
+            found = ", ".join(sorted(others))
+            raise SystemExit(f"{self.parent} has {found}; resume with the --tp that saved it")
+        saved = {int(path.parent.name) for path in self.folder.glob("*/.metadata")}
+        all_saved: list[set[int]] = [set() for _ in range(dist.get_world_size())]
+        dist.all_gather_object(all_saved, saved)
+        return max(set.intersection(*all_saved), default=0)
+
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         """The step to go on with."""
-        saved = sorted(self.folder.glob("*/.metadata")) if self.folder else []
-        if not saved:
+        step = self.newest()
+        if step == 0 or self.folder is None:
             return 0
         weights, moments = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": moments}
-        dcp.load(state, checkpoint_id=saved[-1].parent, process_group=self.group)
+        where = self.folder / f"{step:07d}"
+        dcp.load(state, checkpoint_id=where, process_group=self.group)
         set_state_dict(
             model,
             optimizer,
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
-        return int(saved[-1].parent.name)
+        return step
 
 
 # ---- training --------------------------------------------------------------------------------
@@ -273,7 +289,8 @@ def train(asked: argparse.Namespace, ranks: Ranks) -> float:
     first = checkpoints.load(model, optimizer) if asked.resume else 0
     if first >= asked.steps:
         raise SystemExit(f"the newest checkpoint has {first} steps; ask for more: --steps")
-    bar = tqdm(total=asked.steps, initial=first, disable=dist.get_rank() != 0, unit="step")
+    hidden = True if dist.get_rank() else None  # None: tqdm hides it where there is no terminal
+    bar = tqdm(total=asked.steps, initial=first, disable=hidden, unit="step")
     tokens_a_step = asked.context * asked.batch * ranks.dp
     loss, start = float("nan"), time.perf_counter()
     for step, (tokens, targets) in enumerate(batches(asked, ranks, first), first + 1):
@@ -300,23 +317,33 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tp", type=int, default=1, help="processes that share each layer")
-    parser.add_argument("--sp", action="store_true", help="split the sequence, too")
-    parser.add_argument("--fsdp", action="store_true", help="shard weights by fully_shard")
-    parser.add_argument("--recipe", choices=["none", *RECIPES], default="mxfp8")
-    parser.add_argument("--compile", action="store_true", help="compile each block whole")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=8, help="of each data parallel rank")
-    parser.add_argument("--context", type=int, default=128, help="bytes in a piece of text")
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--depth", type=int, default=2)
-    parser.add_argument("--rate", type=float, default=3e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoints", type=Path, help="a folder to save to")
-    parser.add_argument("--every", type=int, default=50, help="steps between two of them")
-    parser.add_argument("--resume", action="store_true", help="go on with the newest one")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+
+    def number(name: str, default: float, what: str) -> None:
+        what = f"{what} (default: {default})"
+        parser.add_argument(name, type=type(default), default=default, help=what)
+
+    def switch(name: str, what: str) -> None:
+        parser.add_argument(name, action="store_true", help=what)
+
+    number("--tp", 1, "processes that share each layer")
+    switch("--sp", "these split the sequence, too")
+    switch("--fsdp", "shard weights over the other processes, by fully_shard")
+    recipes, what = ["none", *RECIPES], "how layers quantize (default: mxfp8)"
+    parser.add_argument("--recipe", choices=recipes, default="mxfp8", help=what)
+    switch("--compile", "compile each block whole")
+    number("--steps", 100, "of training, those before a resume included")
+    number("--batch", 8, "pieces of text in a step, for each data parallel rank")
+    number("--context", 128, "bytes in a piece of text")
+    number("--width", 128, "of the model")
+    number("--heads", 4, "of attention, in each block")
+    number("--depth", 2, "blocks")
+    number("--rate", 3e-3, "of learning")
+    number("--seed", 0, "of weights and batches")
+    parser.add_argument("--checkpoints", type=Path, metavar="FOLDER", help="where to save")
+    number("--every", 50, "steps between two checkpoints")
+    switch("--resume", "go on with the newest checkpoint that all processes have")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=device, help=f"cuda or cpu (default: {device})")
     asked = parser.parse_args()
     for name, value, parts in (
         ("--heads", asked.heads, asked.tp),

@@ -85,10 +85,10 @@ def draw(runs: list[Run], out: Path) -> None:
 
 
 def train_all(names: list[str], task: Task) -> list[Run]:
-    """A run a recipe, under one bar."""
+    """A run a recipe, under one bar; without a terminal there is none."""
     runs = []
     layout = "{desc:<20} {percentage:3.0f}% |{bar:30}| {elapsed}{postfix}"
-    with tqdm(total=len(names) * task.steps, bar_format=layout) as bar:
+    with tqdm(total=len(names) * task.steps, bar_format=layout, disable=None) as bar:
 
         def tick(loss: float) -> None:
             bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
