@@ -118,8 +118,9 @@ bench: $(WHEEL) $(TOOLS) ## run the benchmarks beside torch; writes bench/RESULT
 	@$(call build,$(BUILD),bench)
 	@$(BIN)/python bench/report.py --build $(BUILD)
 
-bench-gpu: lib ## Linear on the GPU beside its rivals, by PYTHON; writes bench/RESULTS.md
+bench-gpu: lib ## Linear and blocks of a model on the GPU beside their rivals, by PYTHON; writes bench/RESULTS.md
 	PYTHONPATH=python $(PYTHON) bench/gpu.py
+	PYTHONPATH=python $(PYTHON) bench/blocks.py
 
 docs: $(WHEEL) $(TOOLS) .venv/docs ## the book as a site in build/docs; a dead link or a warning fails
 	@$(call build,$(BUILD),lib,-DOCTET_PYTHON=ON)

@@ -2,7 +2,8 @@
 
 Every contender is measured in turns, each after it has run alone for a while, and compared with
 bf16 compiled in the same run. Two forms: seven layers a block, as Hugging Face writes it, and
-with q, k, v and gate, up as one layer each. Prints tables: ms, ratio, peak memory of a step.
+with q, k, v and gate, up as one layer each; that one has fused modules, too. Prints tables: ms,
+ratio, peak memory of a step.
 
     python bench/blocks.py [--form seven] [--only bf16,current] [--rounds 5]
 """
@@ -111,8 +112,32 @@ def turned(x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.T
     return torch.cat((left * cos - right * sin, right * cos + left * sin), -1).to(x.dtype)
 
 
+class FusedBlock(nn.Module):
+    """The same block of fused modules, Octet's or Transformer Engine's: the norms, and SwiGLU,
+    belong to the layers behind them. Its layers are joined."""
+
+    def __init__(self, modules: Any, at: Sizes, **options: Any) -> None:  # noqa: ANN401
+        super().__init__()
+        options = {"bias": False, "params_dtype": torch.bfloat16, "device": "cuda", **options}
+        normed = {"normalization": "RMSNorm", "eps": 1e-5, **options}
+
+        def made(k: int, n: int) -> nn.Module:
+            wide = k == at.width and n > at.width  # queries, keys and values
+            kind, words = ("LayerNormLinear", normed) if wide else ("Linear", options)
+            return getattr(modules, kind)(k, n, **words)
+
+        self.attention = Attention(made, at, joined=True)
+        self.feed = modules.LayerNormMLP(at.width, at.inner, activation="swiglu", **normed)
+
+    def forward(self, x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> Any:  # noqa: ANN401
+        x = x + self.attention(x, turns)
+        return x + self.feed(x)
+
+
 class Stack(nn.Module):
     """Blocks under one recipe."""
+
+    compiles = True
 
     def __init__(
         self,
@@ -122,12 +147,20 @@ class Stack(nn.Module):
         active: recipe.Recipe | None = None,
     ) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(made, at, joined) for _ in range(at.depth))
+        self.blocks = nn.ModuleList(self.block(made, at, joined) for _ in range(at.depth))
         self.active = active
         self.to("cuda", torch.bfloat16)
 
+    def block(self, made: Callable[..., nn.Module], at: Sizes, joined: bool) -> nn.Module:
+        """One of its blocks."""
+        return Block(made, at, joined)
+
+    def under(self) -> Any:  # noqa: ANN401
+        """The recipe's context."""
+        return octet.autocast(enabled=self.active is not None, recipe=self.active)
+
     def forward(self, x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> Any:  # noqa: ANN401
-        with octet.autocast(enabled=self.active is not None, recipe=self.active):
+        with self.under():
             for block in self.blocks:
                 x = block(x, turns)
         return x
@@ -152,6 +185,38 @@ def octet_layer(**options: Any) -> Callable[..., nn.Module]:  # noqa: ANN401
     return made
 
 
+class Fused(Stack):
+    """Octet's fused modules; `made` gives their options."""
+
+    def block(self, made: Callable[..., Any], at: Sizes, joined: bool) -> nn.Module:
+        """One of its blocks."""
+        return FusedBlock(octet, at, **made())
+
+
+class Engine(Stack):
+    """Transformer Engine's, eager: torch.compile does not take them as one graph."""
+
+    compiles = False
+
+    def block(self, made: Callable[..., Any], at: Sizes, joined: bool) -> nn.Module:
+        """One of its blocks."""
+        return FusedBlock(made(), at)
+
+    def under(self) -> Any:  # noqa: ANN401
+        """The recipe's context."""
+        import transformer_engine.pytorch as te
+        from transformer_engine.common import recipe as te_recipe
+
+        return te.fp8_autocast(enabled=True, fp8_recipe=te_recipe.Float8CurrentScaling())
+
+
+def engine_modules() -> Any:  # noqa: ANN401
+    """Transformer Engine, where it is installed."""
+    import transformer_engine.pytorch as te
+
+    return te
+
+
 def torchao_stack(at: Sizes, joined: bool) -> nn.Module:
     """torchao's layers with one scale a tensor."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
@@ -171,6 +236,18 @@ def contenders(at: Sizes, joined: bool) -> dict[str, Callable[[], nn.Module]]:
         found[f"{name} (saves its input)"] = lambda active=active: Stack(
             octet_layer(save_original_input=True), at, joined, active
         )
+        found[f"{name} (save=memory)"] = lambda active=active: Stack(
+            octet_layer(save="memory"), at, joined, active
+        )
+    for name, active in RECIPES.items() if joined else ():
+        for save in ("speed", "memory"):
+            found[f"{name} (fused, save={save})"] = lambda active=active, save=save: Fused(
+                lambda: {"save": save}, at, joined=True, active=active
+            )
+    if joined:
+        found["Transformer Engine (fused, eager)"] = lambda: Engine(
+            engine_modules, at, joined=True
+        )
     return found
 
 
@@ -181,7 +258,8 @@ class Runner:
     """One contender: compiled, and ready to be measured."""
 
     def __init__(self, model: nn.Module, at: Sizes) -> None:
-        self.model = torch.compile(model, fullgraph=True)
+        compiles = getattr(model, "compiles", True)
+        self.model = torch.compile(model, fullgraph=True) if compiles else model
         like = {"device": "cuda", "dtype": torch.bfloat16}
         self.x = torch.randn(at.batch, at.length, at.width, requires_grad=True, **like)
         self.grad = torch.randn_like(self.x) * 0.01

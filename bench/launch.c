@@ -121,7 +121,7 @@ static octet_status measure(double *out, layer *l, way how, const octet_exec *ex
         for (int i = 0; i < RUNS && !status; i++) {
             status = once(l, how, i, exec, err);
         }
-        double us = (now_us() - start) / RUNS;
+        double us = (now_us() - start) / (double)RUNS;
         *out = us < *out ? us : *out;
     }
     drop(l);

@@ -56,7 +56,7 @@ static double measure(const subject *s) {
                 return -1;
             }
         }
-        times[r] = (now_us() - start) / CALLS;
+        times[r] = (now_us() - start) / (double)CALLS;
     }
     for (int i = 1; i < REPEATS; i++) {
         for (int j = i; j > 0 && times[j] < times[j - 1]; j--) {

@@ -107,7 +107,7 @@ static int64_t plain_bytes(const oct_matrix *m) {
 
 static void quantize(bench *b) {
     octet_scheme scheme = (octet_scheme)b->dst.quantizer.scheme;
-    oct_live live = {&b->scale, &b->amax, &b->amax, 7};
+    oct_live live = {.scale = &b->scale, .amax = &b->amax, .new_amax = &b->amax, .seed = 7};
     if (scheme == OCTET_FP8_TENSOR) {
         oct_cpu_amax(&b->amax, &b->source, &b->threads);
     } else if (scheme == OCTET_NVFP4) {

@@ -18,7 +18,11 @@ PARTS = {"cpu": "CPU", "host": "Host"}  # marks in RESULTS.md, and the headings 
 
 
 def output(*command: str | Path) -> str:
+    """What a program prints; at a terminal a line says which one runs, since it takes long."""
     words = [str(word) for word in command]
+    if sys.stderr.isatty():
+        short = " ".join(word.rpartition("/")[2] for word in words)
+        print(f"\r\033[K{short[:78]}", end="", file=sys.stderr, flush=True)
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
@@ -134,6 +138,8 @@ def main() -> None:
             text = cpu_part(choice.build, choice.threads)
         else:
             text = host_part(choice.first_rounds)
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
         print(text)
         write(part, text)
 
