@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from octet import _C
+from octet._constant import traced_as_constant
 from octet._signatures import Options
 
 MODES = ("column", "row")
@@ -77,6 +78,15 @@ def group_size(name: str) -> int:
 def group_rank(name: str) -> int:
     """This rank's number in a group."""
     return resolve(name).rank()
+
+
+@traced_as_constant
+def gathers_alone(name: str, device: str) -> bool:
+    """Whether no other collective may run beside a gather of traced code.
+
+    Gloo corrupts the heap then (seen with torch 2.13), in all_gather_into_tensor alone. The
+    variant of that op with out= does not, but Inductor does not overlap it."""
+    return resolve(name)._get_backend(torch.device(device)).name() == "gloo"
 
 
 def _check_device(name: str, device: torch.device, label: str) -> None:

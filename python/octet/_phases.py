@@ -12,7 +12,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.distributed import _functional_collectives  # noqa: F401  (registers the ops)
 
 import torch
-from octet import _ops, _plans
+from octet import _ops, _parallel, _plans
 from octet._plans import Axes, Collective, Phases, Region, Spot
 from octet._tensor_ops import as_if_plain, expand_args, with_gradient
 
@@ -23,6 +23,7 @@ _linear_phase = _ops.linear_phase._op
 # torch's functional collectives.
 _wait = _c10d.wait_tensor.default
 _gather = _c10d.all_gather_into_tensor.default
+_gather_into = _c10d.all_gather_into_tensor_out.default
 _scatter = _c10d.reduce_scatter_tensor.default
 _reduce = _c10d.all_reduce.default
 
@@ -32,10 +33,19 @@ _reduce = _c10d.all_reduce.default
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
+def _start_gather(tensor: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
+    """Starts a gather. In eager code into memory that is made here: gloo's way to gather into
+    memory of its own corrupts the heap when other collectives run meanwhile, and has no GPU."""
+    if is_compiling():
+        return _gather(tensor, ranks, group)
+    rows, *rest = tensor.shape
+    return _gather_into(tensor, ranks, group, out=tensor.new_empty((rows * ranks, *rest)))
+
+
 def _start(kind: str, tensor: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
     """Starts a collective. Its result must be waited for."""
     if kind == "all_gather":
-        return _gather(tensor, ranks, group)
+        return _start_gather(tensor, group, ranks)
     if kind == "reduce_scatter":
         return _scatter(tensor, "sum", ranks, group)
     return _reduce(tensor, kind, group)
@@ -146,6 +156,22 @@ def _arrived(tensor: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
     return found
 
 
+class _Running:
+    """A collective that has started. Keeps what it sends until the result has arrived: nobody
+    else holds the view of a chunk."""
+
+    def __init__(self, of: Collective, sent: torch.Tensor, group: str, ranks: int) -> None:
+        self.of, self.sent = of, sent
+        self.tensor = _start(of.kind, sent, group, ranks)
+        self.has_arrived = False
+
+    def result(self) -> torch.Tensor:
+        """Waits for the result, once."""
+        if not self.has_arrived:
+            self.tensor, self.has_arrived = _arrived(self.tensor, self.sent), True
+        return self.tensor
+
+
 class _Exchange:
     """The collectives of a run. Each starts as soon as its source is ready and is waited for
     where its result is read. Products of the phases between overlap with it."""
@@ -155,28 +181,34 @@ class _Exchange:
         phases = memory.phases.phases
         self.busy = {at for p in phases for c in p.collectives for at in (c.begin, c.end)}
         self.waiting = [c for phase in memory.phases.phases for c in phase.collectives]
-        # The sent tensor is kept until it has arrived: nobody else holds the view of a chunk.
-        self.running: list[tuple[Collective, torch.Tensor, torch.Tensor]] = []
+        self.running: list[_Running] = []
 
     def before(self, phase: int) -> None:
         """Starts and waits for the collectives that are due before a phase."""
         if phase not in self.busy:
             return
         if is_compiling():
-            self._exchange(phase)
+            self._exchange(phase, _parallel.gathers_alone(self.where[0], self.like.device.type))
             return
         with _below_autograd():
-            self._exchange(phase)
+            self._exchange(phase, gathers_alone=False)
 
-    def _exchange(self, phase: int) -> None:
-        group, ranks = self.where
+    def _exchange(self, phase: int, gathers_alone: bool) -> None:
         for c in self.waiting:
             if c.begin == phase:
+                if gathers_alone:
+                    self._wait_beside_gathers(c)
                 sent = self.memory.sent(c, self.like)
-                self.running.append((c, _start(c.kind, sent, group, ranks), sent))
-        for c, tensor, sent in self.running:
-            if c.end == phase:
-                self.memory.receive(c.target, _arrived(tensor, sent), self.like)
+                self.running.append(_Running(c, sent, *self.where))
+        for one in self.running:
+            if one.of.end == phase:
+                self.memory.receive(one.of.target, one.result(), self.like)
+
+    def _wait_beside_gathers(self, next_one: Collective) -> None:
+        """Waits for what runs if it, or what starts next, is a gather."""
+        for one in self.running:
+            if "all_gather" in (one.of.kind, next_one.kind):
+                one.result()
 
 
 def run(

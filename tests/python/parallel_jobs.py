@@ -209,11 +209,11 @@ def _order(graph: Any) -> list[str]:  # noqa: ANN401
     return order
 
 
-def graphs(rank: int, case: Case) -> dict[str, Any]:
+def graphs(rank: int, case: Case, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     """What the graphs of a call hold, forward and backward."""
     from torch._dynamo.backends.common import aot_autograd
 
-    layer, seen = layer_of(case), []
+    layer, seen = layer_of(case, **more), []
 
     def keep(module: Any, inputs: Any) -> Any:  # noqa: ANN401
         module.graph.eliminate_dead_code()  # what torch's partition leaves in backward
@@ -230,6 +230,22 @@ def graphs(rank: int, case: Case) -> dict[str, Any]:
         "planned": [_planned(graph) for graph in seen],
         "order": [_order(graph) for graph in seen],
     }
+
+
+def overlapped(rank: int, case: Case) -> dict[str, Any]:
+    """The same over a group without gloo: its collectives do nothing, so nothing keeps one from
+    running beside another."""
+    import os
+
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401  (registers the backend)
+
+    os.environ["OCTET_CHECK_RANKS"] = "0"  # the ranks hear nothing from each other
+    group = dist.new_group(backend="fake")
+    try:
+        return graphs(rank, case, tp_group=group)
+    finally:
+        dist.destroy_process_group(group)
+        del os.environ["OCTET_CHECK_RANKS"]
 
 
 # ---- calls -----------------------------------------------------------------------------------

@@ -165,24 +165,24 @@ def test_chunks__gathers_of_graphs_are_those_of_the_plan(
 
 def test_chunks__a_chunk_is_gathered_while_another_is_multiplied(two: Ranks) -> None:
     product = ["wait for gather", "phase"]
-    for made in two.run(jobs.graphs, gathered(Case("column", True, "mxfp8"))):
+    for made in two.run(jobs.overlapped, gathered(Case("column", True, "mxfp8"))):
         assert made["order"][0] == [
             *["phase", *["gather"] * 5, "phase"],  # the weight is cast beside the gathers
             *["wait for gather", *product * 4],  # of all scales, and of each chunk
         ]
-    for made in two.run(jobs.graphs, gathered(Case("row", True, "current"))):
+    for made in two.run(jobs.overlapped, gathered(Case("row", True, "current"))):
         assert made["order"][1][-8:] == product * 4
 
 
 def test_chunks__a_chunk_travels_while_the_next_is_made(two: Ranks) -> None:
-    for made in two.run(jobs.graphs, chunked(Case("row", True, "mxfp8"))):
+    for made in two.run(jobs.overlapped, chunked(Case("row", True, "mxfp8"))):
         assert made["order"][0] == ["phase", "scatter"] * 4 + ["wait for scatter"] * 4 + [
             "phase"
         ]
 
 
 def test_chunks__the_last_chunk_travels_beside_wgrad(two: Ranks) -> None:
-    for made in two.run(jobs.graphs, chunked(Case("column", True, "mxfp8"))):
+    for made in two.run(jobs.overlapped, chunked(Case("column", True, "mxfp8"))):
         order = made["order"][1]
         products = ["phase", "scatter"] * 4
         assert order[:2] == ["gather"] * 2

@@ -73,13 +73,29 @@ def test_parallel__graphs_hold_the_collectives_of_the_plan(
 def test_parallel__backwards_collectives_run_beside_products(two: Ranks) -> None:
     """The input is gathered while its gradient is computed, which is scattered while the
     weight's is."""
-    for made in two.run(jobs.graphs, Case("column", True, "mxfp8")):
+    for made in two.run(jobs.overlapped, Case("column", True, "mxfp8")):
         order = made["order"][1]
         assert order.count("phase") == 2
         first, last = order.index("phase"), len(order) - 1 - order[::-1].index("phase")
         assert order[:first] == ["gather"] * 2
         assert order[first + 1 : last] == ["scatter"] + ["wait for gather"] * 2
         assert order[last + 1 :] == ["wait for scatter"]
+
+
+@pytest.mark.parametrize("mode", ["column", "row"])
+def test_parallel__nothing_runs_beside_a_gather_over_gloo(mode: str, two: Ranks) -> None:
+    """Gloo corrupts the heap then."""
+    case = Case(mode, True, "mxfp8", options=(("ub_overlap_ag", True),))
+    for made in two.run(jobs.graphs, case):
+        for order in made["order"]:
+            running: list[str] = []
+            for word in order:
+                if word.startswith("wait for "):
+                    running.remove(word.removeprefix("wait for "))
+                elif word != "phase":
+                    assert not running or "gather" not in (word, *running), order
+                    running.append(word)
+            assert not running
 
 
 BITS = {"current": 8, "delayed": 8, "block": 8, "mxfp8": 8, "nvfp4": 4, "mxfp4": 4}
