@@ -162,15 +162,15 @@ def test_gpu_bytes__elements_at_the_thresholds_of_random_bytes(text: str) -> Non
 
 
 def test_gpu_bytes__delayed_state() -> None:
+    """A state: row 0 is the scales, the history is below it."""
     rule = "input delayed:history=5"
-    state = [torch.rand(3) + 0.5, torch.zeros(8, 3)]
-    on_gpu = [t.cuda() for t in state]
+    state = torch.cat([torch.rand(1, 3) + 0.5, torch.zeros(8, 3)])
+    on_gpu = state.cuda()
     for step in range(12):
         amax = torch.rand(3) * (step % 4)
         amax[step % 3] = float("inf") if step == 7 else amax[step % 3]
-        for scale, history in (state, on_gpu):
-            at = history.device
-            _ops.delayed_record(history, amax.to(at))
-            _ops.delayed_record(history, (amax * 0.5).to(at))
-            _ops.delayed_update([scale, history], rule)
-        assert all(same(a, b) for a, b in zip(state, on_gpu, strict=True))
+        for one in (state, on_gpu):
+            _ops.delayed_record(one, amax.to(one.device))
+            _ops.delayed_record(one, (amax * 0.5).to(one.device))
+            _ops.delayed_update([one], rule)
+        assert same(state, on_gpu)
