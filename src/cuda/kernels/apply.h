@@ -1,7 +1,8 @@
 /* apply.h - a patch of what a prologue makes of x, rounded to x's dtype: prologue.cu's bits.
  *
- * What a thread computes goes through its own memory, a few rows at a time: code for all 16
- * rows of every function would take long to compile. What lies outside the matrix is 0. */
+ * A norm of a patch that is whole stays in registers. Everything else goes through the thread's
+ * own memory, a few rows at a time: code for all 16 rows of every function would take long to
+ * compile. What lies outside the matrix is 0. */
 #ifndef OCT_CUDA_KERNELS_APPLY_H
 #define OCT_CUDA_KERNELS_APPLY_H
 
@@ -85,6 +86,18 @@ static inline uint4 oct_apply_load(const oct_plain &m, int64_t row, int64_t col,
                                                  : oct_load_some(from, count);
 }
 
+/* A row of a patch, normed. */
+template <class T>
+static inline void oct_apply_norm(float *x, const oct_applied_params &f,
+                                  const oct_apply_columns<T> &columns, int64_t row) {
+    oct_norm_row norm = oct_apply_norm_of(f, row);
+#pragma unroll
+    for (int c = 0; c < oct_shape<T>::cols; c++) {
+        x[c] = oct_normed(&norm, x[c]) * columns.factor[c];
+        x[c] = f.beta.at ? x[c] + columns.beta[c] : x[c];
+    }
+}
+
 /* f of a row of a patch; zeros behind the last column. */
 template <class T>
 static inline uint4 oct_apply_row(const uint4 &raw, const uint4 &gate,
@@ -98,12 +111,7 @@ static inline uint4 oct_apply_row(const uint4 &raw, const uint4 &gate,
         x[c] = oct_element<T>(raw, c);
     }
     if (act == OCT_ACT_NONE) {
-        oct_norm_row norm = oct_apply_norm_of(f, row);
-#pragma unroll
-        for (int c = 0; c < cols; c++) {
-            x[c] = oct_normed(&norm, x[c]) * columns.factor[c];
-            x[c] = f.beta.at ? x[c] + columns.beta[c] : x[c];
-        }
+        oct_apply_norm<T>(x, f, columns, row);
     } else {
         oct_apply_activation<cols>(x, act);
     }
@@ -115,8 +123,39 @@ static inline uint4 oct_apply_row(const uint4 &raw, const uint4 &gate,
     return oct_pack<T>(x);
 }
 
+/* A patch all of whose elements exist, normed: all loads before the first use. */
+template <class T>
+static inline void oct_patch_norm(oct_patch<T> &p, const oct_applied_params &f) {
+    constexpr int cols = oct_shape<T>::cols;
+    int64_t first = p.tile_row + p.row, col = p.tile_col + p.col;
+    oct_apply_columns<T> columns;
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        p.raw[r] = oct_stream16((const T *)f.x.at + (first + r) * f.x.stride + col);
+    }
+    oct_apply_parameters(columns, f, col, cols);
+#pragma unroll
+    for (int r = 0; r < OCT_PATCH_ROWS; r++) {
+        float x[cols];
+#pragma unroll
+        for (int c = 0; c < cols; c++) {
+            x[c] = oct_element<T>(p.raw[r], c);
+        }
+        oct_apply_norm<T>(x, f, columns, first + r);
+#pragma unroll
+        for (int c = 0; c < cols; c++) {
+            x[c] = oct_one_nan(x[c]);
+        }
+        p.raw[r] = oct_pack<T>(x);
+    }
+}
+
 template <class T>
 static inline void oct_patch_apply(oct_patch<T> &p, const oct_applied_params &f) {
+    if (f.gamma.at && p.full && f.x.wide) {
+        oct_patch_norm(p, f);
+        return;
+    }
     int64_t first = p.tile_row + p.row, col = p.tile_col + p.col;
     int count = p.cols_left < 0                    ? 0
                 : p.cols_left < oct_shape<T>::cols ? p.cols_left

@@ -214,30 +214,74 @@ static inline void take_grads(float *g, float *normed, const oct_prologue_params
     }
 }
 
-static inline void grad_of_norm(const oct_prologue_params &p) {
+/* The two means, from a thread's share of their sums. */
+static inline oct_norm_means means_of(const oct_prologue_params &p, float *grads,
+                                      float *along) {
     __shared__ float shared[8][OCT_LINE_THREADS];
-    int64_t row = blockIdx.x, cols = p.shape.cols, first = 8 * (int64_t)threadIdx.x;
-    oct_norm_row norm = norm_of(p, row);
+    oct_norm_means means = {0.0f, 0.0f};
+    if (is_centred(p)) {
+        means.grad = oct_norm_mean(fold(grads, shared), p.shape.cols);
+    }
+    means.along = oct_norm_mean(fold(along, shared), p.shape.cols);
+    return means;
+}
+
+static inline void put_grads(const oct_prologue_params &p, const oct_norm_row &norm,
+                             const oct_norm_means &means, int64_t col, float *g,
+                             const float *normed) {
+    for (int j = 0; j < 8; j++) {
+        g[j] = oct_norm_grad(&norm, &means, g[j], normed[j]);
+    }
+    oct_put(oct_plain_row_of(p.dst, blockIdx.x), col, oct_eight_of(g, p.dst.dtype),
+            oct_columns_left(p.shape.cols, col));
+}
+
+static inline void add_grads(float *grads, float *along, const float *g, const float *normed) {
+    for (int j = 0; j < 8; j++) {
+        grads[j] += g[j];
+        along[j] += g[j] * normed[j];
+    }
+}
+
+/* Columns that a thread holds in registers, in eights: rows of up to 4096 are read once. */
+#define HELD 4
+
+static inline void grad_of_held_row(const oct_prologue_params &p, const oct_norm_row &norm) {
+    float grads[8] = {}, along[8] = {}, g[HELD][8], normed[HELD][8];
+    int64_t first = 8 * (int64_t)threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        take_grads(g[i], normed[i], p, norm, first + i * OCT_NORM_LANES);
+    }
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        if (first + i * OCT_NORM_LANES < p.shape.cols) {
+            add_grads(grads, along, g[i], normed[i]);
+        }
+    }
+    oct_norm_means means = means_of(p, grads, along);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        put_grads(p, norm, means, first + i * OCT_NORM_LANES, g[i], normed[i]);
+    }
+}
+
+static inline void grad_of_norm(const oct_prologue_params &p) {
+    oct_norm_row norm = norm_of(p, blockIdx.x);
+    if (p.shape.cols <= HELD * OCT_NORM_LANES) {
+        grad_of_held_row(p, norm);
+        return;
+    }
+    int64_t cols = p.shape.cols, first = 8 * (int64_t)threadIdx.x;
     float grads[8] = {}, along[8] = {}, g[8], normed[8];
     for (int64_t col = first; col < cols; col += OCT_NORM_LANES) {
         take_grads(g, normed, p, norm, col);
-        for (int j = 0; j < 8; j++) {
-            grads[j] += g[j];
-            along[j] += g[j] * normed[j];
-        }
+        add_grads(grads, along, g, normed);
     }
-    oct_norm_means means = {0.0f, 0.0f};
-    if (is_centred(p)) {
-        means.grad = oct_norm_mean(fold(grads, shared), cols);
-    }
-    means.along = oct_norm_mean(fold(along, shared), cols);
+    oct_norm_means means = means_of(p, grads, along);
     for (int64_t col = first; col < cols; col += OCT_NORM_LANES) {
         take_grads(g, normed, p, norm, col);
-        for (int j = 0; j < 8; j++) {
-            g[j] = oct_norm_grad(&norm, &means, g[j], normed[j]);
-        }
-        oct_put(oct_plain_row_of(p.dst, row), col, oct_eight_of(g, p.dst.dtype),
-                oct_columns_left(cols, col));
+        put_grads(p, norm, means, col, g, normed);
     }
 }
 
