@@ -85,8 +85,15 @@ def gathers_alone(name: str, device: str) -> bool:
     """Whether no other collective may run beside a gather of traced code.
 
     Gloo corrupts the heap then (seen with torch 2.13), in all_gather_into_tensor alone. The
-    variant of that op with out= does not, but Inductor does not overlap it."""
-    return resolve(name)._get_backend(torch.device(device)).name() == "gloo"
+    variant of that op with out= does not, but Inductor does not overlap it. Of tensors on a GPU
+    it reads the address as if it were the host's, so those are refused."""
+    is_gloo = resolve(name)._get_backend(torch.device(device)).name() == "gloo"
+    if is_gloo and device != "cpu":
+        raise ValueError(
+            f"tp_group {name!r} gathers by gloo, which cannot gather {device} tensors in "
+            "compiled code; give a group of NCCL, or call the layer in eager code"
+        )
+    return is_gloo
 
 
 def _check_device(name: str, device: torch.device, label: str) -> None:

@@ -33,10 +33,16 @@ _reduce = _c10d.all_reduce.default
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
+def _is_traced() -> bool:
+    """Whether a graph is being made. Before torch 2.13 is_compiling() is false while AOTAutograd
+    traces an op's Python code, but its modes are there."""
+    return is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+
+
 def _start_gather(tensor: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
     """Starts a gather. In eager code into memory that is made here: gloo's way to gather into
     memory of its own corrupts the heap when other collectives run meanwhile, and has no GPU."""
-    if is_compiling():
+    if _is_traced():
         return _gather(tensor, ranks, group)
     rows, *rest = tensor.shape
     return _gather_into(tensor, ranks, group, out=tensor.new_empty((rows * ranks, *rest)))
@@ -151,7 +157,7 @@ def _arrived(tensor: torch.Tensor, sent: torch.Tensor) -> torch.Tensor:
     the memory that is sent. So on the CPU a traced result depends on the sent tensor, too,
     without reading an element. Inductor keeps sent tensors alive by itself and removes this."""
     found = _wait(tensor)
-    if is_compiling() and sent.device.type == "cpu":
+    if _is_traced() and sent.device.type == "cpu":
         found = torch.cat([found, sent.narrow(0, 0, 0)])
     return found
 
@@ -182,21 +188,28 @@ class _Exchange:
         self.busy = {at for p in phases for c in p.collectives for at in (c.begin, c.end)}
         self.waiting = [c for phase in memory.phases.phases for c in phase.collectives]
         self.running: list[_Running] = []
+        self.gathers_alone = _is_traced() and self._gathers_alone()
+
+    def _gathers_alone(self) -> bool:
+        """Whether the plan gathers, by a backend that must do nothing else meanwhile."""
+        if all(c.kind != "all_gather" for c in self.waiting):
+            return False
+        return _parallel.gathers_alone(self.where[0], self.like.device.type)
 
     def before(self, phase: int) -> None:
         """Starts and waits for the collectives that are due before a phase."""
         if phase not in self.busy:
             return
-        if is_compiling():
-            self._exchange(phase, _parallel.gathers_alone(self.where[0], self.like.device.type))
+        if _is_traced():
+            self._exchange(phase)
             return
         with _below_autograd():
-            self._exchange(phase, gathers_alone=False)
+            self._exchange(phase)
 
-    def _exchange(self, phase: int, gathers_alone: bool) -> None:
+    def _exchange(self, phase: int) -> None:
         for c in self.waiting:
             if c.begin == phase:
-                if gathers_alone:
+                if self.gathers_alone:
                     self._wait_beside_gathers(c)
                 sent = self.memory.sent(c, self.like)
                 self.running.append(_Running(c, sent, *self.where))
