@@ -193,6 +193,12 @@ class Fused(Stack):
         return FusedBlock(octet, at, **made())
 
 
+class EagerFused(Fused):
+    """The same without torch.compile."""
+
+    compiles = False
+
+
 class Engine(Stack):
     """Transformer Engine's, eager: torch.compile does not take them as one graph."""
 
@@ -244,6 +250,9 @@ def contenders(at: Sizes, joined: bool) -> dict[str, Callable[[], nn.Module]]:
             found[f"{name} fused save={save}"] = lambda active=active, save=save: Fused(
                 lambda: {"save": save}, at, joined=True, active=active
             )
+        found[f"{name} fused eager"] = lambda active=active: EagerFused(
+            dict, at, joined=True, active=active
+        )
     if joined:
         found["Transformer Engine fused eager"] = lambda: Engine(
             engine_modules, at, joined=True
