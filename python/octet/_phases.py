@@ -34,8 +34,10 @@ _below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def _is_traced() -> bool:
-    """Whether a graph is being made. Before torch 2.13 is_compiling() is false while AOTAutograd
-    traces an op's Python code, but its modes are there."""
+    """Whether a graph is being made.
+
+    Before torch 2.13 is_compiling() is false while AOTAutograd traces the Python code of an op.
+    Its dispatch modes are active then."""
     return is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
