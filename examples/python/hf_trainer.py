@@ -1,7 +1,7 @@
 """Hugging Face transformers on Octet: train, save, load, generate; then LoRA on FP8 weights.
 
-    pip install torch-octet transformers accelerate peft
-    python hf_trainer.py
+    pip install . 'transformers>=5' accelerate peft
+    python examples/python/hf_trainer.py
 
 A tiny Llama learns to count, and then, by adapters alone, to count in twos. Nothing is
 downloaded, and it takes seconds on a CPU.
