@@ -48,6 +48,16 @@ def stack_file(folder: str, rank: int) -> Path:
     return Path(folder) / f"stack-{rank}"
 
 
+def forget_reductions() -> None:
+    """Each job is a program of its own. What the last one left for its ranks to reduce at the
+    next optimizer's step is forgotten: the next job may run on others."""
+    scaling = sys.modules.get("octet.state.scaling")
+    if scaling is not None:
+        for layer in scaling.registry.all_layers():
+            layer._pending.late_group = ""
+        scaling._GONE.clear()
+
+
 def serve(rank: int, world: int, folder: str, pipe: Any) -> None:  # noqa: ANN401
     """Runs jobs until it is told to end; what a job raises is an answer, too."""
     stack = stack_file(folder, rank).open("w")
@@ -71,6 +81,7 @@ def serve(rank: int, world: int, folder: str, pipe: Any) -> None:  # noqa: ANN40
         module, name, arguments = job
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
+        forget_reductions()
         try:
             made = getattr(importlib.import_module(module), name)(rank, *arguments)
             pipe.send(("made", packed(made)))
