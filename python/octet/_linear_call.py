@@ -308,7 +308,7 @@ class LinearCall(Share):
         if self.delay_wgrad_compute:
             options += (("delay_wgrad", True),)
         if quantizes:
-            options += self._cache_options(is_first_microbatch)
+            options += self._cache_options(is_first_microbatch, recipe.rule is not None)
         if self.fuse_wgrad_accumulation and weight.requires_grad:
             options += self._main_grad_options(weight, is_first_microbatch)
         if self.fuse_wgrad_accumulation:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch._C import _are_functorch_transforms_active, _is_any_autocast_enabled
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 from torch.nn.functional import linear as torch_linear
@@ -242,7 +243,8 @@ class LinearRun(LinearCall):
         )
         if others:
             with torch.no_grad():
-                self._store_cast(call.words, list(others), weight)
+                unrecorded = recipe.rule is not None and not records
+                self._store_cast(call.words, list(others), weight, unrecorded)
         return (output, bias) if self.return_bias else output
 
     def _made_of(self, options: Options) -> list[torch.Tensor]:
@@ -262,8 +264,8 @@ class LinearRun(LinearCall):
         scaled = self.sequence_parallel and recipe.rule is not None and not recipe.options
         if scaled:
             self._check_shared_scales(recipe.rule, group)
-        if inp.is_meta:
-            return  # meta tensors: nothing is sent
+        if inp.is_meta or (isinstance(inp, FakeTensor) and not is_compiling()):
+            return  # nothing is sent
         if is_compiling():
             self._agree_in_graph(words, shared, inp.device, scaled)
         else:

@@ -170,6 +170,8 @@ class StatefulCalls(LayerState):
                     step.states_in_graph.setdefault((rule, state.device), []).append(state)
             if is_first:
                 mine.append((state, rule))
+            elif not with_ranks:  # perhaps the first call has no backward
+                step.again_in_graph(rule, self._buffers["fp8_grad_state"])
         else:
             # Only write, do not compare: Dynamo would guard on what is read.
             pending = self._pending
@@ -212,8 +214,9 @@ class StatefulCalls(LayerState):
 
     # ---- cached weights, seeds -------------------------------------------------------------
 
-    def _cache_options(self, is_first_microbatch: bool | None) -> Options:
-        """Whether a call casts the weight and caches it, or reads the cached cast."""
+    def _cache_options(self, is_first_microbatch: bool | None, delayed: bool) -> Options:
+        """Whether a call casts the weight and caches it, or reads the cached cast. A call that
+        records amaxes casts anew what was cast without recording."""
         cache = self._weight_cache
         if is_first_microbatch is None:
             constant = constant_weights_here()
@@ -228,6 +231,7 @@ class StatefulCalls(LayerState):
         elif is_first_microbatch:
             return (WRITE_CACHE,)
         reads = cache.fresh.value and cache.text != "none"
+        reads = reads and not (delayed and cache.unrecorded and self._records())
         return (READ_CACHE if reads else WRITE_CACHE,)
 
     def _note_cast(self, recipe: CallRecipe, options: Options) -> None:
@@ -246,11 +250,13 @@ class StatefulCalls(LayerState):
         return [cache.memory[names.index(name)] for name in wanted]
 
     def _store_cast(
-        self, words: str, buffers: list[torch.Tensor], weight: torch.Tensor
+        self, words: str, buffers: list[torch.Tensor], weight: torch.Tensor, unrecorded: bool
     ) -> None:
         """Caches a cast weight. Compiled code copies it into memory that was made
-        beforehand."""
+        beforehand. `unrecorded`: delayed scaling has not recorded its amax."""
         text, cache = forward_signature(words).others[0].quantizer, self._weight_cache
+        if cache.unrecorded is not unrecorded:
+            cache.unrecorded = unrecorded
         if not is_compiling():
             cache.store(buffers, text, weight)
             return

@@ -176,6 +176,11 @@ class PendingUpdate:
         self.with_ranks = False
         # set once the step has ended: the group that reduces what its backward records
         self.late_group = ""
+        # one flag: whether the backward of the last step's first call has run
+        self.first_ran = [True]
+        # whether a backward may have recorded amaxes by which no backward updates scales: the
+        # layer was called several times in a step, or the first call's backward did not run
+        self.unconsumed = False
         self.clear()
 
     def __del__(self) -> None:
@@ -207,6 +212,9 @@ class PendingUpdate:
 
     def begin(self, layer: "LayerState", step: Step, rule: Rule) -> None:
         """A layer's first call of a step has recorded."""
+        if not self.first_ran[0]:
+            self.unconsumed = True
+        self.first_ran = [False]
         step.recorded.append(layer)
         self.state = layer._buffers["fp8_state"]
         self.waits, self.backward_ran = True, False
@@ -218,6 +226,7 @@ class PendingUpdate:
     def join(self, layer: "LayerState", rule: Rule) -> "GradientUpdate | None":
         """A further call in a step that has begun. If torch.func.functional_call gave the layer
         other buffers, these are updated, too, and its backward updates theirs."""
+        self.unconsumed = True
         state = layer._buffers["fp8_state"]
         if self.state is state or self.state is None:
             return None
@@ -245,9 +254,11 @@ class GradientUpdate(ScaleUpdater):
         self._rule = rule  # None: the end of a step updates them, after a reduction over ranks
         self._pending = pending
         self._step = pending.step
+        self._ran = pending.first_ran
 
     def take_rule(self) -> Rule | None:
         """The rule to update by; called once by each backward."""
+        self._ran[0] = True
         if self._pending.waits and self._pending.step is self._step:
             self._pending.backward_ran = True
         return self._rule
@@ -337,9 +348,12 @@ def end_step(step: Step, updates: bool) -> None:
     next step if not `updates`."""
     states: list[State] = []
     layers: list[LayerState] = []
+    gradients: list[State] = []  # what backwards have recorded, but not consumed
     if step.traced:
         for (rule, _), tensors in step.states_in_graph.items() if updates else ():
             update(tensors, rule, "input")
+        for (rule, _), tensors in step.gradients_in_graph.items() if updates else ():
+            update(tensors, rule, "grad_output")
         for layer, state, rule in step.states_of_ranks if updates else ():
             layers.append(layer)
             states.append((state, rule))
@@ -350,6 +364,9 @@ def end_step(step: Step, updates: bool) -> None:
     for layer in registry.all_layers() if step.in_graph else step.recorded:
         pending = layer._pending
         if pending.waits and pending.step is step.id:  # not another thread's step
+            if updates and (pending.unconsumed or step.in_graph) and not pending.with_ranks:
+                gradients.append((layer._buffers["fp8_grad_state"], pending.rule))
+                pending.unconsumed = False
             taken = pending.take(layer)
             states.extend(taken)
             layers.extend([layer] * len(taken))
@@ -360,6 +377,8 @@ def end_step(step: Step, updates: bool) -> None:
         _update_all(states)
     elif _GONE:
         _forget([gone for gone in _GONE if gone.step is step.id])
+    if gradients:  # by a state without new amaxes this does nothing
+        _update_all(gradients, "grad_output")
 
 
 def restart_step(step: Step) -> None:

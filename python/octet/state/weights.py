@@ -46,6 +46,8 @@ class WeightCache:
         self._cast_of: tuple[Any, ...] | None = None
         self._held: list[Any] = []  # weak references, so that the addresses are not used again
         self.cast_in: Any = None  # the step of delayed scaling in which it was cast
+        # cast under delayed scaling by a call that recorded no amax, such as one in eval()
+        self.unrecorded = False
         self._layer = weakref.ref(layer) if layer is not None else None
 
     def _weights(self, held: list[Any] | None = None) -> tuple[Any, ...] | None:
