@@ -3,6 +3,8 @@
 import warnings
 from typing import Any
 
+from torch._dispatch.python import no_python_dispatcher
+
 import torch
 from octet import _ops, _parallel
 from octet._constant import traced_as_constant
@@ -114,8 +116,11 @@ class Share(Parameters):
         if not _parallel.is_new(self._agreed, (self._tp_group, shared)):
             return
         place = self._tp_group, device, self._label()
-        text = f"{shared}, input {tuple(sizes)}{self._shared_scales() if scaled else ''}"
-        _parallel.check_agreement(text, place)
+        # What ranks compare is no part of a graph. Tracing turns on the Python dispatcher, and
+        # that holds the GIL while gloo waits for a thread that wants it.
+        with no_dispatch_modes(), no_python_dispatcher():
+            text = f"{shared}, input {tuple(sizes)}{self._shared_scales() if scaled else ''}"
+            _parallel.check_agreement(text, place)
         self._agreed.add((self._tp_group, shared))
 
     @traced_as_constant
@@ -126,8 +131,7 @@ class Share(Parameters):
         they are known when the fake kernel of the call's first op runs."""
 
         def compare(sizes: list[int]) -> None:
-            with no_dispatch_modes():
-                self._agree(shared, sizes[:-1], device, scaled)
+            self._agree(shared, sizes[:-1], device, scaled)
 
         _ops.AWAITING.clear()  # left over from a trace that failed
         if _parallel.is_new(self._agreed, (self._tp_group, shared)):

@@ -516,6 +516,32 @@ def uneven_chunks(rank: int, mode: str) -> None:
     layer(x.requires_grad_())
 
 
+def traced_by_hand(rank: int) -> list[list[str]]:
+    """The collectives of graphs that make_fx makes of new layers, one after the other."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    found = []
+    for number in range(8):
+        layer, rows = layer_of(Case("row")), 64 + 2 * number
+        with torch.no_grad(), within(Case()):
+            graph = make_fx(layer)(torch.randn(rows, SIZES["in"] // 2).bfloat16()).graph
+        found.append([str(n.target) for n in graph.nodes if "c10d" in str(n.target)])
+    return found
+
+
+def faked(rank: int) -> list[int]:
+    """The shape that one rank alone is told by fake tensors, before all ranks make the call."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    layer, (x, _) = layer_of(Case("column", True)), own_tensors(Case("column", True))
+    shape = []
+    with within(Case()):
+        if rank == 0:
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+                shape = list(layer(mode.from_tensor(x)).shape)
+        return shape or list(layer(x).shape) if rank else [*shape, *layer(x).shape]
+
+
 def refused_compiled(rank: int, what: str) -> None:
     case = Case("column", True, "mxfp8")
     layer, (x, _) = layer_of(case, name="fc1"), own_tensors(case)

@@ -127,6 +127,18 @@ def test_parallel__compiled_code_refuses_on_every_rank(what: str, two: Ranks) ->
         assert "call it differently" in text
 
 
+def test_parallel__comparisons_are_no_part_of_graphs(two: Ranks) -> None:
+    plain = ["_c10d_functional.all_reduce.default", "_c10d_functional.wait_tensor.default"]
+    for graphs in two.run(jobs.traced_by_hand):
+        assert graphs == [plain] * 8
+
+
+def test_parallel__fake_tensors_send_nothing(two: Ranks) -> None:
+    one, other = two.run(jobs.faked)
+    assert one == [256, 256] * 2
+    assert other == [256, 256]
+
+
 def test_parallel__comparisons_are_counted(two: Ranks) -> None:
     """Each kind of call once, by default; never, or always, where the environment says so."""
     assert two.run(jobs.compared, None) == [2, 2]
