@@ -5,6 +5,8 @@ import contextvars
 import threading
 from typing import TYPE_CHECKING, Any
 
+from torch.torch_version import TorchVersion
+
 import torch
 from octet._C import LiveValue
 
@@ -20,6 +22,11 @@ class Live(LiveValue):
     """An attribute whose value a function computes at every read; compiled code guards on it.
 
     It is a Python subclass because Dynamo traces attributes only of Python classes."""
+
+
+# Whether a compiled backward takes a state that was written to since its forward. Torch 2.10
+# refuses it.
+MAY_CHANGE_BEFORE_BACKWARD = TorchVersion(torch.__version__) >= (2, 11)
 
 
 class StepId:
@@ -53,6 +60,8 @@ class Step:
 
     def again_in_graph(self, rule: Any, state: Any) -> None:  # noqa: ANN401
         """Lists the gradients' state of a layer that the graph calls again."""
+        if not MAY_CHANGE_BEFORE_BACKWARD:
+            return
         states = self.gradients_in_graph.setdefault((rule, state.device), [])
         if all(state is not other for other in states):
             states.append(state)

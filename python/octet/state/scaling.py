@@ -13,7 +13,7 @@ import torch
 from octet import _C, _texts
 from octet.recipe import DelayedScaling, Recipe
 from octet.state import reduction, registry
-from octet.state.active import Step, StepId, entered
+from octet.state.active import MAY_CHANGE_BEFORE_BACKWARD, Step, StepId, entered
 from octet.state.scaling_rule import Rule, ScaleUpdater, update
 
 if TYPE_CHECKING:
@@ -364,7 +364,8 @@ def end_step(step: Step, updates: bool) -> None:
     for layer in registry.all_layers() if step.in_graph else step.recorded:
         pending = layer._pending
         if pending.waits and pending.step is step.id:  # not another thread's step
-            if updates and (pending.unconsumed or step.in_graph) and not pending.with_ranks:
+            leaves = pending.unconsumed or (step.in_graph and MAY_CHANGE_BEFORE_BACKWARD)
+            if updates and leaves and not pending.with_ranks:
                 gradients.append((layer._buffers["fp8_grad_state"], pending.rule))
                 pending.unconsumed = False
             taken = pending.take(layer)
