@@ -67,8 +67,16 @@ def test_delayed__a_call_without_backward_leaves_no_scale_behind(
 
 
 @pytest.mark.skipif(not COMPILES_DELAYED, reason="state that changes before backward")
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("kind", ["none", "no_grad", "detached"])
+@pytest.mark.parametrize(
+    ("kind", "whole"),
+    [
+        ("none", False),
+        ("no_grad", False),
+        ("detached", False),
+        ("none", True),
+        ("no_grad", True),
+    ],
+)
 def test_delayed__nor_does_it_in_compiled_code(kind: str, whole: bool) -> None:
     torch._dynamo.reset()
     torch.manual_seed(1)

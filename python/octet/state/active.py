@@ -49,22 +49,12 @@ class Step:
         # the entries (layer, state, rule) stand in the second list.
         self.states_in_graph: dict[Any, list[Any]] = {}
         self.states_of_ranks: list[Any] = []
-        # The same of gradients, for layers that the graph calls more than once.
-        self.gradients_in_graph: dict[Any, list[Any]] = {}
         self.id = StepId()
         self.recorded: list[Any] = []  # the layers that recorded amaxes in eager code
         # True if compiled code inside the step recorded amaxes, too. It marks its layers
         # (PendingUpdate.waits) and cannot append to `recorded`: Dynamo would guard on the
         # length of the list.
         self.in_graph = False
-
-    def again_in_graph(self, rule: Any, state: Any) -> None:  # noqa: ANN401
-        """Lists the gradients' state of a layer that the graph calls again."""
-        if not MAY_CHANGE_BEFORE_BACKWARD:
-            return
-        states = self.gradients_in_graph.setdefault((rule, state.device), [])
-        if all(state is not other for other in states):
-            states.append(state)
 
     def restart(self) -> None:
         """Begins a new step of the same autocast."""

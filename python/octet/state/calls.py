@@ -170,8 +170,6 @@ class StatefulCalls(LayerState):
                     step.states_in_graph.setdefault((rule, state.device), []).append(state)
             if is_first:
                 mine.append((state, rule))
-            elif not with_ranks:  # perhaps the first call has no backward
-                step.again_in_graph(rule, self._buffers["fp8_grad_state"])
         else:
             # Only write, do not compare: Dynamo would guard on what is read.
             pending = self._pending

@@ -352,8 +352,6 @@ def end_step(step: Step, updates: bool) -> None:
     if step.traced:
         for (rule, _), tensors in step.states_in_graph.items() if updates else ():
             update(tensors, rule, "input")
-        for (rule, _), tensors in step.gradients_in_graph.items() if updates else ():
-            update(tensors, rule, "grad_output")
         for layer, state, rule in step.states_of_ranks if updates else ():
             layers.append(layer)
             states.append((state, rule))
