@@ -103,7 +103,8 @@ class EagerLinear(LinearRun):
         )
         if reuses and (region.enabled or region.calibrating):
             cache = own["_weight_cache"]
-            if cache.tensor is None or cache.unrecorded or not cache.fresh.value:
+            stale = cache.unrecorded and own["training"]
+            if cache.tensor is None or stale or not cache.fresh.value:
                 return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
             cached = cache.tensor
         # Shapes and devices of weight and bias are not in the key: the op checks them.

@@ -253,8 +253,7 @@ class StatefulCalls(LayerState):
         """Caches a cast weight. Compiled code copies it into memory that was made
         beforehand. `unrecorded`: delayed scaling has not recorded its amax."""
         text, cache = forward_signature(words).others[0].quantizer, self._weight_cache
-        if cache.unrecorded is not unrecorded:
-            cache.unrecorded = unrecorded
+        cache.unrecorded = unrecorded
         if not is_compiling():
             cache.store(buffers, text, weight)
             return

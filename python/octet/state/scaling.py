@@ -363,7 +363,8 @@ def end_step(step: Step, updates: bool) -> None:
         pending = layer._pending
         if pending.waits and pending.step is step.id:  # not another thread's step
             leaves = pending.unconsumed or (step.in_graph and MAY_CHANGE_BEFORE_BACKWARD)
-            if updates and leaves and not pending.with_ranks:
+            shared = layer._tp_group
+            if updates and leaves and not reduction.group_for(pending.rule, step.group, shared):
                 gradients.append((layer._buffers["fp8_grad_state"], pending.rule))
                 pending.unconsumed = False
             taken = pending.take(layer)
