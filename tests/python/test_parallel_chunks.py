@@ -4,6 +4,7 @@ from typing import Any
 
 import octet
 import parallel_jobs as jobs
+import parallel_refusals as refusals
 import pytest
 from laws import RECIPES as LAWS
 from parallel_jobs import Case
@@ -216,7 +217,7 @@ def test_chunks__rows_that_chunks_cannot_share(two: Ranks) -> None:
 
 
 def test_chunks__ranks_that_disagree_are_told(two: Ranks) -> None:
-    for text in two.errors(jobs.refused, "chunks"):
+    for text in two.errors(refusals.refused, "chunks"):
         assert "call it differently" in text
         assert "gather_chunks=2" in text
         assert "gather_chunks=4" in text
@@ -224,7 +225,7 @@ def test_chunks__ranks_that_disagree_are_told(two: Ranks) -> None:
 
 def test_chunks__columns_that_chunks_cannot_share(two: Ranks) -> None:
     for mode, word in (("row", "out_features is 500"), ("column", "in_features is 250")):
-        for text in two.errors(jobs.uneven_chunks, mode):
+        for text in two.errors(refusals.uneven_chunks, mode):
             assert text.startswith("ValueError: octet.Linear 'fc1'")
             assert f"{word}, but a product in 4 chunks has a multiple of 64 columns" in text
             assert "fewer chunks" in text

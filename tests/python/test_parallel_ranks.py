@@ -6,6 +6,7 @@ from typing import Any
 
 import octet
 import parallel_jobs as jobs
+import parallel_refusals as refusals
 import pytest
 from parallel_jobs import SIZES, Case
 from ranks import Ranks
@@ -102,7 +103,7 @@ def test_parallel__every_rank_refuses(what: str, two: Ranks) -> None:
     """In time, by an exception that names the layer and the rule."""
     two.run(jobs.ready)
     before = time.monotonic()
-    for text in two.errors(jobs.refused, what):
+    for text in two.errors(refusals.refused, what):
         assert text.startswith("ValueError: octet.Linear 'fc1' (")
         assert REFUSED[what] in text
     assert time.monotonic() - before < 20
@@ -110,51 +111,51 @@ def test_parallel__every_rank_refuses(what: str, two: Ranks) -> None:
 
 
 def test_parallel__a_disagreement_shows_every_rank(two: Ranks) -> None:
-    for text in two.errors(jobs.refused, "recipe"):
+    for text in two.errors(refusals.refused, "recipe"):
         assert "rank 0: octet.Linear 'fc1'" in text
         assert "recipe=current" in text
         assert "rank 1: octet.Linear 'fc1'" in text
         assert "recipe=mxfp8" in text
-    for text in two.errors(jobs.refused, "shape"):
+    for text in two.errors(refusals.refused, "shape"):
         assert "input (64, 256)" in text
         assert "input (128, 256)" in text
 
 
 @pytest.mark.parametrize("what", ["shape", "recipe"])
 def test_parallel__compiled_code_refuses_on_every_rank(what: str, two: Ranks) -> None:
-    for text in two.errors(jobs.refused_compiled, what):
+    for text in two.errors(refusals.refused_compiled, what):
         assert "octet.Linear 'fc1' (" in text
         assert "call it differently" in text
 
 
 def test_parallel__comparisons_are_no_part_of_graphs(two: Ranks) -> None:
     plain = ["_c10d_functional.all_reduce.default", "_c10d_functional.wait_tensor.default"]
-    for graphs in two.run(jobs.traced_by_hand):
+    for graphs in two.run(refusals.traced_by_hand):
         assert graphs == [plain] * 8
 
 
 def test_parallel__fake_tensors_send_nothing(two: Ranks) -> None:
-    one, other = two.run(jobs.faked)
+    one, other = two.run(refusals.faked)
     assert one == [256, 256] * 2
     assert other == [256, 256]
 
 
 def test_parallel__comparisons_are_counted(two: Ranks) -> None:
     """Each kind of call once, by default; never, or always, where the environment says so."""
-    assert two.run(jobs.compared, None) == [2, 2]
-    assert two.run(jobs.compared, "0") == [0, 0]
-    assert two.run(jobs.compared, "2") == [6, 6]
+    assert two.run(refusals.compared, None) == [2, 2]
+    assert two.run(refusals.compared, "0") == [0, 0]
+    assert two.run(refusals.compared, "2") == [6, 6]
 
 
 def test_parallel__scales_that_ranks_do_not_share_are_found(two: Ranks) -> None:
     """As where each rank has loaded a checkpoint of its own."""
-    for text in two.errors(jobs.strange_scales):
+    for text in two.errors(refusals.strange_scales):
         assert "call it differently" in text
         assert "fp8_scale [3.0, 3.0, 3.0]" in text
 
 
 def test_parallel__a_group_may_be_destroyed_and_another_be_given(two: Ranks) -> None:
-    for made in two.run(jobs.regrouped):
+    for made in two.run(refusals.regrouped):
         assert made["error"].startswith("octet.Linear 'fc1' (")
         assert "has been destroyed; give it another by set_tensor_parallel" in made["error"]
         assert torch.equal(made["after"], made["before"])
@@ -173,7 +174,7 @@ def doomed() -> Iterator[Ranks]:
 def test_parallel__a_rank_that_dies_ends_the_others(case: Case, doomed: Ranks) -> None:
     doomed.run(jobs.train, case)
     before = time.monotonic()
-    doomed.start(jobs.die, case)
+    doomed.start(refusals.die, case)
     assert doomed.answer(0, 90)[0] == "raised"
     assert time.monotonic() - before < 80
 
