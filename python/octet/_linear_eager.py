@@ -97,11 +97,13 @@ class EagerLinear(LinearRun):
             return torch_linear(inp, weight, bias)
         hooks = own["_load_state_dict_post_hooks"]
         grad = is_grad_enabled()
-        reuses, cached = (
-            is_first_microbatch is False or constant_weights_here() is not None,
-            None,
-        )
-        if reuses and (region.enabled or region.calibrating):
+        # A quantized weight needs no cast, so nothing of it is cached.
+        quantized, cached = None, None
+        if kind is QuantizedTensor:
+            quantized = weight._text
+        elif (is_first_microbatch is False or constant_weights_here() is not None) and (
+            region.enabled or region.calibrating
+        ):
             cache = own["_weight_cache"]
             stale = cache.unrecorded and own["training"]
             if cache.tensor is None or stale or not cache.fresh.value:
@@ -120,8 +122,9 @@ class EagerLinear(LinearRun):
             inp.device,
             weight.requires_grad,
             weight.dtype,
+            quantized,
             None if bias is None else (bias.requires_grad, bias.dtype),
-            [(v.requires_grad, v.dtype) for v in vectors],
+            None if prologue is None else [(v.requires_grad, v.dtype) for v in vectors],
             own["training"],
             own["_made_as"],
             bool(hooks) and is_sharded(hooks),

@@ -26,6 +26,71 @@ def linear(request: pytest.FixtureRequest) -> octet.Linear:
     return layer(request.param)
 
 
+# ---- another weight --------------------------------------------------------------------------
+
+WEIGHTS = [
+    lambda w: w,
+    octet.MXFP8Quantizer("e4m3"),
+    octet.MXFP8Quantizer("e5m2"),
+    octet.MXFP8Quantizer("e4m3", with_2d_quantization=True),
+    octet.MXFP8Quantizer("e4m3", columnwise=False),
+    octet.Float8CurrentScalingQuantizer("e4m3"),
+    octet.Float8CurrentScalingQuantizer("e5m2"),
+    octet.Float8BlockQuantizer("e4m3"),
+    octet.NVFP4Quantizer(),
+]
+
+
+def _called(linear: octet.Linear, grads: bool) -> list[torch.Tensor]:
+    """What a call and its backward make."""
+    x, grad = inputs()
+    linear.zero_grad()
+    x.requires_grad_(grads)
+    with octet.autocast(recipe=RECIPES["mxfp8"]), torch.set_grad_enabled(grads):
+        made = [linear(x)]
+    if grads:
+        made[0].backward(grad)
+        made += [x.grad, linear.bias.grad]
+    return made
+
+
+@pytest.mark.parametrize("grads", [False, True])
+def test_weight__of_any_kind_may_follow_any_other(grads: bool) -> None:
+    torch.manual_seed(3)
+    linear, plain = octet.Linear(70, 44, params_dtype=torch.bfloat16, device="cpu"), []
+    weights = [torch.nn.Parameter(make(linear.weight.detach())) for make in WEIGHTS]
+    for weight in weights:
+        weight.requires_grad_(False)
+        fresh = copy.deepcopy(linear)
+        fresh.weight = weight
+        plain.append(_called(fresh, grads))
+    for first in weights:
+        for weight, wanted in zip(weights, plain, strict=True):
+            linear.weight = first
+            _called(linear, grads)
+            linear.weight = weight
+            for found, expected in zip(_called(linear, grads), wanted, strict=True):
+                assert torch.equal(found, expected)
+
+
+def test_weight__that_loses_its_columns_serves_forward(linear: octet.Linear) -> None:
+    (wanted,) = _called(linear, False)
+    linear.weight.update_usage(columnwise_usage=False)
+    assert torch.equal(_called(linear, False)[0], wanted)
+
+
+def test_weight__that_is_quantized_keeps_the_short_way_of_calls(
+    linear: octet.Linear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, _ = inputs()
+    with octet.autocast(recipe=RECIPES["mxfp8"]), torch.no_grad():
+        wanted = linear(x)
+        monkeypatch.setattr(octet.Linear, "_run", None)  # the long way
+        with octet.constant_weights():
+            assert torch.equal(linear(x), wanted)
+        assert torch.equal(linear(x, is_first_microbatch=False), wanted)
+
+
 # ---- .data -----------------------------------------------------------------------------------
 
 
