@@ -18,26 +18,18 @@ def python(code: str, path: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd="/").stdout
 
 
-def test_package__imports_quickly() -> None:
-    code = (
-        "import time, torch; start = time.process_time(); import octet; "
-        "print(time.process_time() - start)"  # the processor's time: others may be busy
-    )
-    assert float(python(code, ROOT / "python")) < 0.5
-
-
-def test_package__import_takes_under_50_ms_beyond_torch(
+def test_package__import_takes_a_tenth_of_torchs_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))  # an installed package has them
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     code = (
-        "import gc, time, torch; start = time.thread_time(); import octet; "
-        "print(time.thread_time() - start, gc.isenabled())"
+        "import gc; from time import thread_time as now; a = now(); import torch; b = now(); "
+        "import octet; print((now() - b) / (b - a), gc.isenabled())"
     )
-    found = [python(code, ROOT / "python").split() for _ in range(6)]
+    found = [python(code, ROOT / "python").split() for _ in range(4)]
     assert {enabled for _, enabled in found} == {"True"}
-    assert min(float(seconds) for seconds, _ in found[1:]) < 0.05
+    assert min(float(share) for share, _ in found[1:]) < 0.1
 
 
 def test_package__a_failed_import_leaves_the_collector_on() -> None:
