@@ -19,7 +19,7 @@ from octet._signatures import (
     is_flat,
     writes_of,
 )
-from octet.state import recompute, seeds
+from octet.state import seeds
 from octet.state.scaling_rule import Rule, ScaleUpdater, update
 from octet.tensor import QuantizedTensor
 from torch import is_grad_enabled
@@ -79,9 +79,10 @@ def run_forward(
     tensors: list[torch.Tensor],
     in_graph: bool = False,
     ranks: Ranks = None,
+    unread: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor], Sequence[torch.Tensor]]:
     """Returns the output, buffers for the layer to cache, and what backward needs (the arena
-    last)."""
+    last). `unread`: a seed that a traced call draws and does not read."""
     words, signature, _ = task
     if signature.parted is None:
         args = tensors[: signature.reads]
@@ -92,7 +93,10 @@ def run_forward(
     if ranks is not None and (is_compiling() or _plans.has_collectives("linear", words)):
         lends_seed = in_graph and signature.lends_seed
         after = [tensors[len(signature.args)]] if lends_seed else []
+        after = after if unread is None else [unread]
         outs = run_in_phases(("linear", words), sizes, (written, args, after), ranks)
+    elif unread is not None and not written:
+        outs = _ops.linear_seeded(args, unread, sizes, words)
     elif written:
         into = _ops.linear_into if is_dynamo_compiling() else _linear_into
         outs = _ops.listed(into[signature.made](written, args, sizes, words))
@@ -273,8 +277,6 @@ apply_eagerly = super(torch.autograd.Function, _Eager).apply
 apply_split = super(torch.autograd.Function, _EagerSplit).apply
 _Eager._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
 _EagerSplit._backward_cls.apply = LinearFunction.backward  # type: ignore[attr-defined]
-_OWN = _Eager, _EagerSplit, LinearFunction, _InGraph
-recompute.OWN_NODES = tuple(f._backward_cls for f in _OWN)
 
 
 # ---- one node of a traced graph --------------------------------------------------------------

@@ -28,7 +28,7 @@ from octet._signatures import (
 from octet.proto import TensorProto
 from octet.state.recompute import CallRecipe
 from octet.tensor import QuantizedTensor, as_dtype
-from torch import is_grad_enabled, is_inference_mode_enabled
+from torch import is_grad_enabled
 
 
 @constant
@@ -224,6 +224,12 @@ class LinearCall(Share):
     def _is_sharded(self) -> bool:
         """Whether fully_shard holds the parameters. This does not change after the first call,
         so traced code may take it as a constant."""
+        return _sharded.is_sharded(self._load_state_dict_post_hooks)
+
+    def _gives_gradients_elsewhere(self) -> bool:
+        """Whether the weight's gradient is not to be found in weight.grad."""
+        if self.fuse_wgrad_accumulation or self.delay_wgrad_compute:
+            return True
         return _sharded.is_sharded(self._load_state_dict_post_hooks)
 
     def _returns_bias(self) -> bool:
@@ -436,12 +442,13 @@ class LinearCall(Share):
         options: Options,
         call: Call,
     ) -> bool:
-        """Whether a call draws a seed. A call without a graph may draw one that it does not
-        read. The reason: a reentrant checkpoint runs it again with a graph, and restores the
-        generator to its state of now. So the generator must advance here, as for dropout."""
+        """Whether a call draws a seed. In train() a call without a graph may draw one that it
+        does not read. The reason: a reentrant checkpoint runs it again with a graph, and
+        restores the generator to its state of now. So the generator must advance here, as for
+        dropout. The same under inference_mode, which compiled code cannot tell from no_grad."""
         if "seed" in call.tensors:
             return True
-        if is_grad_enabled() or is_inference_mode_enabled() or not self.training:
+        if is_grad_enabled() or not self.training:
             return False
         if CALIBRATE in options:
             return False

@@ -93,7 +93,7 @@ class EagerLinear(LinearRun):
             calls = own["_calls"]
             calls.last = "none"
             if may_run_again():
-                calls.note_first(NO_RECIPE, True, None)
+                calls.note_first(NO_RECIPE, True)
             return torch_linear(inp, weight, bias)
         hooks = own["_load_state_dict_post_hooks"]
         grad = is_grad_enabled()
@@ -145,7 +145,7 @@ class EagerLinear(LinearRun):
         if task is None:  # nothing is quantized
             calls.last = "none"
             if may_run_again():
-                calls.note_first(recipe, True, None)
+                calls.note_first(recipe, True)
             if weight.shape != (own["out_features"], shape[-1]) or (
                 bias is not None and bias.shape != weight.shape[:1]
             ):
@@ -155,15 +155,14 @@ class EagerLinear(LinearRun):
         if recipe.rule is None or not decided.records:
             updates, calls.last = None, recipe.text
             if may_run_again():
-                state = None if recipe.rule is None else own["_buffers"]["fp8_state"]
-                calls.note_first(recipe, has_graph, state, own["training"])
+                self._note_first(recipe, has_graph)
         elif infers_shapes():
             return self._run(inp, is_first_microbatch, fp8_output, fp8_grad)
         else:
-            updates, calls.last = self._begin(region.step, recipe.rule), recipe.text
+            updates = self._begin(region.step, recipe.rule, has_graph)
+            calls.last = recipe.text
             if may_run_again():
-                state = own["_buffers"]["fp8_state"]
-                calls.note_first(recipe, has_graph, state, own["training"])
+                self._note_first(recipe, has_graph)
                 if cached is not None:
                     self._note_cast(recipe, (READ_CACHE,))
         tensors = [inp, weight]

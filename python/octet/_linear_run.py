@@ -94,7 +94,7 @@ class LinearRun(LinearCall):
     ) -> Any:  # noqa: ANN401
         """A call without quantization."""
         if not is_compiling() and not _are_functorch_transforms_active():
-            self._calls.note(NO_RECIPE, True, None)
+            self._note(NO_RECIPE, True)
         y = self._torchs(inp, weight, bias)
         return (y, bias) if self.return_bias else y
 
@@ -167,7 +167,7 @@ class LinearRun(LinearCall):
                 )
             if not is_compiling():
                 if run is None:
-                    self._calls.note(recipe, True, None)
+                    self._note(recipe, True)
                 else:
                     self._calls.note_again(run)
             asked = _custom.Asked(is_first_microbatch, fp8_output, fp8_grad)
@@ -218,13 +218,15 @@ class LinearRun(LinearCall):
                 raise recompute.cast_is_gone(self._label())
             self._calls.note_again(run)
             state, updates = self._state_of(run)
-        extra, draws = call.tensors, "seed" in call.tensors
-        if not is_compiling():
-            draws = self._draws((inp, weight, bias), recipe.text, options, call)
+        extra, draws = (
+            call.tensors,
+            self._draws((inp, weight, bias), recipe.text, options, call),
+        )
         if is_dynamo_compiling() and draws_in_its_node(call.words, call.tensors, inp.dtype):
             # As in _traced_call: the op's own node draws the seed.
             draws, updates, extra = False, DRAW, ()
         seed = self._draw(inp) if draws else None
+        unread = seed if is_compiling() and "seed" not in call.tensors else None
         tensors = [inp, self._in_graph(weight, wants)]
         if call.takes_bias:
             tensors.append(bias)
@@ -238,9 +240,12 @@ class LinearRun(LinearCall):
                 )
         made_of = self._made_of(options) if has_graph else []
         placed = call.words, self._ranks(), len(made_of)
-        output, others = self._apply_call(
-            (call, placed), updates, [*tensors, *made_of], has_graph
-        )
+        if unread is not None:
+            output, others = self._apply_with_unread(call, unread, tensors)
+        else:
+            output, others = self._apply_call(
+                (call, placed), updates, [*tensors, *made_of], has_graph
+            )
         if others:
             with torch.no_grad():
                 unrecorded = recipe.rule is not None and not records
@@ -313,6 +318,18 @@ class LinearRun(LinearCall):
         flat = is_flat(call.words, len(tensors))
         task = call.words, forward_signature(call.words, flat), None
         output, others, _ = run_forward(task, sizes, tensors, ranks=placed[1])
+        return output, others
+
+    def _apply_with_unread(
+        self, call: Call, seed: torch.Tensor, tensors: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """Runs the op of a traced call without a graph, tied to a seed that it does not read: a
+        compiler would remove a draw that nothing needs."""
+        share_casts_in_graphs()
+        sizes = [*tensors[0].shape[:-1], *self._ends()]
+        flat = is_flat(call.words, len(tensors))
+        task = call.words, forward_signature(call.words, flat), None
+        output, others, _ = run_forward(task, sizes, tensors, ranks=self._ranks(), unread=seed)
         return output, others
 
     def _runs_flat(self, tensors: list[torch.Tensor]) -> bool:

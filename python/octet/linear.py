@@ -15,7 +15,7 @@ from octet._linear_protos import LinearProtos, Shapes, linear_protos
 from octet.proto import TensorProto
 from octet.recipe import Recipe
 from octet.state import seeds
-from octet.state.active import BACKWARD, CONSTANT_WEIGHTS, ENTERED, MAIN_THREAD, current
+from octet.state.active import BACKWARD, CONSTANT_WEIGHTS, ENTERED, NOT_ENTERED, current
 from octet.state.scaling import scaling_made_late
 from torch import is_grad_enabled
 
@@ -174,7 +174,7 @@ class AnyLinear(EagerLinear):
         # call that is not traced decides all that it can.
         region = ENTERED.value
         if region is None:
-            region = MAIN_THREAD.region
+            region = NOT_ENTERED.value
         text = region.text
         if (
             text is None
@@ -199,7 +199,10 @@ class AnyLinear(EagerLinear):
         kind, columns, k, n, words, takes_bias, seed = decided
         if kind == "more" or shape[-1] != columns:
             return self._run(input, is_first_microbatch, fp8_output, fp8_grad)
-        self._calls.last = text
+        if region.traced:
+            self._calls.last = text
+        else:
+            self._calls.in_graph.value = text
         if kind == "plain":
             return torch_linear(input, weight, bias)
         tensors = [input, weight, bias] if takes_bias else [input, weight]

@@ -43,6 +43,7 @@ PyMODINIT_FUNC PyInit__C(void) {
                    PyModule_AddFunctions(module, oct_py_signature_methods) ||
                    PyModule_AddFunctions(module, oct_py_phase_methods) ||
                    PyModule_AddFunctions(module, oct_py_device_methods) ||
+                   PyModule_AddFunctions(module, oct_py_hook_methods) ||
                    add_owned(module, "LiveValue", oct_py_live_type()) ||
                    add_owned(module, "OVERLOADS", overloads()) ||
                    add_owned(module, "COLUMNWISE_PARTS", columnwise_parts()) ||

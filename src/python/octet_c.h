@@ -50,5 +50,6 @@ extern PyMethodDef oct_py_plan_methods[];
 extern PyMethodDef oct_py_signature_methods[];
 extern PyMethodDef oct_py_phase_methods[];
 extern PyMethodDef oct_py_device_methods[];
+extern PyMethodDef oct_py_hook_methods[];
 
 #endif

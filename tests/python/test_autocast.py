@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import octet
 import pytest
@@ -363,6 +364,70 @@ def test_delayed__one_autocast_around_a_loop_learns(ends: str) -> None:
         [one.fp8_scale, one.fp8_grad_scale, *histories(one)],
         [other.fp8_scale, other.fp8_grad_scale, *histories(other)],
     )
+
+
+def of_ones_own(linear: octet.Linear, how: str) -> Any:  # noqa: ANN401
+    """Steps that leave the weights as they are."""
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.0)
+    if how == "compiled":
+        return torch.compile(optimizer.step, backend="aot_eager")
+
+    def through_data() -> None:
+        for parameter in linear.parameters():
+            parameter.data.add_(0.0)
+        optimizer.zero_grad()
+
+    def in_place() -> None:
+        with torch.no_grad():
+            for parameter in linear.parameters():
+                parameter.add_(0.0)
+
+    return through_data if how == "data" else in_place
+
+
+@pytest.mark.parametrize("how", ["compiled", "in place", "data"])
+@pytest.mark.parametrize("compile_it", [False, True])
+def test_delayed__any_optimizer_inside_one_autocast(how: str, compile_it: bool) -> None:
+    """The scales learn; where compiled code cannot end a step it is refused."""
+    one, other = twins(name="fc1")
+    x, grad = inputs()
+    call = compiled(one)[0] if compile_it else one
+    optimizer, scales = of_ones_own(one, how), (1.0, 4.0, 0.5)
+    for scale in scales:
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            other(x * scale).backward(grad * scale)
+
+    def train() -> None:
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            for scale in scales:
+                call(x * scale).backward(grad * scale)
+                optimizer()
+
+    if compile_it and how != "compiled":
+        if how == "in place":
+            said = r"'fc1'.*parameters have changed.*once for each"
+            with pytest.raises(Exception, match=said):
+                train()
+        return
+    train()
+    assert_same([one.fp8_scale, *histories(one)], [other.fp8_scale, *histories(other)])
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_delayed__backwards_in_any_order(backend: str | None) -> None:
+    """Of several calls in a step, the backward of the first one may be the first to run. What
+    the others record counts at the end of the next step."""
+    linear = layer()
+    x, grad = inputs()
+    call = linear if backend is None else compiled(linear, backend)[0]
+    for numbers in ((1, 2), (3,), (4,)):
+        with octet.autocast(recipe=RECIPES["delayed"]):
+            ys = [call(x.clone().requires_grad_()) for _ in numbers]
+        for number, y in zip(numbers, ys, strict=True):
+            y.backward(grad * number)
+    amax = float(grad.abs().max())
+    found = sorted(linear.fp8_grad_amax_history[1:, 0].tolist())
+    assert found == pytest.approx([amax * 2, amax * 3, amax * 4], rel=1e-2)
 
 
 @pytest.mark.parametrize("compile_it", [False, True])

@@ -55,6 +55,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "replays": (),
     "role_quantizer": ("mxfp8", "weight"),
     "row_step": (QUANTIZER,),
+    "saved_tensors_hooks": (lambda _: None, len, len),
     "scale_exponents": (QUANTIZER,),
     "shared_quantizer": ("in=bf16 recipe=mxfp8", False),
     "support": (QUANTIZER, "cpu"),
@@ -347,6 +348,47 @@ def test_a_text_that_is_cut_in_a_letter_is_a_refusal_like_others(letters: int) -
     with pytest.raises(ValueError, match="follows the quantizer") as caught:
         _C.describe("quantize", text, (8, 32))
     assert type(caught.value) is ValueError
+
+
+class Hooks:
+    """A stack of pairs, as torch has one, whose functions may fail once."""
+
+    def __init__(self, fails: str = "", at: int = 0) -> None:
+        self.pairs: list[tuple[int, int]] = [(1, 2), (3, 4), (5, 6)]
+        self.fails, self.at = fails, at
+
+    def _count(self, name: str) -> None:
+        self.at -= name == self.fails
+        if name == self.fails and self.at < 0:
+            self.fails = ""
+            raise KeyError(name)
+
+    def top(self, _: bool) -> tuple[int, int] | None:
+        self._count("top")
+        return self.pairs[-1] if self.pairs else None
+
+    def pop(self) -> None:
+        self._count("pop")
+        self.pairs.pop()
+
+    def push(self, pack: int, unpack: int) -> None:
+        self.pairs.append((pack, unpack))
+        self._count("push")
+
+
+def test_hooks_are_seen_and_stay() -> None:
+    hooks = Hooks()
+    found = _C.saved_tensors_hooks(hooks.top, hooks.pop, hooks.push)
+    assert found == [(5, 6), (3, 4), (1, 2)]
+    assert hooks.pairs == [(1, 2), (3, 4), (5, 6)]
+    for name in ("top", "pop", "push"):
+        for at in range(3):
+            hooks = Hooks(name, at)
+            with pytest.raises(KeyError, match=name):
+                _C.saved_tensors_hooks(hooks.top, hooks.pop, hooks.push)
+            assert hooks.pairs == [(1, 2), (3, 4), (5, 6)]
+    with pytest.raises(TypeError):
+        _C.saved_tensors_hooks(hooks.top)
 
 
 def test_a_live_value_knows_what_it_holds() -> None:

@@ -134,13 +134,53 @@ def test_random__layers_and_calls_that_need_none_draw_none() -> None:
     linear = layer()
     x, _ = inputs()
     before = torch.get_rng_state()
-    with torch.inference_mode():
-        within(NVFP4, linear)(x)
-    with torch.no_grad():
-        within(NVFP4, linear.eval())(x)
+    linear.eval()
+    for without in (torch.inference_mode, torch.no_grad):
+        with without():
+            within(NVFP4, linear)(x)
     linear.train()
     within(RECIPES["mxfp8"], linear)(x)
     assert torch.equal(before, torch.get_rng_state())
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bias returned": {"return_bias": True},
+    "main_grad": {"fuse_wgrad_accumulation": True},
+    "wgrad later": {"delay_wgrad_compute": True},
+    "quantized": {},
+}
+
+
+def of_kind(kind: str) -> octet.Linear:
+    with octet.quantized_model_init(enabled=kind == "quantized", recipe=NVFP4):
+        linear = layer(**KINDS[kind])
+    linear.weight.main_grad = torch.zeros(44, 70)
+    return linear
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_random__calls_without_a_graph_draw_as_dropout_does(
+    kind: str,
+    without: Any,  # noqa: ANN401
+) -> None:
+    """In train() they draw what their backward would read, in eval() nothing; eager and
+    compiled calls alike, a call that caches its weight, too."""
+    linear, (x, _) = of_kind(kind), inputs()
+    fast = compiled(within(NVFP4, linear))[0]
+    for training in (True, False):
+        linear.train(training)
+        for words in ((), (True,), (False,)):
+            found = []
+            for call in (within(NVFP4, linear), fast):
+                torch.manual_seed(5)
+                with without():
+                    call(x, *words)
+                found.append(torch.get_rng_state())
+            assert torch.equal(*found)
+            torch.manual_seed(5)
+            assert torch.equal(found[0], torch.get_rng_state()) is not training
 
 
 def test_random__reentrant_checkpoints_round_by_other_numbers_at_each_step() -> None:

@@ -189,13 +189,30 @@ def test_recompute__compiled_delayed_scaling_in_a_checkpoint_is_refused(
         step(linear, call, x, grad)
 
 
-def test_recompute__compiled_code_under_another_autocast_is_refused() -> None:
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("between", ["none", "block", "eager block"])
+def test_recompute__compiled_code_repeats_its_first_run(reentrant: bool, between: str) -> None:
+    """Whatever the layer did in between, and whatever autocast is around the backward."""
+    usual, linear = twins(name="fc1")
+    x, grad = inputs()
+    want = step(usual, within(RECIPES["mxfp8"], usual), x, grad)
+    fast = compiled(linear)[0]
+    x = x.requires_grad_()
+    y = within(RECIPES["mxfp8"], lambda x: checkpoint(fast, x, use_reentrant=reentrant))(x)
+    with torch.no_grad():
+        run = linear if between.startswith("eager") else fast
+        within(RECIPES[between.split()[-1]], run)(x)
+    with octet.autocast(recipe=RECIPES["block"]):
+        y.backward(grad)
+    assert_same(want[:3], [y.detach(), x.grad, linear.weight.grad])
+
+
+def test_recompute__compiled_code_in_a_hook_under_another_autocast_is_refused() -> None:
     linear = layer(name="fc1")
     x, grad = inputs()
-    fast = compiled(linear)[0]
-    y = within(RECIPES["mxfp8"], lambda x: checkpoint(fast, x, use_reentrant=False))(
-        x.requires_grad_()
-    )
+    fast, x = compiled(linear)[0], x.requires_grad_()
+    y = within(RECIPES["mxfp8"], fast)(x)
+    y.register_hook(lambda g: fast(x.detach()).detach())
     with (
         octet.autocast(recipe=RECIPES["block"]),
         pytest.raises(Exception, match=r"'fc1'.*inside a backward"),

@@ -94,6 +94,15 @@ def optimizer(linear: octet.Linear) -> None:
     linear.weight.grad = None
 
 
+def fused(linear: octet.Linear) -> None:
+    """A fused optimizer writes without counting a version."""
+    linear.weight.grad = torch.ones_like(linear.weight)
+    version = linear.weight._version
+    torch.optim.Adam([linear.weight], lr=1.0, fused=True).step()
+    assert linear.weight._version == version
+    linear.weight.grad = None
+
+
 def another(linear: octet.Linear) -> None:
     linear.weight = torch.nn.Parameter(linear.weight.detach() * 2)
 
@@ -106,7 +115,7 @@ def by_data(linear: octet.Linear) -> None:
     linear.weight.data = linear.weight.data * 2
 
 
-CHANGES = [optimizer, another, loaded, by_data, lambda linear: fill(linear, 3.0)]
+CHANGES = [optimizer, fused, another, loaded, by_data, lambda linear: fill(linear, 3.0)]
 
 
 @pytest.mark.parametrize("change", CHANGES)

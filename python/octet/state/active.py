@@ -64,6 +64,7 @@ class Step:
 class Region:
     """An entered autocast: what it asks of the layers inside it."""
 
+    traced = False  # whether traced code entered it
     in_backward = False  # whether it was entered while a backward ran
     outer: "Region | None" = None  # becomes active again when this one is left
 
@@ -105,10 +106,11 @@ class QuantizedInit:
 
 
 class _Main:
-    """The main thread's region. Threads that entered no autocast use it, too.
+    """The main thread's region. Other threads that entered no autocast use it, too.
 
     Such threads are autograd's own (one for each GPU) and those that run the replicas of a
-    model."""
+    model. In the main thread itself it is not used: another asyncio task may have entered
+    it."""
 
     def __init__(self) -> None:
         self.region = Region(False, None, False, Step(False))
@@ -135,8 +137,14 @@ def _activate(region: Region | None) -> None:
         MAIN_THREAD.region = NO_AUTOCAST if region is None else region
 
 
+def _not_entered() -> Region:
+    """The region of a thread or task that has entered none."""
+    return NO_AUTOCAST if threading.get_ident() == _MAIN_IDENT else MAIN_THREAD.region
+
+
 NO_AUTOCAST = MAIN_THREAD.region
 ENTERED = Live(_region.get, _activate)
+NOT_ENTERED = Live(_not_entered)
 CONSTANT_WEIGHTS = Live(_constant.get, _constant.set)
 QUANTIZED_INIT = Live(_init.get, _init.set)
 BACKWARD = Live(lambda: torch._C._current_graph_task_id() != -1)
@@ -152,7 +160,7 @@ def entered() -> Region | None:
 def current() -> Region:
     """The region that layers use now."""
     region = ENTERED.value
-    return MAIN_THREAD.region if region is None else region
+    return NOT_ENTERED.value if region is None else region
 
 
 def activate(region: Region | None) -> None:

@@ -143,7 +143,7 @@ class autocast:  # noqa: N801
         region = Region(self.enabled, recipe, self.calibrating, step)
         region.outer = outer
         if is_dynamo_compiling():
-            region.in_backward = in_backward()
+            region.traced, region.in_backward = True, in_backward()
         else:
             region.in_backward = _current_graph_task_id() != -1
             if not recipe._frozen:
@@ -160,6 +160,11 @@ class autocast:  # noqa: N801
         trace: TracebackType | None,
     ) -> None:
         region = entered()
+        if region is None:
+            raise RuntimeError(
+                "octet.autocast is left in another thread or task than it was entered in; "
+                "enter and leave it in the same one"
+            )
         outer, step = region.outer, region.step
         activate(outer)
         if outer is not None and (outer.enabled or outer.calibrating):

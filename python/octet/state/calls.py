@@ -72,32 +72,53 @@ class StatefulCalls(LayerState):
         """The recipe of an eager call inside a backward, and the first run that it repeats, if
         any. See octet.state.recompute."""
         now = self._recipe_in(region)
-        run, is_forgotten = self._calls.first_run()
-        # the inner autocast decides; the first run's scales count only if its recipe is the
-        # same
+        # The inner autocast decides; a first run by the same recipe gives the scales.
+        run = self._calls.first_run(now if region.in_backward else None)
+        if isinstance(run, str):
+            raise recompute.several(self._label())
         if region.in_backward:
-            return now, run if run is not None and run.recipe == now else None
-        if is_forgotten:
-            raise recompute.forgotten(self._label())
+            return now, run
         if run is not None:
-            return run.recipe, run
+            return self._recipe_of_first_run(run, now), run
         last = self._calls.last
         if last is not None and last != now.name:
             raise recompute.refused(self._label(), now.name, last)
         return now, None
 
+    def _recipe_of_first_run(self, run: FirstRun, now: CallRecipe) -> CallRecipe:
+        """The recipe of a call that repeats a first run outside of all inner autocasts."""
+        if not run.in_graph:
+            return run.recipe
+        # Compiled code ran first, and this is eager code: the name is all that is known.
+        name = run.recipe.text
+        if _texts.is_delayed(name):
+            raise recompute.scales_updated(self._label())
+        if name == now.name:
+            return now
+        if name.endswith(recompute.USER_QUANTIZERS):
+            raise recompute.refused(self._label(), now.name, name)
+        return _call_recipe(name, (), None)
+
     def _recipe_in_graph(self, region: Region) -> CallRecipe:
-        """The recipe of a traced call. Inside a backward it repeats the recipe of the layer's
-        last call."""
+        """The recipe of a traced call. Inside a backward it repeats the recipe of its first
+        run."""
         now = self._recipe_in(region)
         if not in_backward():
             if is_dynamo_compiling() and not recompute.is_in_subgraph():
-                self._calls.last = now.name
+                self._note_in_graph(region, now.name)
             return now
-        text = recompute.recipe_in_graph(now, region, self._calls.last, self._label())
+        text = recompute.recipe_in_graph(now, region, self._calls, self._label())
         if _texts.is_delayed(text) and not region.in_backward:
             raise recompute.scales_updated(self._label())
         return now if text == now.text else _call_recipe(text, (), None)
+
+    def _note_in_graph(self, region: Region, name: str) -> None:
+        """Notes a traced call, when compiled code runs. Code that enters the autocast itself
+        enters it again where it is repeated, so nothing else has to know."""
+        if region.traced:
+            self._calls.last = name
+        else:
+            self._calls.in_graph.value = name
 
     def _records(self) -> bool:
         """Whether a call records amaxes. As BatchNorm with its statistics, only in training.
@@ -114,31 +135,56 @@ class StatefulCalls(LayerState):
     # ---- delayed scaling -------------------------------------------------------------------
 
     def _note(self, recipe: CallRecipe, has_graph: bool, records: bool = True) -> Any:  # noqa: ANN401
-        """Logs an eager call. Returns an updater of the gradients' scales if the call begins a
-        step of delayed scaling, else None."""
-        rule, calls = recipe.rule, self._calls
-        if rule is None:
-            calls.note(recipe, has_graph, None)
-            return None
-        updates = None
-        if records and self._records():
-            updates = self._begin(current().step, rule)
-        calls.note(recipe, has_graph, self._buffers["fp8_state"], self.training)
+        """Logs an eager call. Under delayed scaling, returns an updater of the gradients'
+        scales for its backward if it records."""
+        rule, updates = recipe.rule, None
+        self._calls.last = recipe.name
+        if rule is not None and records and self._records():
+            updates = self._begin(current().step, rule, has_graph)
+        if recompute.may_run_again():
+            self._note_first(recipe, has_graph)
         return updates
 
-    def _begin(self, step: Step, rule: Rule) -> scaling.GradientUpdate | None:
+    def _note_first(self, recipe: CallRecipe, has_graph: bool) -> None:
+        """Notes an eager call that may be run again."""
+        if recipe.rule is None:
+            self._calls.note_first(recipe, has_graph)
+            return
+        pending = self._pending if self.training else None
+        self._calls.note_first(recipe, has_graph, self._buffers["fp8_state"], pending)
+
+    def _begin(self, step: Step, rule: Rule, has_graph: bool = True) -> scaling.GradientUpdate:
         """Begins the layer's step of delayed scaling, unless it has begun already."""
         pending = self._pending
         if pending.waits and pending.step is step.id:  # otherwise it is another thread's step
-            if not pending.backward_ran or pending.versions == self._versions():
+            if not (pending.backward_ran and self._has_been_updated()):
                 pending.rule = rule
                 return pending.join(self, rule)
-            # Inside one autocast a backward ran and a parameter changed: this is the next step.
+            # Inside one autocast a backward ran and its gradient was used: this is the next
+            # step.
             scaling.restart_step(step)
         self._calls.step_began = True
-        pending.begin(self, step, rule)
+        updates = pending.begin(self, step, rule, has_graph)
         pending.versions = self._versions()
-        return scaling.GradientUpdate(None if pending.with_ranks else rule, pending)
+        return updates
+
+    def _has_been_updated(self) -> bool:
+        """Whether somebody has used the gradients of a backward that ran: a parameter was
+        written to, or the weight's gradient is gone, as after zero_grad(). The latter tells of
+        optimizers that write through .data. It tells nothing where gradients go elsewhere, and
+        where ranks wait for one another nothing may rest on it."""
+        pending = self._pending
+        if pending.versions != self._versions():
+            return True
+        weight = self._parameters.get("weight")
+        is_plain = type(weight) is torch.nn.Parameter and not self._gives_gradients_elsewhere()
+        return (
+            is_plain and weight.requires_grad and weight.grad is None and not pending.with_ranks
+        )
+
+    def _gives_gradients_elsewhere(self) -> bool:
+        """Whether the weight's gradient is not to be found in weight.grad."""
+        raise NotImplementedError
 
     def _versions(self) -> list[int]:
         """The version counter of each parameter: how often it was written to."""
@@ -171,6 +217,8 @@ class StatefulCalls(LayerState):
             if is_first:
                 mine.append((state, rule))
         else:
+            if self._step_watch.is_over.value:
+                raise scaling.step_is_over(self._label())
             # Only write, do not compare: Dynamo would guard on what is read.
             pending = self._pending
             is_first, step.in_graph = not pending.waits, True
@@ -195,12 +243,12 @@ class StatefulCalls(LayerState):
         if rule is None:
             return dict(self._buffers), None
         if run.state is None:
-            own = self._buffers["fp8_state"] if run.own_state is None else run.own_state
+            own = self._buffers["fp8_state"] if run.of is None else run.of
             return {**self._buffers, "fp8_state": recompute.current_rows(own)}, None
         region = current()
         if (region.enabled or region.calibrating) and self._records():
             # The step may have ended without an update, if the autocast was left under no_grad.
-            self._begin(region.step, rule)
+            self._begin(region.step, rule, has_graph=False)
         run.with_ranks = self._pending.with_ranks
         return {**self._buffers, "fp8_state": run.state}, run
 

@@ -11,14 +11,16 @@ from octet.state.active import Region, Step, activate, current, entered
 
 class _FirstRunAutocast:
     """The autocast of a first run, entered again for its recomputation. It counts as entered in
-    the forward, so layers repeat their first run, scales included."""
+    the forward, so layers repeat their first run, scales included. The training step is that of
+    the autocast around the backward, if there is one."""
 
     def __init__(self, region: Region) -> None:
-        self._region = Region(region.enabled, region.recipe, region.calibrating, Step(False))
+        self._first = region
 
     def __enter__(self) -> None:
-        self._before = entered()
-        activate(self._region)
+        self._before, now, first = entered(), current(), self._first
+        step = now.step if now.enabled or now.calibrating else Step(False)
+        activate(Region(first.enabled, first.recipe, first.calibrating, step))
 
     def __exit__(self, *error: Any) -> None:  # noqa: ANN401
         activate(self._before)

@@ -11,7 +11,7 @@ from octet._flat import restored_under
 from octet.state import reduction, registry, scaling
 from octet.state.active import current, no_dispatch_modes
 from octet.state.recompute import CallLog
-from octet.state.scaling import SLOTS, PendingUpdate, Unread
+from octet.state.scaling import SLOTS, PendingUpdate, StepWatch, Unread
 from octet.state.weights import WeightCache
 from octet.tensor import Carried, QuantizedTensor
 
@@ -45,6 +45,7 @@ class LayerState(torch.nn.Module):
         self._weight_cache = WeightCache(self)
         self._pending = PendingUpdate()
         self._calls = CallLog()
+        self._step_watch = StepWatch(self)
         registry.register(self)
 
     def reset_state(self) -> None:
@@ -180,6 +181,7 @@ class LayerState(torch.nn.Module):
         super().__setstate__(state)
         registry.register(self)
         self._weight_cache.bind(self)
+        self._step_watch.bind(self)
         self._pending.copied()
         region = current()
         if not (region.enabled or region.calibrating):

@@ -8,37 +8,24 @@ been updated. So a call inside a backward finds its recipe in this order:
 3. where the first run is not known, the current autocast decides if the layer's last call
    agrees with it; if not, the call is refused and the message says what to do.
 
-How the first run is found. Autograd numbers its nodes in the order in which they are made. A
-layer notes the next number at each call that may be run again. In the backward, the node that
-is running has a number, too. There are two kinds of calls inside a backward:
-
-- *By a function.* The backward of an autograd.Function runs the call: a reentrant checkpoint, a
-  reversible block. Its first run was without a graph, inside the forward of that node, so it is
-  the earliest call without a graph that noted a number above the node's.
-- *By a hook.* A node asks for a saved tensor, and the hooks that took it compute it again: a
-  non-reentrant checkpoint. The node was made by that region, so the first run is the latest
-  call with a graph that noted a number up to the node's.
-
-Without hooks for saved tensors it is a function. At a node that is not an autograd.Function of
-somebody else's it is a hook.
-Where it may be either, both are looked for. If the two differ, a call that was noted inside a
-backward (in a nested checkpoint) gives way; else the first run is not known.
+A call that may be run again is noted in the sections that it is in (see octet.state.sections).
+Its section is found again in the backward, whichever thread runs that, and whatever the layer
+has done in between.
 """
 
-from collections import deque
-from typing import Any, NamedTuple
-
-from torch.autograd import _get_sequence_nr
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from octet._constant import traced_as_constant
 from octet._signatures import Options
 from octet.recipe import CustomRecipe
-from octet.state.active import Region, no_dispatch_modes
+from octet.state import sections
+from octet.state.active import Live, Region, current, no_dispatch_modes
 from octet.state.scaling_rule import Rule, ScaleUpdater
-from torch import is_grad_enabled
+from octet.state.sections import may_run_again
 
-REMEMBERED = 16  # how many changes of recipe or scales a layer remembers
+if TYPE_CHECKING:
+    from octet.state.scaling import PendingUpdate
 
 _saved_tensors_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
@@ -80,28 +67,33 @@ def current_rows(state: torch.Tensor) -> torch.Tensor:
 
 
 class FirstRun(ScaleUpdater):
-    """The calls of one step that quantized alike: one recipe and one state."""
+    """The calls of one step that quantize alike: one recipe, and one state of the layer."""
 
-    def __init__(self, recipe: CallRecipe) -> None:
+    def __init__(
+        self, recipe: CallRecipe, state: torch.Tensor | None, pending: "PendingUpdate | None"
+    ) -> None:
         self.recipe = recipe
-        self.state: torch.Tensor | None = None  # a copy, if a call may be run again
-        # Or of a layer in eval(), which does not change it: the state itself, and its version.
-        self.own_state: torch.Tensor | None = None
+        self.of = state  # the layer's state at the call
+        # What backward needs of it. In training a copy, since it changes at the end of the
+        # step. In eval() it does not change: then the state itself, and its version.
+        self.state: torch.Tensor | None = None
         self.version: int | None = None
+        self.training = pending is not None
+        if state is not None and self.training:
+            self.state = current_rows(state)
+        elif state is not None:
+            self.version = version_of(state)
+        self.in_graph = False  # whether it was compiled code that ran
         # Whether a call read a cached weight that was cast by other scales than these.
         self.read_older_cast = False
         # whether the end of a step updates the gradients' scales, not backward
         self.with_ranks = False
-        # count of calls without a graph: a checkpoint will run them again
+        # count of calls without a graph, which a function's backward will run again
         self.without_graph = 0
-
-    def save_state(self, state: torch.Tensor, training: bool) -> None:
-        """Copies the scales, since the layer's own change at the end of the step. In eval()
-        they do not change, so a reference and its version are enough."""
-        if not training and self.state is None:
-            self.own_state, self.version = state, version_of(state)
-        elif self.state is None:
-            self.state = current_rows(state)
+        self._pending = pending
+        self._step = None if pending is None else pending.step
+        # whether the backward of another call updates the gradients' scales of this step
+        self._has_updater = pending is not None and pending.has_updater
 
     def records(self) -> bool:
         """Whether the calls recorded amaxes. A repeated call measures them again and throws
@@ -109,21 +101,24 @@ class FirstRun(ScaleUpdater):
         return self.state is not None or bool(self.recipe.options)
 
     def is_stale(self) -> bool:
-        """Whether the layer's own state was written to since the first run."""
-        return self.own_state is not None and self.version != version_of(self.own_state)
+        """Whether the layer's own state was written to since the first run, in eval()."""
+        return self.version is not None and self.version != version_of(self.of)
+
+    def is_like(self, other: "FirstRun") -> bool:
+        """Whether a repeated call does the same by either."""
+        return self is other or (
+            self.recipe == other.recipe and self.of is None and other.of is None
+        )
 
     def take_rule(self) -> Rule | None:
         """Called by the backward of each repeated call. Returns the rule for the last of them,
         else None."""
         self.without_graph -= 1
-        if self.with_ranks:
-            return None
-        return self.recipe.rule if self.without_graph <= 0 else None
-
-
-def may_run_again() -> bool:
-    """Whether this call may be run again: it has no graph, or saved-tensor hooks are active."""
-    return not is_grad_enabled() or _saved_tensors_hooks(True) is not None
+        updates = self.without_graph <= 0 and not (self.with_ranks or self._has_updater)
+        rule = self.recipe.rule if updates else None
+        if self._pending is not None:
+            self._pending.backward_recorded(self._step, rule is not None)
+        return rule
 
 
 @traced_as_constant
@@ -141,116 +136,119 @@ def is_checkpointed() -> bool:
     return tracer is not None
 
 
-# The autograd nodes of octet layers, set by octet._function. They run no layer in their
-# backward.
-OWN_NODES: tuple[type, ...] = ()
+# What a layer notes of a call in a section: how many autocasts were around it, and its run.
+Noted = tuple[int, FirstRun]
+SEVERAL = "several"  # in the place of a recipe's name, where it may be one of several
+_MOST_RUNS = 8  # of one step: what a layer remembers to note calls alike
 
 
-class _Span:
-    """Consecutive calls of one FirstRun: the sequence numbers of the first and of the last."""
+def _depth() -> int:
+    """How many autocasts are entered."""
+    depth, region = 0, current()
+    while region.outer is not None:
+        depth, region = depth + 1, region.outer
+    return depth
 
-    def __init__(self, run: FirstRun, number: int, with_grad: bool, nested: bool) -> None:
-        self.run = run
-        self.first = self.last = number
-        self.with_grad = with_grad
-        self.nested = nested  # logged inside a backward
 
-    def continues(self, run: FirstRun, with_grad: bool, nested: bool) -> bool:
-        """Whether one more such call belongs to this span."""
-        same = self.with_grad is with_grad and self.nested is nested
-        return self.run is run and same
+def _of_one(runs: list[FirstRun]) -> FirstRun | str | None:
+    """The run that a call repeats; SEVERAL where it is not known which."""
+    if any(not run.is_like(runs[0]) for run in runs):
+        return SEVERAL
+    return runs[0] if runs else None
 
 
 class CallLog:
     """What a layer's last calls did. A copied layer begins with an empty log."""
 
     def __init__(self) -> None:
+        # written by compiled code at each call: the name of its recipe
+        self.in_graph = Live(lambda: None, self._note_in_graph)
+        # read by compiled code inside a backward: the name of the recipe to repeat, if known
+        self.repeated = Live(self._repeated_name)
         self.clear()
 
     def clear(self) -> None:
         """Forgets all calls."""
-        self._spans: deque[_Span] = deque(maxlen=REMEMBERED)
-        self._has_forgotten = False
+        self._key = object()  # of the layer in sections
+        self._runs: list[FirstRun] = []  # of this step
+        self._last_noted: FirstRun | None = None
         self.step_began = True  # whether a step of delayed scaling began since the last call
-        self._run = FirstRun(NO_RECIPE)
         self.decided: Any = None  # what the last eager call decided, reused by calls like it
         self.last: str | None = None  # name of the recipe of the last call outside a backward
 
-    def note(
-        self,
-        recipe: CallRecipe,
-        has_graph: bool,
-        state: torch.Tensor | None,
-        training: bool = True,
-    ) -> None:
-        """Logs an eager call outside a backward."""
-        self.last = recipe.text if recipe.custom is None else recipe.name
-        if may_run_again():
-            self.note_first(recipe, has_graph, state, training)
+    def _run(
+        self, recipe: CallRecipe, state: torch.Tensor | None, pending: "PendingUpdate | None"
+    ) -> FirstRun:
+        """The run of this step that a call belongs to."""
+        if self.step_began:
+            self._runs, self.step_began = [], False
+        for run in self._runs:
+            alike = run.recipe == recipe and run.of is state and not run.is_stale()
+            if alike and run.training is (pending is not None):
+                return run
+        made = FirstRun(recipe, state, pending)
+        self._runs = [*self._runs[1 - _MOST_RUNS :], made]
+        return made
 
     def note_first(
         self,
         recipe: CallRecipe,
         has_graph: bool,
-        state: torch.Tensor | None,
-        training: bool = True,
+        state: torch.Tensor | None = None,
+        pending: "PendingUpdate | None" = None,
     ) -> None:
-        """Logs a call that may be run again."""
-        run = self._run
-        if run.own_state is not None and (run.own_state is not state or run.is_stale()):
-            # the layer has another scale now, or its scale was written to
-            self.step_began = True
-        if self.step_began or self._run.recipe != recipe:
-            self._run, self.step_began = FirstRun(recipe), False
-        if state is not None:
-            self._run.save_state(state, training)
-        self._run.without_graph += not has_graph
-        self._append(self._run, False)
-
-    def _append(self, run: FirstRun, nested: bool) -> None:
-        number, spans = _get_sequence_nr(), self._spans
-        with_grad = is_grad_enabled()
-        if spans and spans[-1].continues(run, with_grad, nested):
-            spans[-1].last = number
+        """Notes a call outside a backward that may be run again. Under delayed scaling with the
+        layer's state, and if the call records, with its pending update."""
+        found, by_function = sections.around()
+        self._last_noted = None
+        if not found:
             return
-        if len(spans) == REMEMBERED:
-            self._has_forgotten = True
-        spans.append(_Span(run, number, with_grad, nested))
+        self._last_noted = run = self._run(recipe, state, pending)
+        run.without_graph += by_function and not has_graph
+        self._note(run, found)
 
-    def first_run(self) -> tuple[FirstRun | None, bool]:
-        """The first run of the call that is being repeated, and whether it was dropped from the
-        log."""
-        node = torch._C._current_autograd_node()
-        if node is None or not self._spans:
-            return None, False
-        number = node._sequence_nr()
-        by_function = by_hook = None
-        if isinstance(node, torch._C._FunctionBase) and not isinstance(node, OWN_NODES):
-            later = (s for s in self._spans if not s.with_grad and s.last > number)
-            by_function = next(later, None)
-            if by_function is self._spans[0] and self._has_forgotten:
-                return None, True
-        if by_function is None or _saved_tensors_hooks(True) is not None:
-            earlier = (s for s in reversed(self._spans) if s.with_grad and s.first <= number)
-            by_hook = next(earlier, None)
-            if by_hook is None and by_function is None:
-                return None, self._has_forgotten
-        if by_function is None or by_hook is None or by_function.run is by_hook.run:
-            found = by_function or by_hook
-            return found.run, False
-        if by_hook.nested != by_function.nested:
-            return (by_function if by_hook.nested else by_hook).run, False
-        return None, False
+    def _note(self, run: FirstRun, found: list[sections.Section]) -> None:
+        depth = _depth()
+        for section in found:
+            section.note(self._key, (depth, run))
 
     def note_older_cast(self) -> None:
-        """Logs that the last call read a weight that was cast in another step."""
-        self._run.read_older_cast = True
+        """Notes that the last call read a weight that was cast in another step."""
+        if self._last_noted is not None:
+            self._last_noted.read_older_cast = True
 
     def note_again(self, run: FirstRun) -> None:
-        """Logs a repeated call inside a backward, for checkpoints nested in the one that
-        repeats it."""
+        """Notes a repeated call inside a backward, for sections nested in the one that repeats
+        it."""
         if may_run_again():
-            self._append(run, True)
+            self._note(run, sections.around()[0])
+
+    def _note_in_graph(self, name: str) -> None:
+        """Notes a call of compiled code outside a backward."""
+        self.last = name
+        if may_run_again():
+            found, _ = sections.around()
+            if found:
+                run = self._run(CallRecipe(name), None, None)
+                run.in_graph = True
+                self._note(run, found)
+
+    def first_run(self, inside: CallRecipe | None = None) -> FirstRun | str | None:
+        """The first run of the call that is being repeated; None if it is not known, SEVERAL if
+        there is more than one. `inside`: the recipe of an autocast that was entered inside the
+        backward. Else the first run is one outside of all autocasts that the section itself
+        enters."""
+        noted: list[Noted] = sections.noted_in_first_run(self._key)
+        if inside is not None:
+            return _of_one([run for _, run in noted if run.recipe == inside])
+        outermost = min((depth for depth, _ in noted), default=0)
+        return _of_one([run for depth, run in noted if depth == outermost])
+
+    def _repeated_name(self) -> str | None:
+        if torch._C._current_graph_task_id() == -1:
+            return None
+        run = self.first_run()
+        return run.recipe.name if isinstance(run, FirstRun) else run
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CallLog":
         return CallLog()
@@ -271,6 +269,15 @@ def refused(label: str, now: str, last: str) -> RuntimeError:
     return RuntimeError(
         f"{label} is called inside a backward under {now}, but its last call was under {last}, "
         f"and it is not known which of the two is to be repeated: {FIX}"
+    )
+
+
+def several(label: str) -> RuntimeError:
+    """The error for a call that repeats one of several first runs."""
+    return RuntimeError(
+        f"{label} is recomputed in backward, but what is recomputed has called it by more than "
+        "one recipe or scale, and it is not known which of them is to be repeated: checkpoint "
+        "these calls one by one, or enter one octet.autocast around all of them"
     )
 
 
@@ -301,22 +308,22 @@ def cast_is_gone(label: str) -> RuntimeError:
     )
 
 
-def forgotten(label: str) -> RuntimeError:
-    """The error for a repeated call whose first run is too long ago."""
-    return RuntimeError(
-        f"{label} is recomputed in backward, but its recipe or its scales have changed more "
-        f"than {REMEMBERED} times since: run backward sooner"
-    )
-
-
-def recipe_in_graph(now: CallRecipe, region: Region, last: str | None, label: str) -> str:
-    """The recipe's text of a traced call inside a backward. `last` is the recipe name of the
-    layer's last call, which is all that the layer knows of a traced first run."""
-    if region.in_backward or last is None or last == now.name:
+def recipe_in_graph(now: CallRecipe, region: Region, log: CallLog, label: str) -> str:
+    """The recipe's text of a traced call inside a backward."""
+    if region.in_backward:
         return now.text
-    if region.enabled or region.calibrating or last.endswith(USER_QUANTIZERS):
+    repeated = log.repeated.value
+    if repeated == SEVERAL:
+        raise several(label)
+    last = log.last if repeated is None else repeated
+    if last is None or last == now.name:
+        return now.text
+    # With a first run that is not known, the last call's recipe may be repeated if no autocast
+    # is active: that of the call was left.
+    is_active = region.enabled or region.calibrating
+    if (repeated is None and is_active) or last.endswith(USER_QUANTIZERS):
         raise refused(label, now.name, last)
-    return last  # the autocast of the first run was left
+    return last
 
 
 @traced_as_constant

@@ -7,13 +7,14 @@ buffers that a model does not use.
 """
 
 import itertools
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from octet import _C, _texts
 from octet.recipe import DelayedScaling, Recipe
-from octet.state import reduction, registry
-from octet.state.active import MAY_CHANGE_BEFORE_BACKWARD, Step, StepId, entered
+from octet.state import optimizers, reduction, registry
+from octet.state.active import MAY_CHANGE_BEFORE_BACKWARD, Live, Step, StepId, entered
 from octet.state.scaling_rule import Rule, ScaleUpdater, update
 
 if TYPE_CHECKING:
@@ -176,10 +177,7 @@ class PendingUpdate:
         self.with_ranks = False
         # set once the step has ended: the group that reduces what its backward records
         self.late_group = ""
-        # one flag: whether the backward of the last step's first call has run
-        self.first_ran = [True]
-        # whether a backward may have recorded amaxes by which no backward updates scales: the
-        # layer was called several times in a step, or the first call's backward did not run
+        # whether the last backward has recorded amaxes and not updated scales by them
         self.unconsumed = False
         self.clear()
 
@@ -193,8 +191,9 @@ class PendingUpdate:
         """Forgets the step; no tensor of the user's is held."""
         self.waits = False
         self.group = ""  # the group that reduces at the end of a step that compiled code began
-        # whether the backward of the call that began the step has run
-        self.backward_ran = False
+        self.backward_ran = False  # whether a backward of the step has run
+        # whether the call that began the step has a backward, which updates gradients' scales
+        self.has_updater = False
         self.versions: Any = None  # versions of the layer's parameters at that call
         self.rule: Rule = ""
         self.state: torch.Tensor | None = None
@@ -210,30 +209,34 @@ class PendingUpdate:
         """Called when the layer's tensors were replaced since the call."""
         self.state = None
 
-    def begin(self, layer: "LayerState", step: Step, rule: Rule) -> None:
+    def begin(
+        self, layer: "LayerState", step: Step, rule: Rule, has_graph: bool
+    ) -> "GradientUpdate":
         """A layer's first call of a step has recorded."""
-        if not self.first_ran[0]:
-            self.unconsumed = True
-        self.first_ran = [False]
         step.recorded.append(layer)
         self.state = layer._buffers["fp8_state"]
-        self.waits, self.backward_ran = True, False
+        self.waits, self.backward_ran, self.has_updater = True, False, has_graph
         self.rule, self.step = rule, step.id
         given, shared = step.group, layer._tp_group
         reduces = (given or shared) and reduction.group_for(rule, given, shared)
         self.with_ranks = bool(reduces)
+        return GradientUpdate(None if self.with_ranks else rule, self)
 
-    def join(self, layer: "LayerState", rule: Rule) -> "GradientUpdate | None":
+    def join(self, layer: "LayerState", rule: Rule) -> "GradientUpdate":
         """A further call in a step that has begun. If torch.func.functional_call gave the layer
         other buffers, these are updated, too, and its backward updates theirs."""
-        self.unconsumed = True
         state = layer._buffers["fp8_state"]
-        if self.state is state or self.state is None:
-            return None
-        if any(state is other for other, _ in self.others):
-            return None
+        is_known = self.state is None or self.state is state
+        if is_known or any(state is other for other, _ in self.others):
+            return GradientUpdate(None, self)
         self.others.append((state, rule))
         return GradientUpdate(None if self.with_ranks else rule, self)
+
+    def backward_recorded(self, step: StepId | None, updated: bool) -> None:
+        """A backward of a step has recorded amaxes, and perhaps updated scales by them."""
+        self.unconsumed = not updated
+        if self.waits and self.step is step:
+            self.backward_ran = True
 
     def take(self, layer: "LayerState") -> "list[State]":
         """Ends the step for a layer: which states to update, and by which rules. That is the
@@ -247,21 +250,63 @@ class PendingUpdate:
 
 
 class GradientUpdate(ScaleUpdater):
-    """Given to the backward of the call that began a step. That backward runs last, so it
-    updates the gradients' scales."""
+    """Given to the backward of each call that records.
+
+    Of the call that began a step the backward runs last, so it has the rule, and updates the
+    gradients' scales. What other backwards record after it is left to the end of a step."""
 
     def __init__(self, rule: Rule | None, pending: PendingUpdate) -> None:
-        self._rule = rule  # None: the end of a step updates them, after a reduction over ranks
+        # None: not this backward updates, but another, or where ranks reduce the end of a step
+        self._rule = rule
         self._pending = pending
         self._step = pending.step
-        self._ran = pending.first_ran
 
     def take_rule(self) -> Rule | None:
         """The rule to update by; called once by each backward."""
-        self._ran[0] = True
-        if self._pending.waits and self._pending.step is self._step:
-            self._pending.backward_ran = True
+        self._pending.backward_recorded(self._step, self._rule is not None)
         return self._rule
+
+
+class StepWatch:
+    """Whether a layer's parameters have changed since its training step began, for compiled
+    code: it cannot end a step between two calls. A copied layer begins with a watch of its
+    own."""
+
+    def __init__(self, layer: "LayerState | None" = None) -> None:
+        self._layer = weakref.ref(layer) if layer is not None else None
+        # Read by the guards of compiled code, before each call.
+        self.is_over = Live(self._is_over)
+
+    def bind(self, layer: "LayerState") -> None:
+        """Sets the layer; called for copies."""
+        self._layer = weakref.ref(layer)
+
+    def _is_over(self) -> bool:
+        layer = self._layer() if self._layer is not None else None
+        region = entered()
+        if layer is None or region is None:
+            return False
+        pending, versions = layer._pending, layer._versions()
+        if pending.waits and pending.step is region.step.id:
+            return pending.versions is not None and pending.versions != versions
+        pending.versions = versions
+        return False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "StepWatch":
+        return StepWatch()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StepWatch, ()
+
+
+def step_is_over(label: str) -> RuntimeError:
+    """The error for compiled code whose autocast was not left after the parameters changed."""
+    return RuntimeError(
+        f"{label}: its parameters have changed since its last call, but the octet.autocast "
+        "around both is the same, so delayed scaling would never update its scales in compiled "
+        "code: enter octet.autocast once for each training step, or step an optimizer of "
+        "torch.optim"
+    )
 
 
 # ---- the end of a step -----------------------------------------------------------------------
@@ -417,27 +462,18 @@ def _reduce_late() -> None:
         reduction.reduce_all([(state, group) for _, state, group in found])
 
 
-def _after_optimizer_step(*_: Any) -> None:  # noqa: ANN401
-    """Runs after each optimizer step. It ends the recording of a backward and, inside an
-    autocast, the step of delayed scaling. So one autocast around a whole loop works as well as
-    one around each step."""
-    if torch.compiler.is_compiling():
-        return
+def _after_optimizer_step() -> None:
+    """Ends the recording of a backward and, inside an autocast, the step of delayed scaling. So
+    one autocast around a whole loop works as well as one around each step."""
     _reduce_late()
     region = entered()
     if region is not None and (region.enabled or region.calibrating):
         restart_step(region.step)
 
 
-_watched: list[Any] = []
-
-
 def watch_optimizers() -> None:
-    """Registers the hook above with torch's optimizers, once in a process."""
-    if not _watched:
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        _watched.append(register_optimizer_step_post_hook(_after_optimizer_step))
+    """Has the function above run after each step of an optimizer."""
+    optimizers.follow(_after_optimizer_step)
 
 
 # ---- for users -------------------------------------------------------------------------------

@@ -3,8 +3,9 @@ it.
 
 The user asks with ``is_first_microbatch`` or ``constant_weights()``. Octet never guesses that a
 weight has not changed, since writes through ``.data`` leave no trace. A change that does leave
-a trace is noticed, and the weight is cast again: another parameter, other memory, or another
-version counter. Compiled code checks this in its guards, before each call.
+a trace is noticed, and the weight is cast again: another parameter, other memory, another
+version counter, or a step of an optimizer (fused ones count no versions). Compiled code checks
+this in its guards, before each call.
 
 An address may be used again after its memory was freed. So the cache holds a weak reference to
 the weight's memory, and never takes other memory for it.
@@ -20,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import torch
 from octet._sharded import is_dtensor, shard_of
 from octet.quantizers import from_text
-from octet.state import registry
+from octet.state import optimizers, registry
 from octet.state.active import CONSTANT_WEIGHTS, ConstantWeights, Live, no_dispatch_modes
 from octet.tensor import QuantizedTensor
 
@@ -91,6 +92,7 @@ class WeightCache:
         layer = self._layer() if self._layer is not None else None
         if fresh and layer is not None:
             self.cast_in = layer._pending.step
+            optimizers.follow(_cast_again)
 
     def clear(self) -> None:
         """Drops the cache and its memory."""
@@ -139,6 +141,7 @@ class WeightCache:
 
 
 def _cast_again() -> None:
+    """Has every layer cast its weight again."""
     for layer in registry.all_layers():
         layer._weight_cache.fresh.value = False
 
